@@ -1,4 +1,5 @@
-//! Replays deferred DELs in the node agent, with the credentials of the plugins and by the code of the plugins.
+//! Replays deferred DELs in the node agent, with the credentials of the plugins and by the code of
+//! the plugins.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -14,20 +15,22 @@ use crate::deferred_del::{ReplayOutcome, Replayer};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Replays a bounded number of deferred DELs of this node, and records the identity of the node's datastore. Replays
-/// nothing if another process on the node replays now.
+/// Replays a bounded number of deferred DELs of this node, and records the identity of the node's
+/// datastore. Replays nothing if another process on the node replays now.
 pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.reads_identity {
         return Ok(ReplayPass::default());
     }
-    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None).map_err(failed)?;
+    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
+        .map_err(failed)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
         // Opening the datastore would create an empty file in the file system of this container.
         return Err(failed(format!(
-            "the file {} of the embedded datastore is missing in this container; mount its directory",
+            "the file {} of the embedded datastore is missing in this container; mount its \
+             directory",
             local.path.display()
         )));
     }
@@ -40,7 +43,9 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
     let identity = match identity {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
-            return Err(failed(format!("cannot read the identity of the datastore: {error}")));
+            return Err(failed(format!(
+                "cannot read the identity of the datastore: {error}"
+            )));
         }
         Err(error) => {
             tracing::warn!(
@@ -50,9 +55,14 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
             String::new()
         }
     };
-    let target = DatastoreIdentity { name: plugins.datastore.clone(), identity };
+    let target = DatastoreIdentity {
+        name: plugins.datastore.clone(),
+        identity,
+    };
     // The process that has the lock may replay the same entries.
-    let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(ReplayPass::default()) };
+    let Some(locked) = journal.try_lock().map_err(failed)? else {
+        return Ok(ReplayPass::default());
+    };
     locked.remove_abandoned();
     let node = node_name_or_empty(&plugins.conf);
     let replayer = Replayer {
@@ -65,8 +75,15 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
         replaying_container: "",
         target,
     };
-    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;
-    Ok(ReplayPass { has_read_identity, replayed, remaining })
+    let ReplayOutcome {
+        replayed,
+        remaining,
+    } = replayer.replay_some(&locked).await;
+    Ok(ReplayPass {
+        has_read_identity,
+        replayed,
+        remaining,
+    })
 }
 
 fn failed(reason: impl Display) -> ReplayError {
@@ -83,28 +100,46 @@ mod tests {
     /// Answers for a cluster whose objects a migration has moved to v3.
     fn after_a_migration(request: &str) -> Option<Reply> {
         let (version, is_open) = match request.split([' ', '?']).nth(1)? {
-            "/apis/crd.projectcalico.org/v1/clusterinformations/default" => ("crd.projectcalico.org/v1", false),
-            "/apis/projectcalico.org/v3/clusterinformations/default" => ("projectcalico.org/v3", true),
+            "/apis/crd.projectcalico.org/v1/clusterinformations/default" => {
+                ("crd.projectcalico.org/v1", false)
+            }
+            "/apis/projectcalico.org/v3/clusterinformations/default" => {
+                ("projectcalico.org/v3", true)
+            }
             _ => return without_pods(request, "/no/such"),
         };
         let annotations = json!({ "migration.projectcalico.org/migrated-by": "uid" });
         let body = json!({
-            "apiVersion": version, "kind": "ClusterInformation", "spec": { "datastoreReady": is_open },
+            "apiVersion": version, "kind": "ClusterInformation",
+            "spec": { "datastoreReady": is_open },
             "metadata": { "name": "default", "resourceVersion": "7", "annotations": annotations },
         });
-        Some(Reply { after: Duration::ZERO, status: 200, body })
+        Some(Reply {
+            after: Duration::ZERO,
+            status: 200,
+            body,
+        })
     }
 
     #[tokio::test]
     async fn replay_in_a_configured_group_after_a_migration_names_the_way_out() {
         let files = tempfile::tempdir().unwrap();
         let server = ApiServer::start(after_a_migration).await;
-        let (journal, cx) = (files.path().join("journal"), context("DEL", &server, files.path()));
+        let (journal, cx) = (
+            files.path().join("journal"),
+            context("DEL", &server, files.path()),
+        );
         record_del_of_a_gone_pod(&cx);
         let conf = cx.call.conf.clone();
-        let plugins = NodePlugins { conf, datastore: cx.datastore_name(), journal, reads_identity: true };
+        let plugins = NodePlugins {
+            conf,
+            datastore: cx.datastore_name(),
+            journal,
+            reads_identity: true,
+        };
         let error = replay(&plugins).await.unwrap_err().to_string();
-        let has_way_out = error.contains("moved to projectcalico.org/v3") && error.contains("set calico_api_group");
+        let has_way_out = error.contains("moved to projectcalico.org/v3")
+            && error.contains("set calico_api_group");
         assert!(has_way_out, "{error}");
         assert_eq!(server.requests().len(), 2, "{:?}", server.requests());
     }
@@ -112,12 +147,28 @@ mod tests {
     #[tokio::test]
     async fn replay_without_the_identity_of_the_datastore_does_not_report_the_identity_as_read() {
         let files = tempfile::tempdir().unwrap();
-        let server = ApiServer::start(|request| without_pods(request, "/namespaces/kube-system")).await;
-        let (journal, cx) = (files.path().join("journal"), context("DEL", &server, files.path()));
+        let server =
+            ApiServer::start(|request| without_pods(request, "/namespaces/kube-system")).await;
+        let (journal, cx) = (
+            files.path().join("journal"),
+            context("DEL", &server, files.path()),
+        );
         record_del_of_a_gone_pod(&cx);
         let conf = cx.call.conf.clone();
-        let plugins = NodePlugins { conf, datastore: cx.datastore_name(), journal, reads_identity: true };
+        let plugins = NodePlugins {
+            conf,
+            datastore: cx.datastore_name(),
+            journal,
+            reads_identity: true,
+        };
         let pass = replay(&plugins).await.unwrap();
-        assert_eq!(pass, ReplayPass { has_read_identity: false, replayed: 1, remaining: 0 });
+        assert_eq!(
+            pass,
+            ReplayPass {
+                has_read_identity: false,
+                replayed: 1,
+                remaining: 0
+            }
+        );
     }
 }

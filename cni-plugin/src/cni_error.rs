@@ -1,4 +1,5 @@
-//! Conversions of other crates' and modules' errors to [`CniError`], with the code that a runtime acts on.
+//! Conversions of other crates' and modules' errors to [`CniError`], with the code that a runtime
+//! acts on.
 
 use ipam_plugin::journal::JournalError;
 use ipam_plugin::lock::LockError;
@@ -12,9 +13,9 @@ use crate::dataplane::{DataplaneError, NetnsError};
 pub fn store_error(doing: &str, error: &StoreError) -> CniError {
     let msg = format!("cannot {doing}: {error}");
     match error {
-        StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. } | StoreError::Conflict { .. } => {
-            CniError::new(Code::TRY_AGAIN, msg)
-        }
+        StoreError::Unavailable { .. }
+        | StoreError::ForeignAnswer { .. }
+        | StoreError::Conflict { .. } => CniError::new(Code::TRY_AGAIN, msg),
         StoreError::DiskFull { .. } => CniError::new(Code::IO, msg),
         _ => CniError::internal(msg),
     }
@@ -22,8 +23,11 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
 
 /// Converts an error about an identifier that cannot be part of a WorkloadEndpoint's name.
 pub fn naming_error(reason: &ValidationError) -> CniError {
-    CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {reason}"))
-        .with_details("a node, pod, container id or interface name may not begin or end with '-'")
+    CniError::new(
+        Code::INVALID_ENVIRONMENT,
+        format!("error constructing WorkloadEndpoint name: {reason}"),
+    )
+    .with_details("a node, pod, container id or interface name may not begin or end with '-'")
 }
 
 /// Formats invalid fields without line breaks: a runtime prints those of upstream's text as `\n`.
@@ -54,9 +58,11 @@ pub fn netns_error(error: NetnsError) -> CniError {
             format!("failed to Statfs {path:?}: no such file or directory"),
             "CNI_NETNS: the network namespace does not exist",
         ),
-        NetnsError::NotANamespace { .. } => {
-            (Code::INVALID_ENVIRONMENT, text, "CNI_NETNS must be the path of a network namespace")
-        }
+        NetnsError::NotANamespace { .. } => (
+            Code::INVALID_ENVIRONMENT,
+            text,
+            "CNI_NETNS must be the path of a network namespace",
+        ),
         NetnsError::SameNamespace { .. } => (Code::SAME_NETNS, text, ""),
         NetnsError::Io { .. } => (Code::INTERNAL, text, ""),
     };

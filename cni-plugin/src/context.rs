@@ -15,7 +15,8 @@ use tokio::time::Instant;
 use crate::interface::InterfaceConfig;
 use crate::pod_lookup;
 
-/// The time in which the datastore, and a separate API server, must answer at least one request of a DEL.
+/// The time in which the datastore, and a separate API server, must answer at least one request of
+/// a DEL.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
@@ -23,8 +24,8 @@ const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 pub struct Context {
     /// The decoded call.
     pub call: Box<Call>,
-    /// The node, the container or pod, and the interface. In a DEL the name of the node may be unknown and is then
-    /// empty.
+    /// The node, the container or pod, and the interface. In a DEL the name of the node may be
+    /// unknown and is then empty.
     pub workload: WorkloadIdentity,
     /// The settings of the connection to the datastore.
     pub datastore_config: DatastoreConfig,
@@ -39,13 +40,13 @@ pub struct Context {
 }
 
 impl Context {
-    /// Determines the node's name and opens the datastore without sending a request. `request_timeout` replaces the
-    /// configured time limit of a request; `None` keeps that limit.
+    /// Determines the node's name and opens the datastore without sending a request.
+    /// `request_timeout` replaces the configured time limit of a request; `None` keeps that limit.
     pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
         let node = match call.command {
             Command::Del => node_name_or_empty(&call.conf),
-            // Without the file, the name could be the kernel's host name, which may be that of another node. GC would
-            // then release that node's addresses.
+            // Without the file, the name could be the kernel's host name, which may be that of
+            // another node. GC would then release that node's addresses.
             Command::Add | Command::Status | Command::Gc => {
                 ensure_nodename_file(&call.conf)?;
                 node_name::from_conf(&call.conf)?
@@ -62,19 +63,29 @@ impl Context {
                 if let KubernetesApi::Separate(api) = &api {
                     api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 }
-                // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
+                // A DEL cuts the traffic and records its remaining work before it waits for a busy
+                // server.
                 Instant::now()
             }
             command => Instant::now() + busy_server::longest_wait(command),
         };
         busy_server::wait_until(busy_until, &store, &api);
         if call.command == Command::Add && matches!(api, KubernetesApi::Datastore) {
-            // An API server stores endpoints of pods only: without a pod, the last step of the ADD would fail.
+            // An API server stores endpoints of pods only: without a pod, the last step of the ADD
+            // would fail.
             call.args.require_pod()?;
         }
         let workload = workload_of(&call, node);
         let journal = Journal::new(journal::DEFAULT_DIRECTORY);
-        Ok(Context { call, workload, datastore_config, store, api, busy_until, journal })
+        Ok(Context {
+            call,
+            workload,
+            datastore_config,
+            store,
+            api,
+            busy_until,
+            journal,
+        })
     }
 
     /// Returns true if the Kubernetes API is the datastore.
@@ -82,49 +93,68 @@ impl Context {
         matches!(self.store, Datastore::Kubernetes(_))
     }
 
-    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes (CNI-223), and an empty text on another datastore.
+    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes (CNI-223), and an empty text on another
+    /// datastore.
     pub fn pod_uid(&self) -> &str {
-        self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
+        self.call
+            .args
+            .pod()
+            .filter(|_| self.is_on_kubernetes())
+            .and_then(|pod| pod.uid)
+            .unwrap_or_default()
     }
 
     /// Returns the interface that this call adds, checks or deletes.
     pub fn interface(&self) -> InterfaceConfig<'_> {
-        InterfaceConfig { call: &self.call, workload: &self.workload }
+        InterfaceConfig {
+            call: &self.call,
+            workload: &self.workload,
+        }
     }
 
-    /// Returns the datastore's address without credentials, which is the datastore's name in the journal.
+    /// Returns the datastore's address without credentials, which is the datastore's name in the
+    /// journal.
     pub fn datastore_name(&self) -> String {
         journal::datastore_name(&self.datastore_config)
     }
 }
 
-/// Fails while the nodename file, which calico-node writes when it starts, is required and missing (CNI-71).
+/// Fails while the nodename file, which calico-node writes when it starts, is required and missing
+/// (CNI-71).
 fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
     if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
         return Ok(());
     }
-    std::fs::metadata(&node.nodename_file).map(drop).map_err(|error| {
-        CniError::new(Code::TRY_AGAIN, format!("nodename file {}: {error}", node.nodename_file)).with_details(
-            "check that the calico/node container is running and has mounted /var/lib/calico/; \
-             without calico-node set \"nodename_file_optional\": true",
-        )
-    })
+    std::fs::metadata(&node.nodename_file)
+        .map(drop)
+        .map_err(|error| {
+            CniError::new(
+                Code::TRY_AGAIN,
+                format!("nodename file {}: {error}", node.nodename_file),
+            )
+            .with_details(
+                "check that the calico/node container is running and has mounted /var/lib/calico/; \
+                 without calico-node set \"nodename_file_optional\": true",
+            )
+        })
 }
 
-/// Returns the name of the node; empty if no source gives a name. If the required nodename file is missing, does not
-/// return the kernel's host name, which may be the name of another node.
+/// Returns the name of the node; empty if no source gives a name. If the required nodename file is
+/// missing, does not return the kernel's host name, which may be the name of another node.
 pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(
             %error,
-            "cannot use the nodename file; the node's name is nodename of the configuration, and unknown if nodename \
-             is empty"
+            "cannot use the nodename file; the node's name is nodename of the configuration, and \
+             unknown if nodename is empty"
         );
         return conf.node.nodename.clone();
     }
     node_name::from_conf(conf).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot determine the name of this node; the name counts as unknown");
+        tracing::warn!(
+            %error, "cannot determine the name of this node; the name counts as unknown",
+        );
         String::new()
     })
 }
@@ -142,12 +172,21 @@ fn workload_of(call: &Call, node: String) -> WorkloadIdentity {
             if !call.args.test_namespace.is_empty() {
                 container.namespace = call.args.test_namespace.clone();
             }
-            // Every verb applies the labels, because one of them may name the namespace of the endpoint, in which DEL
-            // has to find the endpoint (CNI-154).
+            // Every verb applies the labels, because one of them may name the namespace of the
+            // endpoint, in which DEL has to find the endpoint (CNI-154).
             let labels = &call.conf.args.mesos.network_info.labels.labels;
-            container.add_mesos_labels(labels.iter().map(|label| (label.key.as_str(), label.value.as_str())));
+            container.add_mesos_labels(
+                labels
+                    .iter()
+                    .map(|label| (label.key.as_str(), label.value.as_str())),
+            );
             Orchestrator::Cni(container)
         }
     };
-    WorkloadIdentity { node, container_id: call.container_id.clone(), endpoint: call.ifname.clone(), orchestrator }
+    WorkloadIdentity {
+        node,
+        container_id: call.container_id.clone(),
+        endpoint: call.ifname.clone(),
+        orchestrator,
+    }
 }

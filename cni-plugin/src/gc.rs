@@ -1,7 +1,8 @@
-//! GC: removes interfaces, endpoints and addresses of containers that `cni.dev/valid-attachments` does not name, of
-//! this network and this node only.
+//! GC: removes interfaces, endpoints and addresses of containers that `cni.dev/valid-attachments`
+//! does not name, of this network and this node only.
 //!
-//! A failure to read them ends the call. After a later failure GC continues with the other containers.
+//! A failure to read them ends the call. After a later failure GC continues with the other
+//! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,30 +17,36 @@ use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::{self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface};
+use crate::dataplane::{
+    self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface,
+};
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};
 use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
-/// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless the configuration
-/// sets `gc_running_containers`, keeps those of containers that run or, with a gRPC dataplane, may run.
+/// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless
+/// the configuration sets `gc_running_containers`, keeps those of containers that run or, with a
+/// gRPC dataplane, may run.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::ensure_cluster_is_ready(cx).await?;
     deferred_del::replay_some(cx).await;
     deferred_del::record_identity(cx).await;
     let valid_attachments = cx.call.conf.valid_attachments.iter().flatten();
-    let valid: BTreeSet<_> = valid_attachments.map(|attachment| attachment.container_id.clone()).collect();
+    let valid: BTreeSet<_> = valid_attachments
+        .map(|attachment| attachment.container_id.clone())
+        .collect();
 
     let node = &cx.workload.node;
     let leaked = leaked(&cx.store, &cx.call, node, &valid).await;
     let leaked = leaked.map_err(|error| read_error("the blocks", &error))?;
     let conf = &cx.call.conf;
-    if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
+    if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers
+    {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC keeps the endpoints and addresses of all containers that cni.dev/valid-attachments does not name: with \
-             a gRPC dataplane the running containers are unknown; set feature_control.gc_running_containers to remove \
-             them"
+            "GC keeps the endpoints and addresses of all containers that cni.dev/valid-attachments \
+             does not name: with a gRPC dataplane the running containers are unknown; set \
+             feature_control.gc_running_containers to remove them"
         );
         return Ok(());
     }
@@ -54,22 +61,30 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         let aliases = dataplane::interface_aliases().map_err(unreadable)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let interfaces = dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(unreadable)?;
+    let interfaces = dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale))
+        .map_err(unreadable)?;
     let running = match conf.feature_control.gc_running_containers {
         true => Vec::new(),
         false => dataplane::running_containers(&interfaces).map_err(unreadable)?,
     };
     let mut failures = Vec::new();
-    let mut kept: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
+    let mut kept: BTreeSet<String> = running
+        .iter()
+        .map(|running| running.container_id.clone())
+        .collect();
     // As in DEL, an address is not released while an interface uses it.
     for interface in interfaces {
-        let SuspectInterface { container_id, ifname, .. } = interface.clone();
+        let SuspectInterface {
+            container_id,
+            ifname,
+            ..
+        } = interface.clone();
         if !kept.contains(&container_id)
             && let Err(error) = interface.remove()
         {
             failures.push(format!(
-                "cannot remove interface {ifname} of container {container_id}, whose addresses and endpoint stay: \
-                 {error}"
+                "cannot remove interface {ifname} of container {container_id}, whose addresses and \
+                 endpoint stay: {error}"
             ));
             kept.insert(container_id);
         }
@@ -78,48 +93,86 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     // An address is not released while an endpoint lists it either.
     for entry in stale {
         if let Err(error) = endpoints_of(cx, &entry).delete_own().await {
-            failures
-                .push(format!("cannot delete WorkloadEndpoint {}, whose addresses stay allocated: {error}", entry.key));
+            failures.push(format!(
+                "cannot delete WorkloadEndpoint {}, whose addresses stay allocated: {error}",
+                entry.key
+            ));
             kept.insert(entry.value.spec.container_id);
         }
     }
     let remaining = valid.union(&kept).cloned().collect();
     if let Err(error) = cx.journal.retain_interfaces(&conf.name, &remaining) {
-        tracing::warn!(%error, "cannot remove the interface names of containers that are gone; the next GC retries");
+        tracing::warn!(
+            %error,
+            "cannot remove the interface names of containers that are gone; the next GC retries",
+        );
     }
     failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
-    let Some(first) = failures.first() else { return Ok(()) };
-    Err(CniError::new(Code::TRY_AGAIN, format!("garbage collection is incomplete: {first}"))
-        .with_details(failures.join("; ")))
+    let Some(first) = failures.first() else {
+        return Ok(());
+    };
+    Err(CniError::new(
+        Code::TRY_AGAIN,
+        format!("garbage collection is incomplete: {first}"),
+    )
+    .with_details(failures.join("; ")))
 }
 
-/// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get pods but not list
-/// them (DS-83), so these are the endpoints of the pods that own leaked addresses.
-async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<ExistingEndpoint>, StoreError> {
+/// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get
+/// pods but not list them (DS-83), so these are the endpoints of the pods that own leaked
+/// addresses.
+async fn endpoints(
+    cx: &Context,
+    leaked: &LeakedAddresses,
+) -> Result<Vec<ExistingEndpoint>, StoreError> {
     if !cx.is_on_kubernetes() {
-        return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
+        return cx
+            .store
+            .list::<WorkloadEndpoint>(&ObjectSelect::default())
+            .await;
     }
     let of_pod = |(namespace, name): &(String, String)| {
-        let pod = PodIdentity { namespace: namespace.clone(), name: name.clone(), ..PodIdentity::default() };
-        WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..cx.workload.clone() }.endpoint_select().ok()
+        let pod = PodIdentity {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            ..PodIdentity::default()
+        };
+        WorkloadIdentity {
+            orchestrator: Orchestrator::Kubernetes(pod),
+            ..cx.workload.clone()
+        }
+        .endpoint_select()
+        .ok()
     };
     let mut batch = ReadBatch::new();
-    let tickets: Vec<_> =
-        leaked.pods().filter_map(of_pod).map(|select| batch.list::<WorkloadEndpoint>(&select)).collect();
+    let tickets: Vec<_> = leaked
+        .pods()
+        .filter_map(of_pod)
+        .map(|select| batch.list::<WorkloadEndpoint>(&select))
+        .collect();
     let answers = cx.store.read(&batch).await?;
-    Ok(tickets.iter().flat_map(|ticket| answers.list(ticket)).collect())
+    Ok(tickets
+        .iter()
+        .flat_map(|ticket| answers.list(ticket))
+        .collect())
 }
 
-/// Returns true if an endpoint of this node belongs to an attachment that no longer exists and, where the endpoint's
-/// profiles show the network, to this network. Of a pod's endpoint, only the container ID is compared: a pod has one
-/// endpoint, with the interface name of its first ADD.
+/// Returns true if an endpoint of this node belongs to an attachment that no longer exists and,
+/// where the endpoint's profiles show the network, to this network. Of a pod's endpoint, only the
+/// container ID is compared: a pod has one endpoint, with the interface name of its first ADD.
 fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
-    let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
-        attachment.container_id == spec.container_id
-            && (spec.orchestrator == "k8s" || attachment.ifname == spec.endpoint)
-    });
+    let is_valid = cx
+        .call
+        .conf
+        .valid_attachments
+        .iter()
+        .flatten()
+        .any(|attachment| {
+            attachment.container_id == spec.container_id
+                && (spec.orchestrator == "k8s" || attachment.ifname == spec.endpoint)
+        });
     spec.node == cx.workload.node
         && !spec.container_id.is_empty()
         && !is_valid
@@ -127,26 +180,43 @@ fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
             || (spec.orchestrator == "k8s" && cx.call.conf.policy.policy_type == "k8s"))
 }
 
-/// Returns true if the alias of the interface shows that a pod's endpoint belongs to another network.
-fn is_of_another_network(cx: &Context, aliases: &BTreeMap<String, InterfaceAlias>, entry: &ExistingEndpoint) -> bool {
+/// Returns true if the alias of the interface shows that a pod's endpoint belongs to another
+/// network.
+fn is_of_another_network(
+    cx: &Context,
+    aliases: &BTreeMap<String, InterfaceAlias>,
+    entry: &ExistingEndpoint,
+) -> bool {
     let spec = &entry.value.spec;
     let own = own_alias(cx, entry);
-    let alias = aliases.get(&spec.interface_name).filter(|alias| alias.is_of_container(&spec.container_id));
+    let alias = aliases
+        .get(&spec.interface_name)
+        .filter(|alias| alias.is_of_container(&spec.container_id));
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if an address of the endpoint may be allocated to the same container in another network.
+/// Returns true if an address of the endpoint may be allocated to the same container in another
+/// network.
 fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
-    spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
+    spec.host_link()
+        .1
+        .into_iter()
+        .any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
-/// Returns true if the container in a pod's annotation has a leaked address that is allocated to this pod. The
-/// annotation alone proves nothing, because a tenant can write it.
+/// Returns true if the container in a pod's annotation has a leaked address that is allocated to
+/// this pod. The annotation alone proves nothing, because a tenant can write it.
 fn has_leaked_address(leaked: &LeakedAddresses, entry: &ExistingEndpoint) -> bool {
-    let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
+    let names = (
+        entry.key.namespace.as_deref().unwrap_or_default(),
+        entry.value.spec.pod.as_str(),
+    );
     leaked.held().any(|(container, address)| {
-        let pod = address.pod.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+        let pod = address
+            .pod
+            .as_ref()
+            .map(|(namespace, name)| (namespace.as_str(), name.as_str()));
         container == entry.value.spec.container_id && pod == Some(names)
     })
 }
@@ -157,7 +227,8 @@ fn unreadable(error: DataplaneError) -> CniError {
 
 fn read_error(object: &str, error: &dyn fmt::Display) -> CniError {
     let text = format!(
-        "garbage collection ended after the replay of deferred DELs: cannot read {object}: {error}; the next GC retries"
+        "garbage collection ended after the replay of deferred DELs: cannot read {object}: \
+         {error}; the next GC retries"
     );
     CniError::new(Code::TRY_AGAIN, text)
 }
@@ -179,7 +250,9 @@ fn suspects(
         });
     }
     for entry in stale {
-        let suspect = suspects.entry(entry.value.spec.container_id.clone()).or_default();
+        let suspect = suspects
+            .entry(entry.value.spec.container_id.clone())
+            .or_default();
         suspect.aliases.push(own_alias(cx, entry));
         // On Kubernetes the addresses come from annotations, which a tenant can write.
         if !cx.is_on_kubernetes() {
@@ -189,7 +262,12 @@ fn suspects(
     let with_conditions = |(container_id, suspect): (String, SuspectContainer)| {
         let has_valid_attachment = valid.contains(&container_id);
         let may_have_other_network = leaked.may_hold_elsewhere(&container_id);
-        SuspectContainer { container_id, has_valid_attachment, may_have_other_network, ..suspect }
+        SuspectContainer {
+            container_id,
+            has_valid_attachment,
+            may_have_other_network,
+            ..suspect
+        }
     };
     suspects.into_iter().map(with_conditions).collect()
 }
@@ -199,30 +277,44 @@ fn own_alias(cx: &Context, entry: &ExistingEndpoint) -> InterfaceAlias {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.as_deref().unwrap_or_default();
     match spec.orchestrator.as_str() {
-        "k8s" => InterfaceAlias::for_pod(&cx.call.conf.name, namespace, &spec.pod, &spec.container_id),
+        "k8s" => {
+            InterfaceAlias::for_pod(&cx.call.conf.name, namespace, &spec.pod, &spec.container_id)
+        }
         _ => InterfaceAlias::for_container(&spec.container_id),
     }
 }
 
 fn report_running(cx: &Context, running: &RunningContainer) -> String {
-    let RunningContainer { container_id, ifname, process } = running;
+    let RunningContainer {
+        container_id,
+        ifname,
+        process,
+    } = running;
     let network = &cx.call.conf.name;
     let text = format!(
-        "container {container_id} is not in cni.dev/valid-attachments but runs: interface {ifname} has carrier, and \
-         process {process} is in its network namespace. GC keeps the container's network. If another runtime uses \
-         network {network}, rename one of the networks; feature_control.gc_running_containers permits GC to remove \
-         the network of a running container"
+        "container {container_id} is not in cni.dev/valid-attachments but runs: interface {ifname} \
+         has carrier, and process {process} is in its network namespace. GC keeps the container's \
+         network. If another runtime uses network {network}, rename one of the networks; \
+         feature_control.gc_running_containers permits GC to remove the network of a running \
+         container"
     );
     tracing::warn!("{text}");
     text
 }
 
-/// Returns the endpoint for the removal of its addresses, which only happens while the endpoint belongs to the stale
-/// container.
-fn endpoints_of<'s>(cx: &'s Context, entry: &ExistingEndpoint) -> ContainerEndpoints<'s, Datastore> {
+/// Returns the endpoint for the removal of its addresses, which only happens while the endpoint
+/// belongs to the stale container.
+fn endpoints_of<'s>(
+    cx: &'s Context,
+    entry: &ExistingEndpoint,
+) -> ContainerEndpoints<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
-    let pod = PodIdentity { namespace, name: spec.pod.clone(), ..PodIdentity::default() };
+    let pod = PodIdentity {
+        namespace,
+        name: spec.pod.clone(),
+        ..PodIdentity::default()
+    };
     let workload = WorkloadIdentity {
         node: spec.node.clone(),
         container_id: spec.container_id.clone(),
@@ -247,7 +339,8 @@ mod tests {
         record_del_of_a_gone_pod(&cx);
         let error = gc(&cx).await.unwrap_err();
         assert!(cx.journal.entries().unwrap().is_empty());
-        let expected = "garbage collection ended after the replay of deferred DELs: cannot read the blocks: ";
+        let expected =
+            "garbage collection ended after the replay of deferred DELs: cannot read the blocks: ";
         assert!(error.msg.starts_with(expected), "{error}");
     }
 }

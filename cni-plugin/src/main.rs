@@ -1,5 +1,5 @@
-//! The `calico` binary. It contains both plugins and the installer, and selects the program by the name it is run as
-//! (`calico`, `calico-ipam`, `install`), by its arguments and by `CNI_COMMAND`.
+//! The `calico` binary. It contains both plugins and the installer, and selects the program by the
+//! name it is run as (`calico`, `calico-ipam`, `install`), by its arguments and by `CNI_COMMAND`.
 
 use std::alloc::System;
 use std::path::Path;
@@ -13,26 +13,36 @@ use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
 
-/// The allocator of the process. musl's own allocator requests memory from the kernel and returns it several hundred
-/// times in one ADD. A spin lock is sufficient, because two threads rarely work at the same time.
+/// The allocator of the process. musl's own allocator requests memory from the kernel and returns
+/// it several hundred times in one ADD. A spin lock is sufficient, because two threads rarely work
+/// at the same time.
 #[global_allocator]
-static ALLOCATOR: TalcLock<RawSpinlock, GlobalAllocSource<System>> = TalcLock::new(GlobalAllocSource::new(System));
+static ALLOCATOR: TalcLock<RawSpinlock, GlobalAllocSource<System>> =
+    TalcLock::new(GlobalAllocSource::new(System));
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let called_as = arguments.next().unwrap_or_default();
-    let name = Path::new(&called_as).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = Path::new(&called_as)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let cni_command = std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
+    let cni_command =
+        std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
     match dispatch(name, &words, cni_command.as_deref()) {
         Program::Ipam => ipam_plugin::run::main(&KernelNetwork),
         Program::Plugin => cni_plugin::run::main(),
         Program::Command(command, count) => {
             let rest = arguments.iter().skip(count).cloned();
             match command {
-                Command::Install => command_line::install(rest, &KernelNetwork, agent_replay::replay),
-                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork, agent_replay::replay),
+                Command::Install => {
+                    command_line::install(rest, &KernelNetwork, agent_replay::replay)
+                }
+                Command::RefreshToken => {
+                    command_line::refresh_token(rest, &KernelNetwork, agent_replay::replay)
+                }
                 Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
                 Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),

@@ -1,5 +1,5 @@
-//! Determines the MTU of an interface: the configured MTU, or else the MTU that Felix wrote for this host, if any
-//! (CNI-73).
+//! Determines the MTU of an interface: the configured MTU, or else the MTU that Felix wrote for
+//! this host, if any (CNI-73).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,8 @@ const REREAD_PAUSE: Duration = Duration::from_millis(10);
 pub enum MtuError {
     /// `require_mtu_file` is set and Felix has not written the file.
     #[error(
-        "failed to read MTU file {0}: the file does not exist; start calico-node, or set \"require_mtu_file\": false"
+        "failed to read MTU file {0}: the file does not exist; start calico-node, or set \
+         \"require_mtu_file\": false"
     )]
     Missing(PathBuf),
     /// The file exists but cannot be read.
@@ -41,8 +42,8 @@ pub enum MtuError {
     },
     /// The file contains a number that no interface can have as its MTU.
     #[error(
-        "MTU file {path}: {mtu} is neither 0 nor an integer from {MTU_MIN} to {MTU_MAX}; correct the setting that \
-         calico-node writes there, or set \"mtu\" in the network configuration"
+        "MTU file {path}: {mtu} is neither 0 nor an integer from {MTU_MIN} to {MTU_MAX}; correct \
+         the setting that calico-node writes there, or set \"mtu\" in the network configuration"
     )]
     OutOfRange {
         /// The file.
@@ -57,8 +58,9 @@ pub fn of_interface(conf: &InterfaceConf) -> Result<u32, MtuError> {
     effective(conf.mtu, conf.require_mtu_file, Path::new(MTU_FILE))
 }
 
-/// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU takes precedence, and an
-/// unreadable or invalid file is then only logged. A missing file that is `required` is always an error.
+/// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU
+/// takes precedence, and an unreadable or invalid file is then only logged. A missing file that is
+/// `required` is always an error.
 fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
         Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
@@ -67,7 +69,8 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
         Ok(None) => Ok(configured),
         Err(error) if configured != 0 => {
             tracing::warn!(
-                %error, "the MTU file is unreadable or invalid; no effect on this call, because an MTU is configured"
+                %error,
+                "the MTU file is unreadable or invalid; no effect on this call, because an MTU is configured"
             );
             Ok(configured)
         }
@@ -81,7 +84,10 @@ fn read(file: &Path) -> Result<Option<u32>, MtuError> {
 }
 
 /// Does the same as [`read`], with the contents that `read_once` returns.
-fn read_by(file: &Path, mut read_once: impl FnMut() -> io::Result<String>) -> Result<Option<u32>, MtuError> {
+fn read_by(
+    file: &Path,
+    mut read_once: impl FnMut() -> io::Result<String>,
+) -> Result<Option<u32>, MtuError> {
     let mut content = String::new();
     for attempt in 0..=REREADS {
         if attempt > 0 {
@@ -90,18 +96,31 @@ fn read_by(file: &Path, mut read_once: impl FnMut() -> io::Result<String>) -> Re
         content = match read_once() {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(MtuError::Unreadable { path: file.to_owned(), source }),
+            Err(source) => {
+                return Err(MtuError::Unreadable {
+                    path: file.to_owned(),
+                    source,
+                });
+            }
         };
         match content.trim().parse() {
             Ok(mtu) if mtu == 0 || (MTU_MIN..=MTU_MAX).contains(&mtu) => return Ok(Some(mtu)),
-            Ok(mtu) => return Err(MtuError::OutOfRange { path: file.to_owned(), mtu }),
+            Ok(mtu) => {
+                return Err(MtuError::OutOfRange {
+                    path: file.to_owned(),
+                    mtu,
+                });
+            }
             Err(_) => {}
         }
         if !content.trim().is_empty() {
             break;
         }
     }
-    Err(MtuError::Malformed { path: file.to_owned(), content: content.trim().to_owned() })
+    Err(MtuError::Malformed {
+        path: file.to_owned(),
+        content: content.trim().to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -117,8 +136,14 @@ mod tests {
     #[test]
     fn configured_mtu_overrides_even_a_damaged_file() {
         assert_eq!(effective(1400, false, file("1450").path()).unwrap(), 1400);
-        assert_eq!(effective(1400, false, file("garbage").path()).unwrap(), 1400);
-        assert_eq!(effective(1400, false, Path::new("/no/such/file")).unwrap(), 1400);
+        assert_eq!(
+            effective(1400, false, file("garbage").path()).unwrap(),
+            1400
+        );
+        assert_eq!(
+            effective(1400, false, Path::new("/no/such/file")).unwrap(),
+            1400
+        );
     }
 
     #[test]
@@ -131,7 +156,13 @@ mod tests {
     fn special_mtu_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("mtu");
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
         for path in [&fifo, Path::new("/dev/zero")] {
             let error = effective(0, false, path).unwrap_err();
             assert!(matches!(error, MtuError::Unreadable { .. }), "{error}");
@@ -141,14 +172,19 @@ mod tests {
     #[test]
     fn missing_required_mtu_file_is_an_error() {
         let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
-        assert!(matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file"));
+        assert!(
+            matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file")
+        );
     }
 
     #[test]
     fn malformed_mtu_file_is_reported_with_its_contents() {
         let error = effective(0, false, file("15oo").path()).unwrap_err();
         assert!(error.to_string().contains("\"15oo\""), "{error}");
-        assert!(matches!(effective(0, false, file("").path()), Err(MtuError::Malformed { .. })));
+        assert!(matches!(
+            effective(0, false, file("").path()),
+            Err(MtuError::Malformed { .. })
+        ));
     }
 
     #[test]
@@ -156,7 +192,10 @@ mod tests {
         for content in ["65536", "67"] {
             let (out, file) = (effective(0, false, file(content).path()), content);
             let error = out.unwrap_err().to_string();
-            assert!(error.starts_with("MTU file /") && error.contains(&format!(": {file} is neither")), "{error}");
+            assert!(
+                error.starts_with("MTU file /") && error.contains(&format!(": {file} is neither")),
+                "{error}"
+            );
             assert!(error.contains("from 68 to 65535"), "{error}");
         }
         assert_eq!(effective(0, false, file("0").path()).unwrap(), 0);

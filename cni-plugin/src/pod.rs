@@ -21,8 +21,8 @@ impl PodWithNamespace {
         Some(self.pod.spec.node_name.as_str()).filter(|name| !name.is_empty() && *name != node)
     }
 
-    /// Fails unless the pod is assigned to a node, has an existing namespace, and has the uid that CNI_ARGS contains.
-    /// The uid does not matter for a mirror pod, or if CNI_ARGS contains none.
+    /// Fails unless the pod is assigned to a node, has an existing namespace, and has the uid that
+    /// CNI_ARGS contains. The uid does not matter for a mirror pod, or if CNI_ARGS contains none.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
         if self.namespace.metadata.name.is_empty() {
@@ -30,14 +30,24 @@ impl PodWithNamespace {
         }
         if self.pod.spec.node_name.is_empty() {
             // Upstream's text. The name of the WorkloadEndpoint contains the name of the node.
-            return Err(CniError::new(Code::TRY_AGAIN, "error with field node (field should be assigned)")
-                .with_details(format!("pod {}/{} is not assigned to a node yet", meta.namespace, meta.name)));
+            return Err(CniError::new(
+                Code::TRY_AGAIN,
+                "error with field node (field should be assigned)",
+            )
+            .with_details(format!(
+                "pod {}/{} is not assigned to a node yet",
+                meta.namespace, meta.name
+            )));
         }
         match call.args.pod().and_then(|pod| pod.uid) {
             Some(uid) if uid != meta.uid && !meta.annotations.contains_key(MIRROR) => {
-                let msg = format!("pod {}/{} is not the pod of this call", meta.namespace, meta.name);
+                let msg = format!(
+                    "pod {}/{} is not the pod of this call",
+                    meta.namespace, meta.name
+                );
                 Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-                    "the pod has uid {}, and K8S_POD_UID in CNI_ARGS is {uid}: the pod was deleted and created again",
+                    "the pod has uid {}, and K8S_POD_UID in CNI_ARGS is {uid}: the pod was deleted \
+                     and created again",
                     meta.uid
                 )))
             }
@@ -62,7 +72,10 @@ mod tests {
             "metadata": {"name": "p", "namespace": "ns", "uid": "u-1"}, "spec": {"nodeName": "n"},
         });
         for (part, fields) in pod.as_object().unwrap() {
-            whole[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            whole[part]
+                .as_object_mut()
+                .unwrap()
+                .extend(fields.as_object().unwrap().clone());
         }
         let described = PodWithNamespace {
             pod: serde_json::from_value(whole).unwrap(),
@@ -89,27 +102,62 @@ mod tests {
     fn pod_with_another_uid_is_rejected_unless_a_mirror_pod() {
         let namespace = json!({"name": "ns"});
         assert_eq!(refusal(json!({}), namespace.clone(), ARGS), None);
-        assert_eq!(refusal(json!({}), namespace.clone(), &format!("{ARGS};K8S_POD_UID=u-1")), None);
-        let successor = refusal(json!({}), namespace.clone(), &format!("{ARGS};K8S_POD_UID=u-0")).unwrap();
-        assert!(successor.msg.contains("ns/p") && successor.details.contains("u-0"), "{successor}");
+        assert_eq!(
+            refusal(
+                json!({}),
+                namespace.clone(),
+                &format!("{ARGS};K8S_POD_UID=u-1")
+            ),
+            None
+        );
+        let successor = refusal(
+            json!({}),
+            namespace.clone(),
+            &format!("{ARGS};K8S_POD_UID=u-0"),
+        )
+        .unwrap();
+        assert!(
+            successor.msg.contains("ns/p") && successor.details.contains("u-0"),
+            "{successor}"
+        );
         let mirror = json!({"metadata": {"annotations": {MIRROR: "1f00"}}});
-        assert_eq!(refusal(mirror, namespace, &format!("{ARGS};K8S_POD_UID=1f00")), None);
+        assert_eq!(
+            refusal(mirror, namespace, &format!("{ARGS};K8S_POD_UID=1f00")),
+            None
+        );
     }
 
     #[test]
     fn pod_of_another_node_than_the_configured_one_is_noticed() {
         let of = |node: &str| PodWithNamespace {
-            pod: serde_json::from_value(json!({ "metadata": {"name": "p"}, "spec": {"nodeName": node} })).unwrap(),
+            pod: serde_json::from_value(
+                json!({ "metadata": {"name": "p"}, "spec": {"nodeName": node} }),
+            )
+            .unwrap(),
             namespace: Namespace::default(),
         };
         assert_eq!(of("node2").other_node("node1"), Some("node2"));
-        assert_eq!((of("node1").other_node("node1"), of("").other_node("node1")), (None, None));
+        assert_eq!(
+            (of("node1").other_node("node1"), of("").other_node("node1")),
+            (None, None)
+        );
     }
 
     #[test]
     fn pod_without_a_node_or_namespace_is_rejected() {
-        assert_eq!(refusal(json!({}), json!({}), ARGS).unwrap().msg, "namespaces \"ns\" not found");
-        let unscheduled = refusal(json!({"spec": {"nodeName": ""}}), json!({"name": "ns"}), ARGS).unwrap();
-        assert_eq!(unscheduled.msg, "error with field node (field should be assigned)");
+        assert_eq!(
+            refusal(json!({}), json!({}), ARGS).unwrap().msg,
+            "namespaces \"ns\" not found"
+        );
+        let unscheduled = refusal(
+            json!({"spec": {"nodeName": ""}}),
+            json!({"name": "ns"}),
+            ARGS,
+        )
+        .unwrap();
+        assert_eq!(
+            unscheduled.msg,
+            "error with field node (field should be assigned)"
+        );
     }
 }

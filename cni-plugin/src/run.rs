@@ -29,7 +29,10 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Call(call)) => serve(call, timings),
         Ok(Invocation::TestConnection) => process::finish(test_connection()),
         // The parser accepts -upgrade for `calico-ipam` only.
-        Ok(Invocation::Upgrade) => process::finish(Err(CniError::internal("-upgrade belongs to calico-ipam").into())),
+        Ok(Invocation::Upgrade) => process::finish(Err(CniError::internal(
+            "-upgrade belongs to calico-ipam",
+        )
+        .into())),
         Err(error) => process::refuse(error, COMPONENT),
     }
 }
@@ -41,7 +44,10 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
     process::run(async move {
         run_verb(call, timings).await.map_err(|error| {
             tracing::error!(%error, "{} failed", command.as_str());
-            CallError { version: Some(version), ..error.into() }
+            CallError {
+                version: Some(version),
+                ..error.into()
+            }
         })
     })
 }
@@ -56,9 +62,13 @@ async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError>
     // Dropping the context would only cost time: the process ends with the verb.
     let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
     let output = match command {
-        Command::Add => add::add(&cx, &mut timings).await.and_then(|result| result.to_json(result_version)),
+        Command::Add => add::add(&cx, &mut timings)
+            .await
+            .and_then(|result| result.to_json(result_version)),
         Command::Del => del::del(&cx, &mut timings).await.map(|()| String::new()),
-        Command::Check => check::check(&cx, &mut timings).await.map(|()| String::new()),
+        Command::Check => check::check(&cx, &mut timings)
+            .await
+            .map(|()| String::new()),
         Command::Status => status::status(&cx).await.map(|()| String::new()),
         Command::Gc => gc::gc(&cx).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),
@@ -70,16 +80,19 @@ async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError>
 /// Tests that the datastore of the configuration on stdin is reachable and ready (`-t`).
 fn test_connection() -> Result<String, CallError> {
     check_datastore().map(|()| String::new()).map_err(|cause| {
-        CniError::new(Code::CONNECTION_TEST, "data store connection failed").with_details(cause.to_string()).into()
+        CniError::new(Code::CONNECTION_TEST, "data store connection failed")
+            .with_details(cause.to_string())
+            .into()
     })
 }
 
 fn check_datastore() -> Result<(), CniError> {
-    let raw =
-        process::read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
+    let raw = process::read_stdin()
+        .map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
     let conf = NetConf::parse(&raw)?;
     let config = datastore_settings::from_conf(&conf, Some(CONNECTION_TEST_DEADLINE))?;
-    let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    let store = Datastore::open(&config)
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     process::block_on(cluster_state::ensure_ready(&store))?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! STATUS: checks if an ADD could be served now. containerd calls STATUS every few seconds, so a STATUS sends few
-//! requests.
+//! STATUS: checks if an ADD could be served now. containerd calls STATUS every few seconds, so a
+//! STATUS sends few requests.
 
 use std::time::Duration;
 
@@ -13,17 +13,23 @@ use crate::{deferred_del, ipam, mtu, reads};
 
 /// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.
 pub const DEADLINE: Duration = Duration::from_secs(2);
-/// Time after [`DEADLINE`] in which a request reports its own timeout, because its error names the cause.
+/// Time after [`DEADLINE`] in which a request reports its own timeout, because its error names the
+/// cause.
 const REPORTING: Duration = Duration::from_millis(500);
 
-/// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD, for example because of an alarm of etcd.
-/// A busy API server is no failure, because an ADD waits for it. Every failure has code 50.
+/// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD, for example because
+/// of an alarm of etcd. A busy API server is no failure, because an ADD waits for it. Every failure
+/// has code 50.
 pub async fn status(cx: &Context) -> Result<(), CniError> {
     let deadline = Instant::now() + DEADLINE;
     mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let reads = timeout_at(deadline + REPORTING, reads::for_status(cx, request.as_ref())).await;
+    let reads = timeout_at(
+        deadline + REPORTING,
+        reads::for_status(cx, request.as_ref()),
+    )
+    .await;
     let mut inputs = reads.unwrap_or_else(|_| Err(timeout_error(cx)));
     // Reads succeed during an alarm, and each ADD fails.
     if inputs.is_ok()
@@ -35,9 +41,15 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
         Some((request, inputs)) => cni::status_of(request, inputs),
         None => ipam::status_of_plugin(&cx.call, DEADLINE),
     });
-    let ready = ready.and_then(|()| ensure_kernel_has(request.as_ref().is_some_and(|it| it.assign_ipv6), has_ipv6()));
+    let ready = ready.and_then(|()| {
+        ensure_kernel_has(
+            request.as_ref().is_some_and(|it| it.assign_ipv6),
+            has_ipv6(),
+        )
+    });
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
-    // Deferred DELs that are not replayed in the remaining time are left to a later call or the agent.
+    // Deferred DELs that are not replayed in the remaining time are left to a later call or the
+    // agent.
     let _ = timeout_at(deadline, deferred_del::replay_some(cx)).await;
     Ok(())
 }
@@ -47,12 +59,19 @@ fn ensure_kernel_has(wants_ipv6: bool, has_ipv6: bool) -> Result<(), CniError> {
     if !wants_ipv6 || has_ipv6 {
         return Ok(());
     }
-    Err(CniError::internal("the kernel has no IPv6, and assign_ipv6 is true")
-        .with_details("start the kernel without ipv6.disable=1, or set $.ipam.assign_ipv6 to \"false\""))
+    Err(
+        CniError::internal("the kernel has no IPv6, and assign_ipv6 is true").with_details(
+            "start the kernel without ipv6.disable=1, or set $.ipam.assign_ipv6 to \"false\"",
+        ),
+    )
 }
 
 fn timeout_error(cx: &Context) -> CniError {
-    CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
+    CniError::internal(format!(
+        "datastore {} took more than {} s",
+        cx.datastore_name(),
+        DEADLINE.as_secs()
+    ))
 }
 
 /// Converts any error of STATUS, with the code for "no ADD can be served now".
@@ -67,7 +86,13 @@ mod tests {
     #[test]
     fn status_fails_if_ipv6_is_assigned_and_the_kernel_has_none() {
         let error = ensure_kernel_has(true, false).unwrap_err();
-        assert!(error.msg.contains("the kernel has no IPv6") && error.details.contains("assign_ipv6"), "{error}");
-        assert_eq!([(true, true), (false, false)].map(|(wants, has)| ensure_kernel_has(wants, has)), [Ok(()), Ok(())]);
+        assert!(
+            error.msg.contains("the kernel has no IPv6") && error.details.contains("assign_ipv6"),
+            "{error}"
+        );
+        assert_eq!(
+            [(true, true), (false, false)].map(|(wants, has)| ensure_kernel_has(wants, has)),
+            [Ok(()), Ok(())]
+        );
     }
 }

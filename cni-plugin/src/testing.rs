@@ -1,5 +1,5 @@
-//! Test doubles: a clock that only the test advances, an API server that uses this clock, and contexts of calls to this
-//! server.
+//! Test doubles: a clock that only the test advances, an API server that uses this clock, and
+//! contexts of calls to this server.
 
 use std::future::pending;
 use std::path::Path;
@@ -18,12 +18,15 @@ use crate::context::Context;
 
 /// The environment variable of the copy of a test that runs with an empty /run.
 const WITH_EMPTY_RUN: &str = "CNI_PLUGIN_TESTS_WITH_EMPTY_RUN";
-/// The number of times that all tasks run before the clock advances. Every task waits for the clock after fewer turns.
+/// The number of times that all tasks run before the clock advances. Every task waits for the clock
+/// after fewer turns.
 const YIELDS_PER_SECOND: usize = 2000;
 
-/// A clock that only `advance` moves. tokio advances a paused clock when all tasks wait, even for the network, unless a
-/// thread of the blocking pool is running.
-pub(crate) struct Clock(#[expect(dead_code, reason = "the thread waits for its end")] mpsc::Sender<()>);
+/// A clock that only `advance` moves. tokio advances a paused clock when all tasks wait, even for
+/// the network, unless a thread of the blocking pool is running.
+pub(crate) struct Clock(
+    #[expect(dead_code, reason = "the thread waits for its end")] mpsc::Sender<()>,
+);
 
 impl Clock {
     pub(crate) fn stop() -> Clock {
@@ -57,10 +60,16 @@ impl Clock {
 /// Returns the context of a call for the pod shop/web on node1 with the datastore `server`.
 pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
-        "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
+        "nodename_file_optional": true, "datastore_type": "kubernetes",
+        "calico_api_group": "crd.projectcalico.org/v1",
         "kubernetes": { "k8s_api_root": server.url }, "ipam_lock_file": files.join("ipam.lock"),
     });
-    open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
+    open(
+        command,
+        "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web",
+        conf,
+        files,
+    )
 }
 
 /// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys.
@@ -76,29 +85,51 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
         };
         Some(value.to_owned())
     };
-    for (key, value) in [("cniVersion", "1.0.0"), ("name", "net1"), ("type", "calico"), ("nodename", "node1")] {
+    for (key, value) in [
+        ("cniVersion", "1.0.0"),
+        ("name", "net1"),
+        ("type", "calico"),
+        ("nodename", "node1"),
+    ] {
         conf[key] = json!(value);
     }
     conf["ipam"] = json!({ "type": "calico-ipam" });
     let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
     let context = Context::open(Box::new(call), None).unwrap();
-    Context { journal: Journal::new(files.join("journal")), ..context }
+    Context {
+        journal: Journal::new(files.join("journal")),
+        ..context
+    }
 }
 
-/// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again with an empty /run,
-/// and returns false. The reason is that the calls on a node to a busy server take turns by means of a file in /run.
+/// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again
+/// with an empty /run, and returns false. The reason is that the calls on a node to a busy server
+/// take turns by means of a file in /run.
 pub(crate) fn has_empty_run() -> bool {
     if std::env::var_os(WITH_EMPTY_RUN).is_some() {
         return true;
     }
     let thread = std::thread::current();
-    let test = thread.name().filter(|name| *name != "main").expect("without --test-threads=1");
+    let test = thread
+        .name()
+        .filter(|name| *name != "main")
+        .expect("without --test-threads=1");
     let script = r#"mount -t tmpfs tmpfs /run && exec "$0" "$@""#;
     let mut unshare = Process::new("unshare");
-    unshare.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(std::env::current_exe().unwrap());
-    let outcome = unshare.args(["--exact", test, "--nocapture"]).env(WITH_EMPTY_RUN, "1").output().unwrap();
-    let output = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(outcome.status.success() && output[0].contains("1 passed"), "{output:#?}");
+    unshare
+        .args(["--map-root-user", "--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap());
+    let outcome = unshare
+        .args(["--exact", test, "--nocapture"])
+        .env(WITH_EMPTY_RUN, "1")
+        .output()
+        .unwrap();
+    let output =
+        [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(
+        outcome.status.success() && output[0].contains("1 passed"),
+        "{output:#?}"
+    );
     false
 }
 
@@ -117,25 +148,37 @@ pub(crate) fn without_pods(request: &str, forbidden: &str) -> Option<Reply> {
     let path = request.split([' ', '?']).nth(1)?;
     let name = path.rsplit('/').next()?;
     let object = |version: &str, kind: &str, spec: Value| {
-        let metadata = json!({ "name": name, "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" });
-        (200, json!({ "apiVersion": version, "kind": kind, "spec": spec, "metadata": metadata }))
+        let metadata = json!({
+            "name": name, "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7",
+        });
+        (
+            200,
+            json!({ "apiVersion": version, "kind": kind, "spec": spec, "metadata": metadata }),
+        )
     };
     let refused = |code: u16, reason: &str| {
         let details = json!({ "name": name });
         let status = json!({
-            "kind": "Status", "status": "Failure", "reason": reason, "code": code, "details": details,
+            "kind": "Status", "status": "Failure", "reason": reason, "code": code,
+            "details": details,
         });
         (code, status)
     };
     let (status, body) = match path {
         _ if path.contains(forbidden) => refused(403, "Forbidden"),
-        _ if path.ends_with("/clusterinformations/default") => {
-            object("crd.projectcalico.org/v1", "ClusterInformation", json!({ "datastoreReady": true }))
-        }
+        _ if path.ends_with("/clusterinformations/default") => object(
+            "crd.projectcalico.org/v1",
+            "ClusterInformation",
+            json!({ "datastoreReady": true }),
+        ),
         "/api/v1/namespaces/kube-system" => object("v1", "Namespace", json!({})),
         _ => refused(404, "NotFound"),
     };
-    Some(Reply { after: Duration::ZERO, status, body })
+    Some(Reply {
+        after: Duration::ZERO,
+        status,
+        body,
+    })
 }
 
 /// Records a deferred DEL of a pod that the API server no longer has.
@@ -162,7 +205,10 @@ impl ApiServer {
     pub(crate) async fn start(script: Script) -> ApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let server = ApiServer { url, requests: Arc::default() };
+        let server = ApiServer {
+            url,
+            requests: Arc::default(),
+        };
         let requests = Arc::clone(&server.requests);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -177,19 +223,37 @@ impl ApiServer {
     }
 }
 
-async fn serve(stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<String>>>) -> std::io::Result<()> {
+async fn serve(
+    stream: TcpStream,
+    script: Script,
+    requests: Arc<Mutex<Vec<String>>>,
+) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await? {
         requests.lock().unwrap().push(request.clone());
-        let Some(Reply { after, status, body }) = script(&request) else { return pending().await };
+        let Some(Reply {
+            after,
+            status,
+            body,
+        }) = script(&request)
+        else {
+            return pending().await;
+        };
         // Steps of one second, so that other tasks wake up at the right time.
         for _ in 0..after.as_secs() {
             advance(Duration::from_secs(1)).await;
         }
         let body = body.to_string();
-        let busy = if status == 429 { "retry-after: 7\r\n" } else { "" };
-        let head = format!("HTTP/1.1 {status} Scripted\r\ncontent-type: application/json\r\n{busy}");
-        stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
+        let busy = if status == 429 {
+            "retry-after: 7\r\n"
+        } else {
+            ""
+        };
+        let head =
+            format!("HTTP/1.1 {status} Scripted\r\ncontent-type: application/json\r\n{busy}");
+        stream
+            .write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes())
+            .await?;
     }
     Ok(())
 }

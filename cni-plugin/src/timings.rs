@@ -19,7 +19,11 @@ impl Timings {
     /// Starts the first stage.
     pub fn start() -> Self {
         let now = Instant::now();
-        Timings { started: now, last: now, stages: Vec::with_capacity(8) }
+        Timings {
+            started: now,
+            last: now,
+            stages: Vec::with_capacity(8),
+        }
     }
 
     /// Ends the current stage, which began when the previous one ended, and logs it.
@@ -31,14 +35,17 @@ impl Timings {
         self.last = now;
     }
 
-    /// Returns one JSON object: the microseconds of each stage in order, the total, and `requests`, the number of
-    /// requests to the datastore and to a separate API server.
+    /// Returns one JSON object: the microseconds of each stage in order, the total, and `requests`,
+    /// the number of requests to the datastore and to a separate API server.
     pub fn to_json(&self, command: &str, requests: u64) -> String {
         let mut line = format!("{{\"command\":\"{command}\"");
         for (name, took) in &self.stages {
             line.push_str(&format!(",\"{name}_us\":{}", took.as_micros()));
         }
-        line.push_str(&format!(",\"total_us\":{},\"requests\":{requests}}}", self.started.elapsed().as_micros()));
+        line.push_str(&format!(
+            ",\"total_us\":{},\"requests\":{requests}}}",
+            self.started.elapsed().as_micros()
+        ));
         line
     }
 
@@ -50,7 +57,9 @@ impl Timings {
             let file = File::options().create(true).append(true).open(&path);
             let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
             if let Err(error) = written {
-                tracing::warn!(path = %path.to_string_lossy(), %error, "cannot append the timings of the call");
+                tracing::warn!(
+                    path = %path.to_string_lossy(), %error, "cannot append the timings of the call",
+                );
             }
         }
     }

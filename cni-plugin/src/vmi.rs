@@ -1,4 +1,5 @@
-//! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's addresses.
+//! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's
+//! addresses.
 
 use datastore::Datastore;
 use ipam_plugin::error::{IpamError, VmiError};
@@ -17,10 +18,15 @@ use crate::endpoint;
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
 pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
-    may_be_virt_launcher(&EndpointIdentifiers::parse(&pending_del.endpoint.1).unwrap_or_default().pod)
+    may_be_virt_launcher(
+        &EndpointIdentifiers::parse(&pending_del.endpoint.1)
+            .unwrap_or_default()
+            .pod,
+    )
 }
 
-/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL, unless an ADD made it an owner since.
+/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL, unless an ADD made it
+/// an owner since.
 pub async fn release_deferred<L: Listings>(
     store: &Datastore,
     pending_del: &PendingDel,
@@ -30,21 +36,37 @@ pub async fn release_deferred<L: Listings>(
     let handle = HandleId::for_vmi(&pending_del.network, &pending_del.endpoint.0, &vmi.vmi_name);
     let _releasing = ReleaseGuard::here();
     let (node, before) = (&pending_del.node, pending_del.limit());
-    release_ownership(store, &SystemClock::start(), &handle, vmi, node, before, listings).await
+    release_ownership(
+        store,
+        &SystemClock::start(),
+        &handle,
+        vmi,
+        node,
+        before,
+        listings,
+    )
+    .await
 }
 
-/// Reads the VMI of a deferred DEL's pod, whose endpoint has this key. Returns `None`, for example, if the endpoint
-/// belongs to a newer sandbox of the pod, or if the pod is deleted.
+/// Reads the VMI of a deferred DEL's pod, whose endpoint has this key. Returns `None`, for example,
+/// if the endpoint belongs to a newer sandbox of the pod, or if the pod is deleted.
 pub async fn detect_deferred(
     store: &Datastore,
     api: &Datastore,
     pending_del: &PendingDel,
     key: &ObjectKey,
 ) -> Result<Option<VmiPod>, VmiError> {
-    let PendingDel { endpoint: (namespace, name), container_id, pod_uid, .. } = pending_del;
+    let PendingDel {
+        endpoint: (namespace, name),
+        container_id,
+        pod_uid,
+        ..
+    } = pending_del;
     let pod = &EndpointIdentifiers::parse(name).unwrap_or_default().pod;
     let found = find::<WorkloadEndpoint>(store, key).await?;
-    if found.is_some_and(|entry| !endpoint::is_of_container(&entry.value, container_id, Some(pod_uid))) {
+    if found
+        .is_some_and(|entry| !endpoint::is_of_container(&entry.value, container_id, Some(pod_uid)))
+    {
         return Ok(None);
     }
     let pod = find::<Pod>(api, &ObjectKey::namespaced(namespace, pod)).await?;

@@ -7,7 +7,8 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
+    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write,
+    WriteError, WriteModel,
 };
 
 use crate::Local;
@@ -20,7 +21,8 @@ use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
 const FIRST_NAMESPACE: &str = "kube-system";
-const NO_PAIRS: &str = "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml";
+const NO_PAIRS: &str =
+    "the Kubernetes datastore has no key-value pairs; export objects with kubectl get -o yaml";
 
 /// The datastore of this process.
 #[derive(Debug)]
@@ -50,32 +52,40 @@ impl Datastore {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Self::Etcd(Box::new(Etcd::new(config)?)),
             DatastoreConfig::Local(config) => Self::Local(Local::open(config)?),
-            DatastoreConfig::Kubernetes(config) => Self::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE))),
+            DatastoreConfig::Kubernetes(config) => {
+                Self::Kubernetes(Arc::new(Kubernetes::new(config, API_GROUP_FILE)))
+            }
         })
     }
 
-    /// Does the same as [`open`](Self::open), but uses no API group that an earlier process on this node found. After a
-    /// migration to `projectcalico.org/v3`, that group may still be v1.
+    /// Does the same as [`open`](Self::open), but uses no API group that an earlier process on this
+    /// node found. After a migration to `projectcalico.org/v3`, that group may still be v1.
     pub fn open_uncached(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         match config {
-            DatastoreConfig::Kubernetes(config) => Ok(Self::Kubernetes(Arc::new(Kubernetes::uncached(config)))),
+            DatastoreConfig::Kubernetes(config) => {
+                Ok(Self::Kubernetes(Arc::new(Kubernetes::uncached(config))))
+            }
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => Self::open(config),
         }
     }
 
-    /// Returns the identity of the datastore, or `None` if the datastore has none. Adds an identity to a file that
-    /// lacks one.
+    /// Returns the identity of the datastore, or `None` if the datastore has none. Adds an identity
+    /// to a file that lacks one.
     ///
     /// # Errors
     /// For example, the datastore is unreachable or lacks the object that contains the identity.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {
-                let namespace = api.get::<Namespace>(&ObjectKey::global(FIRST_NAMESPACE)).await?;
+                let namespace = api
+                    .get::<Namespace>(&ObjectKey::global(FIRST_NAMESPACE))
+                    .await?;
                 ("kubernetes", namespace.value.metadata.uid)
             }
             Datastore::Etcd(etcd) => {
-                let cluster = etcd.get::<ClusterInformation>(&ObjectKey::global("default")).await?;
+                let cluster = etcd
+                    .get::<ClusterInformation>(&ObjectKey::global("default"))
+                    .await?;
                 ("etcd", cluster.value.spec.cluster_guid)
             }
             Datastore::Local(local) => ("local", local.identity()?),
@@ -83,13 +93,15 @@ impl Datastore {
         Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
     }
 
-    /// Returns the number of requests sent so far, without those of watches and of [`pages`](Self::pages).
+    /// Returns the number of requests sent so far, without those of watches and of
+    /// [`pages`](Self::pages).
     pub fn requests(&self) -> u64 {
         each_store!(self, store => store.requests())
     }
 
-    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as soon as `patience`
-    /// has elapsed from now, if the server has responded to no request by then. A second call has no effect.
+    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as
+    /// soon as `patience` has elapsed from now, if the server has responded to no request by then.
+    /// A second call has no effect.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
@@ -98,8 +110,9 @@ impl Datastore {
         }
     }
 
-    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3` while this process
-    /// still uses `crd.projectcalico.org/v1`. Call this after finding the ClusterInformation missing or not ready.
+    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`
+    /// while this process still uses `crd.projectcalico.org/v1`. Call this after finding the
+    /// ClusterInformation missing or not ready.
     pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
@@ -116,13 +129,14 @@ impl Datastore {
         }
     }
 
-    /// Returns true if the datastore is an API server and the settings name the API group of Calico's objects.
+    /// Returns true if the datastore is an API server and the settings name the API group of
+    /// Calico's objects.
     pub fn has_configured_group(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
     }
 
-    /// Reads and writes in `projectcalico.org/v3` from now on, and tries to store this choice for later processes on
-    /// this node. Has no effect on other datastores than an API server.
+    /// Reads and writes in `projectcalico.org/v3` from now on, and tries to store this choice for
+    /// later processes on this node. Has no effect on other datastores than an API server.
     pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
@@ -130,20 +144,22 @@ impl Datastore {
         }
     }
 
-    /// Makes requests to an API server wait by `rule` while it is busy (429), even beyond the time limit of a request.
+    /// Makes requests to an API server wait by `rule` while it is busy (429), even beyond the time
+    /// limit of a request.
     pub fn wait_while_busy(&self, rule: BusyRule) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
         }
     }
 
-    /// Returns true if a request has had to wait for a busy API server (429) since the first call of
-    /// [`wait_while_busy`](Self::wait_while_busy).
+    /// Returns true if a request has had to wait for a busy API server (429) since the first call
+    /// of [`wait_while_busy`](Self::wait_while_busy).
     pub fn was_busy(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }
 
-    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for an API server.
+    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for
+    /// an API server.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         let ranges = [prefix_range(prefix)];
         let pairs = match self {
@@ -154,8 +170,9 @@ impl Datastore {
         Ok(pairs.into_iter().flatten().collect())
     }
 
-    /// Returns the error with which etcd refuses writes because of an alarm, for example if its space is exhausted.
-    /// Returns `None` without an alarm, if the alarms cannot be read, and for other datastores.
+    /// Returns the error with which etcd refuses writes because of an alarm, for example if its
+    /// space is exhausted. Returns `None` without an alarm, if the alarms cannot be read, and for
+    /// other datastores.
     pub async fn find_alarm(&self) -> Option<StoreError> {
         match self {
             Datastore::Etcd(etcd) => Box::pin(etcd.find_alarm()).await,
@@ -173,13 +190,17 @@ impl Datastore {
             Datastore::Local(local) => local.for_each_pair(prefix, on_pair),
             Datastore::Etcd(_) | Datastore::Kubernetes(_) => {
                 // Each pair is freed after its use.
-                self.scan(prefix).await?.into_iter().for_each(|pair| on_pair(&pair));
+                self.scan(prefix)
+                    .await?
+                    .into_iter()
+                    .for_each(|pair| on_pair(&pair));
                 Ok(())
             }
         }
     }
 
-    /// Passes the stored pair of each selected object to `on_pair`, as one snapshot. Reads those of a file one by one.
+    /// Passes the stored pair of each selected object to `on_pair`, as one snapshot. Reads those of
+    /// a file one by one.
     pub async fn for_each_object<K: Kind>(
         &self,
         select: &K::Select,
@@ -190,29 +211,44 @@ impl Datastore {
         }
         let mut batch = ReadBatch::new();
         let objects = batch.list::<K>(select);
-        self.read(&batch).await?.raw_entries(&objects).iter().for_each(on_pair);
+        self.read(&batch)
+            .await?
+            .raw_entries(&objects)
+            .iter()
+            .for_each(on_pair);
         Ok(())
     }
 
     /// Watches a selection of a kind. Returns `None` for a file, which cannot be watched.
     pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatcher<K>> {
         match self {
-            Datastore::Etcd(etcd) => Some(CalicoWatcher::Etcd(Box::new(Watcher::new(etcd.source(select))))),
+            Datastore::Etcd(etcd) => Some(CalicoWatcher::Etcd(Box::new(Watcher::new(
+                etcd.source(select),
+            )))),
             Datastore::Local(_) => None,
-            Datastore::Kubernetes(api) => Some(CalicoWatcher::Kubernetes(Box::new(Watcher::new(api.source(select))))),
+            Datastore::Kubernetes(api) => Some(CalicoWatcher::Kubernetes(Box::new(Watcher::new(
+                api.source(select),
+            )))),
         }
     }
 
-    /// Creates missing objects that Calico needs. Records in the ClusterInformation if an API server is the datastore
-    /// (DS-52). See [`bootstrap::ensure_initialized`].
+    /// Creates missing objects that Calico needs. Records in the ClusterInformation if an API
+    /// server is the datastore (DS-52). See [`bootstrap::ensure_initialized`].
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
-        let cluster_type = if matches!(self, Datastore::Kubernetes(_)) { CLUSTER_TYPE_OF_API_SERVER } else { "" };
+        let cluster_type = if matches!(self, Datastore::Kubernetes(_)) {
+            CLUSTER_TYPE_OF_API_SERVER
+        } else {
+            ""
+        };
         bootstrap::ensure_initialized(self, cluster_type, InitialObjects::All).await
     }
 
-    /// Does the same as [`ensure_initialized`](Self::ensure_initialized) for these objects, and records in the
-    /// ClusterInformation that Kubernetes runs the cluster (KC-112).
-    pub async fn ensure_initialized_for_kubernetes(&self, objects: InitialObjects) -> Result<(), StoreError> {
+    /// Does the same as [`ensure_initialized`](Self::ensure_initialized) for these objects, and
+    /// records in the ClusterInformation that Kubernetes runs the cluster (KC-112).
+    pub async fn ensure_initialized_for_kubernetes(
+        &self,
+        objects: InitialObjects,
+    ) -> Result<(), StoreError> {
         bootstrap::ensure_initialized(self, self.cluster_type(), objects).await
     }
 
@@ -222,7 +258,11 @@ impl Datastore {
     }
 
     fn cluster_type(&self) -> &'static str {
-        if matches!(self, Datastore::Kubernetes(_)) { "k8s,kdd" } else { "k8s" }
+        if matches!(self, Datastore::Kubernetes(_)) {
+            "k8s,kdd"
+        } else {
+            "k8s"
+        }
     }
 }
 
@@ -258,7 +298,11 @@ impl Store for Datastore {
         each_store!(self, store => Box::pin(store.read(batch)).await)
     }
 
-    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
+    async fn survey(
+        &self,
+        survey: &Survey,
+        on_block: &mut (dyn FnMut(ListedBlock) + Send),
+    ) -> Result<(), StoreError> {
         each_store!(self, store => Box::pin(store.survey(survey, on_block)).await)
     }
 

@@ -11,20 +11,27 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Debug)]
 pub(crate) struct Deadline {
     per_request: Duration,
-    /// The instant by which the first response must arrive, and the time limit from which it was computed.
+    /// The instant by which the first response must arrive, and the time limit from which it was
+    /// computed.
     first_response_limit: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }
 
 impl Deadline {
     pub(crate) fn new(per_request: Duration) -> Self {
-        Deadline { per_request, first_response_limit: OnceLock::new(), has_answered: AtomicBool::new(false) }
+        Deadline {
+            per_request,
+            first_response_limit: OnceLock::new(),
+            has_answered: AtomicBool::new(false),
+        }
     }
 
-    /// Ends later requests as soon as `patience` has elapsed from now, if the server has responded to no request by
-    /// then. A second call has no effect.
+    /// Ends later requests as soon as `patience` has elapsed from now, if the server has responded
+    /// to no request by then. A second call has no effect.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        _ = self.first_response_limit.set((Instant::now() + patience, patience));
+        _ = self
+            .first_response_limit
+            .set((Instant::now() + patience, patience));
     }
 
     pub(crate) fn record_response(&self) {
@@ -33,30 +40,49 @@ impl Deadline {
 
     pub(crate) fn expiry(&self, begun: Instant) -> Instant {
         let until = begun + self.per_request;
-        self.first_response_limit().map_or(until, |(first_response_limit, _)| until.min(first_response_limit))
+        self.first_response_limit()
+            .map_or(until, |(first_response_limit, _)| {
+                until.min(first_response_limit)
+            })
     }
 
     /// Returns the time limit of a request: before the first response, at most the `patience` of
     /// [`expect_first_answer_within`](Self::expect_first_answer_within).
     pub(crate) fn limit(&self) -> Duration {
-        self.first_response_limit().map_or(self.per_request, |(_, patience)| self.per_request.min(patience))
+        self.first_response_limit()
+            .map_or(self.per_request, |(_, patience)| {
+                self.per_request.min(patience)
+            })
     }
 
-    /// Waits for the output of `request`, which began at `begun`. Returns `None` if the time limit, or `end`, passes
-    /// first.
-    pub(crate) async fn within<T>(&self, begun: Instant, end: Instant, request: impl Future<Output = T>) -> Option<T> {
+    /// Waits for the output of `request`, which began at `begun`. Returns `None` if the time limit,
+    /// or `end`, passes first.
+    pub(crate) async fn within<T>(
+        &self,
+        begun: Instant,
+        end: Instant,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut request = pin!(request);
         let first_expiry = self.expiry(begun).min(end);
         if let Ok(output) = timeout_at(first_expiry, &mut request).await {
             return Some(output);
         }
-        // If the server has responded to another request meanwhile, this request may have a later time limit.
+        // If the server has responded to another request meanwhile, this request may have a later
+        // time limit.
         let extended_expiry = self.expiry(begun).min(end);
-        if extended_expiry > first_expiry { timeout_at(extended_expiry, request).await.ok() } else { None }
+        if extended_expiry > first_expiry {
+            timeout_at(extended_expiry, request).await.ok()
+        } else {
+            None
+        }
     }
 
     fn first_response_limit(&self) -> Option<(Instant, Duration)> {
-        self.first_response_limit.get().filter(|_| !self.has_answered.load(Ordering::Relaxed)).copied()
+        self.first_response_limit
+            .get()
+            .filter(|_| !self.has_answered.load(Ordering::Relaxed))
+            .copied()
     }
 }
 
@@ -86,7 +112,10 @@ mod tests {
         deadline.expect_first_answer_within(FIRST);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(waited(&deadline).await.as_secs(), 2);
-        assert_eq!((waited(&deadline).await.as_secs(), deadline.limit()), (0, FIRST));
+        assert_eq!(
+            (waited(&deadline).await.as_secs(), deadline.limit()),
+            (0, FIRST)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -99,7 +128,10 @@ mod tests {
         };
         // Both the request under way and the next one get the full time limit.
         let (during, ()) = tokio::join!(waited(&deadline), answer);
-        assert_eq!((during.as_secs(), waited(&deadline).await.as_secs()), (10, 10));
+        assert_eq!(
+            (during.as_secs(), waited(&deadline).await.as_secs()),
+            (10, 10)
+        );
         assert_eq!(deadline.limit(), EACH);
     }
 }

@@ -1,7 +1,8 @@
-//! [`dial`]: opens a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
+//! [`dial`]: opens a TCP connection to a server whose name may have several addresses, of both
+//! families (RFC 8305).
 //!
-//! Attempts start one after another and then run in parallel, so an address that drops all packets delays the
-//! connection only by the pause before the next attempt.
+//! Attempts start one after another and then run in parallel, so an address that drops all packets
+//! delays the connection only by the pause before the next attempt.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +31,13 @@ pub(crate) fn host(server: &Uri) -> &str {
 }
 
 pub(crate) fn port(server: &Uri) -> u16 {
-    server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
+    server
+        .port_u16()
+        .unwrap_or(if server.scheme_str() == Some("http") {
+            80
+        } else {
+            443
+        })
 }
 
 /// Returns the host and the port of a URL, with the brackets of an IPv6 address.
@@ -38,12 +45,13 @@ pub(crate) fn authority(server: &Uri) -> String {
     format!("{}:{}", server.host().unwrap_or_default(), port(server))
 }
 
-/// Alternates between the two address families. A host with connectivity in only one family then tries an address of
-/// that family first or second.
+/// Alternates between the two address families. A host with connectivity in only one family then
+/// tries an address of that family first or second.
 fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
-    let (first, second): (Vec<_>, Vec<_>) = addresses.partition(|address| Some(address.is_ipv6()) == is_first_family);
+    let (first, second): (Vec<_>, Vec<_>) =
+        addresses.partition(|address| Some(address.is_ipv6()) == is_first_family);
     let (mut first, mut second) = (first.into_iter(), second.into_iter());
     let mut all = Vec::new();
     while first.len() + second.len() > 0 {
@@ -52,13 +60,15 @@ fn interleave_families(addresses: impl Iterator<Item = SocketAddr>) -> Vec<Socke
     all
 }
 
-/// Returns the first connection that succeeds. The next attempt starts after a delay, or when an attempt fails.
+/// Returns the first connection that succeeds. The next attempt starts after a delay, or when an
+/// attempt fails.
 async fn race<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
 ) -> io::Result<T> {
     let (count, mut remaining) = (addresses.len(), addresses.into_iter());
-    let head_start = HEAD_START.min(START_TIME_LIMIT / u32::try_from(count.max(1)).unwrap_or(u32::MAX));
+    let head_start =
+        HEAD_START.min(START_TIME_LIMIT / u32::try_from(count.max(1)).unwrap_or(u32::MAX));
     let (mut attempts, mut failures) = (FuturesUnordered::new(), Vec::new());
     loop {
         if let Some(address) = remaining.next() {
@@ -67,7 +77,9 @@ async fn race<T, F: Future<Output = io::Result<T>>>(
         }
         let finished = match remaining.len() {
             0 => attempts.next().await,
-            _ => timeout(head_start, attempts.next()).await.unwrap_or_default(),
+            _ => timeout(head_start, attempts.next())
+                .await
+                .unwrap_or_default(),
         };
         match finished {
             Some(Ok(connection)) => return Ok(connection),
@@ -87,7 +99,10 @@ fn combined_error(mut failures: Vec<(SocketAddr, io::Error)>) -> io::Error {
         Some(last) => {
             let kind = last.1.kind();
             failures.push(last);
-            let reasons: Vec<_> = failures.iter().map(|(address, error)| format!("{address}: {error}")).collect();
+            let reasons: Vec<_> = failures
+                .iter()
+                .map(|(address, error)| format!("{address}: {error}"))
+                .collect();
             io::Error::new(kind, reasons.join("; "))
         }
     }
@@ -111,8 +126,9 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Connects to one of `all`, of which only `answering` accepts the connection, `milliseconds` after its attempt
-    /// starts. Returns when each attempt started, and when the connection succeeded, in milliseconds.
+    /// Connects to one of `all`, of which only `answering` accepts the connection, `milliseconds`
+    /// after its attempt starts. Returns when each attempt started, and when the connection
+    /// succeeded, in milliseconds.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, starts) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {
@@ -131,15 +147,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_address_delays_the_next_attempt_by_its_head_start() {
-        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
-        assert_eq!(attempts(&["fd00::1", "10.0.0.2"], "10.0.0.2", 1).await, (vec![0, 250], 251));
-        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "fd00::3"], "fd00::3", 1).await, (vec![0, 250, 500], 501));
-        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.1", 1).await, (vec![0], 1), "no second attempt");
+        assert_eq!(
+            attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.2", 1).await,
+            (vec![0, 250], 251)
+        );
+        assert_eq!(
+            attempts(&["fd00::1", "10.0.0.2"], "10.0.0.2", 1).await,
+            (vec![0, 250], 251)
+        );
+        assert_eq!(
+            attempts(&["10.0.0.1", "10.0.0.2", "fd00::3"], "fd00::3", 1).await,
+            (vec![0, 250, 500], 501)
+        );
+        assert_eq!(
+            attempts(&["10.0.0.1", "10.0.0.2"], "10.0.0.1", 1).await,
+            (vec![0], 1),
+            "no second attempt"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_address_stays_in_the_race() {
-        assert_eq!(attempts(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", 600).await, (vec![0, 250, 500], 600));
+        assert_eq!(
+            attempts(&["10.0.0.1", "10.0.0.2", "10.0.0.3"], "10.0.0.1", 600).await,
+            (vec![0, 250, 500], 600)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -147,7 +179,10 @@ mod tests {
         let many: Vec<String> = (0..100).map(|number| format!("10.0.0.{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (starts, connected) = attempts(&many, "10.0.0.99", 1).await;
-        assert!(starts.len() == 100 && connected <= START_TIME_LIMIT.as_millis(), "{connected} {starts:?}");
+        assert!(
+            starts.len() == 100 && connected <= START_TIME_LIMIT.as_millis(),
+            "{connected} {starts:?}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -155,12 +190,26 @@ mod tests {
         let begun = Instant::now();
         let all = addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
         let connect = |refusing: SocketAddr| {
-            move |to| async move { if to == refusing { Ok(to) } else { Err(io::Error::from_raw_os_error(111)) } }
+            move |to| async move {
+                if to == refusing {
+                    Ok(to)
+                } else {
+                    Err(io::Error::from_raw_os_error(111))
+                }
+            }
         };
         assert_eq!(race(all.clone(), connect(all[2])).await.unwrap(), all[2]);
-        let error = race(all.clone(), connect(address("10.0.0.9"))).await.unwrap_err().to_string();
-        assert!(error.contains("10.0.0.1:6443: Connection refused") && error.contains("10.0.0.3:6443"), "{error}");
-        let error = race(all[..1].to_vec(), connect(address("10.0.0.9"))).await.unwrap_err();
+        let error = race(all.clone(), connect(address("10.0.0.9")))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("10.0.0.1:6443: Connection refused") && error.contains("10.0.0.3:6443"),
+            "{error}"
+        );
+        let error = race(all[..1].to_vec(), connect(address("10.0.0.9")))
+            .await
+            .unwrap_err();
         assert_eq!(error.raw_os_error(), Some(111));
         assert!(race(Vec::new(), connect(all[0])).await.is_err());
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -169,12 +218,21 @@ mod tests {
     #[test]
     fn address_families_alternate_from_the_first_address() {
         for (resolved, tried) in [
-            (&["fd00::1", "fd00::2", "10.0.0.1", "10.0.0.2"][..], &["fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"][..]),
-            (&["10.0.0.1", "fd00::1", "fd00::2"], &["10.0.0.1", "fd00::1", "fd00::2"]),
+            (
+                &["fd00::1", "fd00::2", "10.0.0.1", "10.0.0.2"][..],
+                &["fd00::1", "10.0.0.1", "fd00::2", "10.0.0.2"][..],
+            ),
+            (
+                &["10.0.0.1", "fd00::1", "fd00::2"],
+                &["10.0.0.1", "fd00::1", "fd00::2"],
+            ),
             (&["10.0.0.2", "10.0.0.1"], &["10.0.0.2", "10.0.0.1"]),
             (&[], &[]),
         ] {
-            assert_eq!(interleave_families(addresses(resolved).into_iter()), addresses(tried));
+            assert_eq!(
+                interleave_families(addresses(resolved).into_iter()),
+                addresses(tried)
+            );
         }
     }
 
@@ -182,11 +240,18 @@ mod tests {
     async fn server_is_dialed_by_the_host_and_port_of_its_url() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let stream = dial(&format!("https://{at}").parse().unwrap()).await.unwrap();
-        assert_eq!((stream.peer_addr().unwrap(), stream.nodelay().unwrap()), (at, true));
-        for (url, expected) in
-            [("https://[fd00::1]", ("fd00::1", 443)), ("http://k", ("k", 80)), ("https://k:6443", ("k", 6443))]
-        {
+        let stream = dial(&format!("https://{at}").parse().unwrap())
+            .await
+            .unwrap();
+        assert_eq!(
+            (stream.peer_addr().unwrap(), stream.nodelay().unwrap()),
+            (at, true)
+        );
+        for (url, expected) in [
+            ("https://[fd00::1]", ("fd00::1", 443)),
+            ("http://k", ("k", 80)),
+            ("https://k:6443", ("k", 6443)),
+        ] {
             let url = url.parse().unwrap();
             assert_eq!((host(&url), port(&url)), expected);
         }

@@ -1,10 +1,12 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
-//! [`Datastore`] is an etcd cluster, a SQLite file or an API server, as [`DatastoreConfig`] selects. The first two
-//! store the same pairs, with the paths and the JSON of upstream's etcd layout, so a file can be copied to etcd and
-//! back ([`export`]). The API server stores most of Calico's objects as custom resources.
+//! [`Datastore`] is an etcd cluster, a SQLite file or an API server, as [`DatastoreConfig`]
+//! selects. The first two store the same pairs, with the paths and the JSON of upstream's etcd
+//! layout, so a file can be copied to etcd and back ([`export`]). The API server stores most of
+//! Calico's objects as custom resources.
 //!
-//! Without the feature `local`, the crate has no SQLite and rejects a configuration that selects a file.
+//! Without the feature `local`, the crate has no SQLite and rejects a configuration that selects a
+//! file.
 //!
 //! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 

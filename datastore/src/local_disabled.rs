@@ -25,7 +25,11 @@ impl LocalDisabled {
         match self.0 {}
     }
 
-    pub(crate) fn for_each_pair(&self, _: &str, _: &mut (dyn FnMut(&RawEntry) + Send)) -> Result<(), StoreError> {
+    pub(crate) fn for_each_pair(
+        &self,
+        _: &str,
+        _: &mut (dyn FnMut(&RawEntry) + Send),
+    ) -> Result<(), StoreError> {
         match self.0 {}
     }
 

@@ -3,7 +3,13 @@
 use libcalico::store::{Freshness, Range, Revision, StoreError, Write, WriteError};
 
 pub(crate) fn prefix_range(prefix: &str) -> Range {
-    Range { kind: "", path: prefix.into(), is_prefix: true, keys_only: false, freshness: Freshness::Latest }
+    Range {
+        kind: "",
+        path: prefix.into(),
+        is_prefix: true,
+        keys_only: false,
+        freshness: Freshness::Latest,
+    }
 }
 
 /// Returns the first text, in byte order, after all texts that begin with `prefix`.
@@ -21,16 +27,26 @@ pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
 /// Rejects a list that writes one path twice. The writes of a transaction have no order.
 pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     for (index, write) in writes.iter().enumerate() {
-        if writes[..index].iter().any(|earlier| earlier.path == write.path) {
-            let text = format!("two writes to {} in one transaction; send two transactions", write.key);
-            return Err(WriteError { index, applied: 0, cause: StoreError::Other(text) });
+        if writes[..index]
+            .iter()
+            .any(|earlier| earlier.path == write.path)
+        {
+            let text = format!(
+                "two writes to {} in one transaction; send two transactions",
+                write.key
+            );
+            return Err(WriteError {
+                index,
+                applied: 0,
+                cause: StoreError::Other(text),
+            });
         }
     }
     Ok(())
 }
 
-/// Returns, once per write, the revision that `transaction` returns. Does not await `transaction` if there are no
-/// writes or if a path is written twice.
+/// Returns, once per write, the revision that `transaction` returns. Does not await `transaction`
+/// if there are no writes or if a path is written twice.
 pub(crate) async fn write_in_transaction(
     writes: &[Write],
     transaction: impl Future<Output = Result<i64, WriteError>>,

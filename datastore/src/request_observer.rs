@@ -10,14 +10,15 @@ use tokio::time::Instant;
 
 /// A receiver of the outcomes of requests.
 pub trait RequestObserver: Send + Sync + Debug {
-    /// Records a request. `kind` is of a closed list ([`request_kind`]). `code` is the status of the response, or
-    /// `None` if the request has none, because the connection failed or the sender did not wait any longer. `took` ends
-    /// with the head of the response, so that of a watch ends when the watch opens.
+    /// Records a request. `kind` is of a closed list ([`request_kind`]). `code` is the status of
+    /// the response, or `None` if the request has none, because the connection failed or the sender
+    /// did not wait any longer. `took` ends with the head of the response, so that of a watch ends
+    /// when the watch opens.
     fn finished(&self, verb: ApiVerb, kind: &'static str, code: Option<u16>, took: Duration);
 }
 
-/// The observer of a client, if there is one. Two values are equal whatever they contain: settings with different
-/// observers locate the same server.
+/// The observer of a client, if there is one. Two values are equal whatever they contain: settings
+/// with different observers locate the same server.
 #[derive(Debug, Clone, Default)]
 pub struct Observer(Option<Arc<dyn RequestObserver>>);
 
@@ -27,14 +28,24 @@ impl Observer {
         Observer(Some(receiver))
     }
 
-    /// Begins to observe a request. `root` is the path of the server's URL, which the path of the request begins with.
-    /// Returns `None` without an observer.
+    /// Begins to observe a request. `root` is the path of the server's URL, which the path of the
+    /// request begins with. Returns `None` without an observer.
     pub(crate) fn begin<B>(&self, request: &Request<B>, root: &str) -> Option<ObservedRequest> {
         let receiver = Arc::clone(self.0.as_ref()?);
         let path = request.uri().path();
         let path = path.strip_prefix(root).unwrap_or(path);
-        let (verb, kind) = request_kind(request.method().as_str(), path, request.uri().query().unwrap_or_default());
-        Some(ObservedRequest { receiver, verb, kind, begin: Instant::now(), code: None })
+        let (verb, kind) = request_kind(
+            request.method().as_str(),
+            path,
+            request.uri().query().unwrap_or_default(),
+        );
+        Some(ObservedRequest {
+            receiver,
+            verb,
+            kind,
+            begin: Instant::now(),
+            code: None,
+        })
     }
 }
 
@@ -46,7 +57,8 @@ impl PartialEq for Observer {
 
 impl Eq for Observer {}
 
-/// A request in progress. Dropping the value reports the outcome, so a request whose sender gives up is reported too.
+/// A request in progress. Dropping the value reports the outcome, so a request whose sender gives
+/// up is reported too.
 pub(crate) struct ObservedRequest {
     receiver: Arc<dyn RequestObserver>,
     verb: ApiVerb,
@@ -64,7 +76,8 @@ impl ObservedRequest {
 
 impl Drop for ObservedRequest {
     fn drop(&mut self) {
-        self.receiver.finished(self.verb, self.kind, self.code, self.begin.elapsed());
+        self.receiver
+            .finished(self.verb, self.kind, self.code, self.begin.elapsed());
     }
 }
 
@@ -91,12 +104,20 @@ mod tests {
     fn dropped_request_is_reported_with_and_without_a_response() {
         let seen = Arc::new(RecordedRequests::default());
         let observer = Observer::new(seen.clone());
-        let mut answered = observer.begin(&get("https://server/api/v1/pods?limit=1"), "").unwrap();
+        let mut answered = observer
+            .begin(&get("https://server/api/v1/pods?limit=1"), "")
+            .unwrap();
         answered.answered(StatusCode::TOO_MANY_REQUESTS);
-        assert!(seen.0.lock().unwrap().is_empty(), "the request is in progress");
+        assert!(
+            seen.0.lock().unwrap().is_empty(),
+            "the request is in progress"
+        );
         drop(answered);
         drop(observer.begin(&get("/api/v1/nodes/n1"), ""));
-        let expected = [(ApiVerb::List, "pods", Some(429)), (ApiVerb::Get, "nodes", None)];
+        let expected = [
+            (ApiVerb::List, "pods", Some(429)),
+            (ApiVerb::Get, "nodes", None),
+        ];
         assert_eq!(*seen.0.lock().unwrap(), expected);
     }
 
@@ -104,13 +125,23 @@ mod tests {
     fn path_of_the_servers_url_does_not_hide_the_kind() {
         let seen = Arc::new(RecordedRequests::default());
         let observer = Observer::new(seen.clone());
-        drop(observer.begin(&get("https://server/k8s/clusters/c-1/api/v1/pods"), "/k8s/clusters/c-1"));
+        drop(observer.begin(
+            &get("https://server/k8s/clusters/c-1/api/v1/pods"),
+            "/k8s/clusters/c-1",
+        ));
         assert_eq!(*seen.0.lock().unwrap(), [(ApiVerb::List, "pods", None)]);
     }
 
     #[test]
     fn settings_with_and_without_an_observer_are_equal() {
-        assert_eq!(Observer::new(Arc::new(RecordedRequests::default())), Observer::default());
-        assert!(Observer::default().begin(&get("/api/v1/pods"), "").is_none());
+        assert_eq!(
+            Observer::new(Arc::new(RecordedRequests::default())),
+            Observer::default()
+        );
+        assert!(
+            Observer::default()
+                .begin(&get("/api/v1/pods"), "")
+                .is_none()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! URLs of servers. [`Uri`] also parses texts that are none: a host without a scheme, and a port above 65535, which it
-//! ignores.
+//! URLs of servers. [`Uri`] also parses texts that are none: a host without a scheme, and a port
+//! above 65535, which it ignores.
 
 use hyper::Uri;
 
@@ -23,24 +23,38 @@ pub(crate) fn parse(text: &str) -> Result<Uri, ServerUrlError> {
         (Some("http" | "https"), Some(host)) if !host.is_empty() => {}
         _ => return Err(ServerUrlError::SchemeOrHost),
     }
-    if has_valid_port(&url) { Ok(url) } else { Err(ServerUrlError::Port) }
+    if has_valid_port(&url) {
+        Ok(url)
+    } else {
+        Err(ServerUrlError::Port)
+    }
 }
 
-/// Parses a URL, or a host with or without a port, as kubectl accepts it. The scheme of the latter is `https` if
-/// `is_encrypted`, else `http`.
-pub(crate) fn parse_with_default_scheme(text: &str, is_encrypted: bool) -> Result<Uri, ServerUrlError> {
+/// Parses a URL, or a host with or without a port, as kubectl accepts it. The scheme of the latter
+/// is `https` if `is_encrypted`, else `http`.
+pub(crate) fn parse_with_default_scheme(
+    text: &str,
+    is_encrypted: bool,
+) -> Result<Uri, ServerUrlError> {
     if text.contains("://") {
         return parse(text);
     }
     let scheme = if is_encrypted { "https" } else { "http" };
     let url = parse(&format!("{scheme}://{text}"))?;
-    if url.path() == "/" && url.query().is_none() { Ok(url) } else { Err(ServerUrlError::Path) }
+    if url.path() == "/" && url.query().is_none() {
+        Ok(url)
+    } else {
+        Err(ServerUrlError::Path)
+    }
 }
 
-/// Returns false if the URL has a port that is not a number up to 65535. Connections would use the scheme's port.
+/// Returns false if the URL has a port that is not a number up to 65535. Connections would use the
+/// scheme's port.
 pub(crate) fn has_valid_port(url: &Uri) -> bool {
     let authority = url.authority().map_or("", |authority| authority.as_str());
-    let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
+    let address = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, address)| address);
     match address.rsplit_once(':') {
         Some((_, port)) if !port.is_empty() && !port.ends_with(']') => port.parse::<u16>().is_ok(),
         _ => true,
@@ -61,7 +75,12 @@ mod tests {
             ("http://k:1/api", true, "http://k:1/api"),
             ("HTTPS://k:65535", false, "https://k:65535/"),
         ] {
-            assert_eq!(parse_with_default_scheme(text, is_encrypted).unwrap().to_string(), expected);
+            assert_eq!(
+                parse_with_default_scheme(text, is_encrypted)
+                    .unwrap()
+                    .to_string(),
+                expected
+            );
         }
     }
 
@@ -77,9 +96,17 @@ mod tests {
             ("", ""),
             ("a b", ""),
         ] {
-            let error = parse_with_default_scheme(text, true).unwrap_err().to_string();
-            assert!(error.starts_with(reason) && error.contains("write https://HOST:PORT"), "{text}: {error}");
+            let error = parse_with_default_scheme(text, true)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.starts_with(reason) && error.contains("write https://HOST:PORT"),
+                "{text}: {error}"
+            );
         }
-        assert!(matches!(parse("127.0.0.1:8443"), Err(ServerUrlError::SchemeOrHost)));
+        assert!(matches!(
+            parse("127.0.0.1:8443"),
+            Err(ServerUrlError::SchemeOrHost)
+        ));
     }
 }

@@ -1,9 +1,9 @@
-//! Creates the ClusterInformation, without which Calico's plugins do not work (INST-61), and on request the first pools
-//! (INST-62) and the settings of IPAM.
+//! Creates the ClusterInformation, without which Calico's plugins do not work (INST-61), and on
+//! request the first pools (INST-62) and the settings of IPAM.
 //!
 //! - On Kubernetes the pod's account creates them, because the plugins' account may not.
-//! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM needs it; on
-//!   Kubernetes kubelet creates it.
+//! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM
+//!   needs it; on Kubernetes kubelet creates it.
 //! - In the embedded datastore nothing is created.
 
 use std::sync::Arc;
@@ -37,14 +37,14 @@ pub enum ClusterError {
     Etcd(NodeConfError),
     /// etcd does not respond.
     #[error(
-        "{0}; this run cannot create the Node in etcd, without which no pod gets an address; correct ETCD_ENDPOINTS, \
-         or find the cause with `etcdctl endpoint health`"
+        "{0}; this run cannot create the Node in etcd, without which no pod gets an address; \
+         correct ETCD_ENDPOINTS, or find the cause with `etcdctl endpoint health`"
     )]
     EtcdUnreachable(StoreError),
     /// The ClusterInformation cannot be read or created.
     #[error(
-        "cannot get or create ClusterInformation default: {source}; if the request is forbidden, allow {requester} to \
-         get and create clusterinformations, or start kube-controllers"
+        "cannot get or create ClusterInformation default: {source}; if the request is forbidden, \
+         allow {requester} to get and create clusterinformations, or start kube-controllers"
     )]
     Information {
         /// The account that sent the request.
@@ -54,8 +54,8 @@ pub enum ClusterError {
     },
     /// The Node cannot be read or created.
     #[error(
-        "cannot get or create Node {name}: {source}; if the request is forbidden, allow {requester} to get and create \
-         nodes, or run `calico-ipam init --node {name}`"
+        "cannot get or create Node {name}: {source}; if the request is forbidden, allow \
+         {requester} to get and create nodes, or run `calico-ipam init --node {name}`"
     )]
     Node {
         /// The name of the Node.
@@ -67,8 +67,9 @@ pub enum ClusterError {
     },
     /// The settings of IPAM cannot be read or created.
     #[error(
-        "cannot get or create IPAMConfig default: {source}; if the request is forbidden, allow {requester} to get and \
-         create ipamconfigs (ipamconfigurations in projectcalico.org), or set CALICO_IPAM_STRICT_AFFINITY=false"
+        "cannot get or create IPAMConfig default: {source}; if the request is forbidden, allow \
+         {requester} to get and create ipamconfigs (ipamconfigurations in projectcalico.org), or \
+         set CALICO_IPAM_STRICT_AFFINITY=false"
     )]
     IpamConfig {
         /// The account that sent the request.
@@ -78,8 +79,8 @@ pub enum ClusterError {
     },
     /// A pool cannot be created.
     #[error(
-        "cannot create the first IPPool: {source}; if a request is forbidden, allow {requester} to list and create \
-         ippools, or apply an IPPool"
+        "cannot create the first IPPool: {source}; if a request is forbidden, allow {requester} to \
+         list and create ippools, or apply an IPPool"
     )]
     Pool {
         /// The account that sent the request.
@@ -106,45 +107,75 @@ impl ClusterError {
                 ClusterError::EtcdUnreachable(source)
             }
             ClusterError::Pool { requester, source } => match *source {
-                FirstPoolError::Store(source) if source.is_unavailable() => ClusterError::EtcdUnreachable(source),
-                source => ClusterError::Pool { requester, source: Box::new(source) },
+                FirstPoolError::Store(source) if source.is_unavailable() => {
+                    ClusterError::EtcdUnreachable(source)
+                }
+                source => ClusterError::Pool {
+                    requester,
+                    source: Box::new(source),
+                },
             },
             error => error,
         }
     }
 }
 
-/// Creates the missing ones of these objects in the datastore of `conf`, the configuration of Calico's plugin: the
-/// ClusterInformation, the requested pools and settings of IPAM, and on etcd the Node. `pod` is the account of this
-/// pod, `None` outside of a pod.
+/// Creates the missing ones of these objects in the datastore of `conf`, the configuration of
+/// Calico's plugin: the ClusterInformation, the requested pools and settings of IPAM, and on etcd
+/// the Node. `pod` is the account of this pod, `None` outside of a pod.
 ///
-/// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and `pod` is `None`.
-pub fn ensure(conf: Option<&NetConf>, pod: Option<&ServiceAccount>, settings: &Settings) -> Result<(), ClusterError> {
+/// Creates nothing if `conf` is `None`, if the datastore is a file, or if it is an API server and
+/// `pod` is `None`.
+pub fn ensure(
+    conf: Option<&NetConf>,
+    pod: Option<&ServiceAccount>,
+    settings: &Settings,
+) -> Result<(), ClusterError> {
     let Some(conf) = conf else {
-        warn_skipped(settings, "Calico's plugin is not in the configuration, so its datastore is unknown");
+        warn_skipped(
+            settings,
+            "Calico's plugin is not in the configuration, so its datastore is unknown",
+        );
         return Ok(());
     };
     let (store, requester) = match conf.datastore.kind() {
         DatastoreType::Kubernetes => {
             let Some(pod) = pod else {
-                warn_skipped(settings, "there is no service account outside of a pod; create it with kubectl");
+                warn_skipped(
+                    settings,
+                    "there is no service account outside of a pod; create it with kubectl",
+                );
                 return Ok(());
             };
-            let access = KubernetesConfig { group: configured_group(conf), ..pod.access(DEADLINE)? };
-            (Datastore::Kubernetes(Arc::new(Kubernetes::long_running(&access))), "this pod's service account")
+            let access = KubernetesConfig {
+                group: configured_group(conf),
+                ..pod.access(DEADLINE)?
+            };
+            (
+                Datastore::Kubernetes(Arc::new(Kubernetes::long_running(&access))),
+                "this pod's service account",
+            )
         }
         DatastoreType::Etcdv3 => {
             let (_, store) = node_conf::datastore(conf, DEADLINE).map_err(ClusterError::Etcd)?;
             (store, "the configuration's user of etcd")
         }
         DatastoreType::Local => {
-            warn_skipped(settings, "the datastore is a file of this node; use `calico-ipam init` and `apply`");
+            warn_skipped(
+                settings,
+                "the datastore is a file of this node; use `calico-ipam init` and `apply`",
+            );
             return Ok(());
         }
     };
     let created = process::block_on(create_missing(&store, requester, conf, settings));
-    created
-        .map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.into_etcd_error() } else { error })
+    created.map_err(|error| {
+        if conf.datastore.kind() == DatastoreType::Etcdv3 {
+            error.into_etcd_error()
+        } else {
+            error
+        }
+    })
 }
 
 async fn create_missing(
@@ -160,19 +191,26 @@ async fn create_missing(
     if let Some(node) = node(conf, settings) {
         let name = node.metadata.name.clone();
         let is_created = ensure_node(store, node).await;
-        if is_created.map_err(|source| ClusterError::Node { name: name.clone(), requester, source })? {
+        if is_created.map_err(|source| ClusterError::Node {
+            name: name.clone(),
+            requester,
+            source,
+        })? {
             tracing::info!("created Node {name}");
         }
     }
     if settings.strict_affinity {
-        let config = IpamConfig { strict_affinity: true, ..IpamConfig::absent() };
+        let config = IpamConfig {
+            strict_affinity: true,
+            ..IpamConfig::absent()
+        };
         let existing = ensure_ipam_config(store, &config).await;
         match existing.map_err(|source| ClusterError::IpamConfig { requester, source })? {
             None => tracing::info!("created IPAMConfig default, with strictAffinity"),
             Some(existing) if !existing.strict_affinity => {
                 tracing::warn!(
-                    "the existing IPAMConfig has strictAffinity: false and stays; change it with kubectl patch, or on \
-                     etcd with calicoctl ipam configure --strictaffinity=true"
+                    "the existing IPAMConfig has strictAffinity: false and stays; change it with \
+                     kubectl patch, or on etcd with calicoctl ipam configure --strictaffinity=true"
                 );
             }
             Some(_) => {}
@@ -181,7 +219,10 @@ async fn create_missing(
     for request in &settings.pools {
         let pool = IpPool::new(request.name, request.spec.clone());
         let is_created = ensure_first_pool(store, pool).await;
-        if is_created.map_err(|source| ClusterError::Pool { requester, source: Box::new(source) })? {
+        if is_created.map_err(|source| ClusterError::Pool {
+            requester,
+            source: Box::new(source),
+        })? {
             tracing::info!("created IPPool {}, {}", request.name, request.spec.cidr);
         }
     }
@@ -197,7 +238,9 @@ fn warn_skipped(settings: &Settings, reason: &str) {
 /// Returns descriptions of the objects that the settings request.
 fn requested(settings: &Settings) -> Vec<String> {
     let pool = |request: &PoolRequest| format!("IPPool {}, {}", request.name, request.spec.cidr);
-    let config = settings.strict_affinity.then(|| "IPAMConfig default, with strictAffinity".to_owned());
+    let config = settings
+        .strict_affinity
+        .then(|| "IPAMConfig default, with strictAffinity".to_owned());
     settings.pools.iter().map(pool).chain(config).collect()
 }
 
@@ -209,14 +252,27 @@ pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
     })
 }
 
-/// Returns the Node to create in etcd. It refers to the Kubernetes node: without this reference kube-controllers would
-/// never delete the Node. Returns `None` for another datastore, or if the name of the Node or of the Kubernetes node is
-/// unknown.
+/// Returns the Node to create in etcd. It refers to the Kubernetes node: without this reference
+/// kube-controllers would never delete the Node. Returns `None` for another datastore, or if the
+/// name of the Node or of the Kubernetes node is unknown.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
-    let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
+    let kubernetes = settings
+        .node_name
+        .as_ref()
+        .filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::from_conf(conf).ok()?;
-    let reference = OrchRef { node_name: kubernetes.clone(), orchestrator: "k8s".into(), ..OrchRef::default() };
-    Some(Node::new(&name, NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() }))
+    let reference = OrchRef {
+        node_name: kubernetes.clone(),
+        orchestrator: "k8s".into(),
+        ..OrchRef::default()
+    };
+    Some(Node::new(
+        &name,
+        NodeSpec {
+            orch_refs: vec![reference],
+            ..NodeSpec::default()
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -228,14 +284,18 @@ mod tests {
     }
 
     fn settings(variables: &[(&str, &str)]) -> Settings {
-        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let lookup = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         Settings::from_environment(&lookup, "host").unwrap()
     }
 
     #[test]
     fn api_group_is_read_from_the_configuration() {
-        let v1 =
-            r#"{"type": "calico", "Datastore_Type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1"}"#;
+        let v1 = r#"{"type": "calico", "Datastore_Type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1"}"#;
         assert_eq!(configured_group(&conf(v1)), Some(ApiGroup::CrdV1));
         assert_eq!(configured_group(&conf(r#"{"type": "calico"}"#)), None);
     }
@@ -246,7 +306,10 @@ mod tests {
         let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
         assert_eq!(
             requested(&settings(&[pool, ("CALICO_IPAM_STRICT_AFFINITY", "true")])),
-            ["IPPool default-ipv4-ippool, 10.65.0.0/16", "IPAMConfig default, with strictAffinity"]
+            [
+                "IPPool default-ipv4-ippool, 10.65.0.0/16",
+                "IPAMConfig default, with strictAffinity"
+            ]
         );
     }
 
@@ -256,8 +319,17 @@ mod tests {
             "nodename_file": "/no/such/file"}"#;
         let named = settings(&[("KUBERNETES_NODE_NAME", "kubernetes")]);
         let created = node(&conf(etcd), &named).unwrap();
-        assert_eq!((created.metadata.name.as_str(), created.spec.kubernetes_name()), ("calicos", Some("kubernetes")));
+        assert_eq!(
+            (
+                created.metadata.name.as_str(),
+                created.spec.kubernetes_name()
+            ),
+            ("calicos", Some("kubernetes"))
+        );
         assert_eq!(node(&conf(etcd), &settings(&[])), None);
-        assert_eq!(node(&conf(r#"{"type": "calico", "nodename": "n"}"#), &named), None);
+        assert_eq!(
+            node(&conf(r#"{"type": "calico", "nodename": "n"}"#), &named),
+            None
+        );
     }
 }

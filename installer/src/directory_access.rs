@@ -1,5 +1,6 @@
-//! [`UnwritableDirectory`]: a directory that root may not write without the capability `DAC_OVERRIDE`, mostly because
-//! it belongs to another user. Kubespray gives the runtime's directories to the user `kube`.
+//! [`UnwritableDirectory`]: a directory that root may not write without the capability
+//! `DAC_OVERRIDE`, mostly because it belongs to another user. Kubespray gives the runtime's
+//! directories to the user `kube`.
 
 use std::fmt;
 use std::fs;
@@ -10,8 +11,8 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
 /// The ways to get write access, for messages.
-pub const REMEDY: &str =
-    "enable components/dac-override (cni.dacOverride of the chart), or give the directory to root on the node";
+pub const REMEDY: &str = "enable components/dac-override (cni.dacOverride of the chart), or give \
+                          the directory to root on the node";
 
 /// The permission bits that are needed to create files in a directory.
 const WRITE_AND_SEARCH: u32 = 0o3;
@@ -38,18 +39,25 @@ impl fmt::Display for UnwritableDirectory {
 }
 
 impl UnwritableDirectory {
-    /// Examines a directory. Returns `None` if root may write it without any capability, or if it is missing or cannot
-    /// be examined.
+    /// Examines a directory. Returns `None` if root may write it without any capability, or if it
+    /// is missing or cannot be examined.
     #[must_use]
     pub fn examine(path: &Path) -> Option<UnwritableDirectory> {
         let found = fs::metadata(path).ok()?;
         let (owner, group, mode) = (found.uid(), found.gid(), found.mode() & 0o7777);
         let is_denied = access(path, AccessFlags::W_OK | AccessFlags::X_OK) == Err(Errno::EACCES);
-        let unwritable = UnwritableDirectory { path: path.to_owned(), owner, group, mode, is_denied };
+        let unwritable = UnwritableDirectory {
+            path: path.to_owned(),
+            owner,
+            group,
+            mode,
+            is_denied,
+        };
         (!may_root_write(owner, group, mode)).then_some(unwritable)
     }
 
-    /// Examines a directory. Returns `None` unless only the missing capability keeps this process from writing it.
+    /// Examines a directory. Returns `None` unless only the missing capability keeps this process
+    /// from writing it.
     #[must_use]
     pub fn denied(path: &Path) -> Option<UnwritableDirectory> {
         UnwritableDirectory::examine(path).filter(|directory| directory.is_denied)
@@ -58,10 +66,16 @@ impl UnwritableDirectory {
     /// Returns a description without the remedy.
     #[must_use]
     pub fn observation(&self) -> String {
-        let UnwritableDirectory { path, owner, group, mode, .. } = self;
+        let UnwritableDirectory {
+            path,
+            owner,
+            group,
+            mode,
+            ..
+        } = self;
         format!(
-            "{} belongs to user {owner} and group {group} with mode {mode:04o}, so root needs the capability \
-             DAC_OVERRIDE to write there",
+            "{} belongs to user {owner} and group {group} with mode {mode:04o}, so root needs the \
+             capability DAC_OVERRIDE to write there",
             path.display()
         )
     }
@@ -91,20 +105,33 @@ mod tests {
             (997, 997, 0o775, false),
             (997, 997, 0o1777, true),
         ] {
-            assert_eq!(may_root_write(owner, group, mode), expected, "{owner} {group} {mode:o}");
+            assert_eq!(
+                may_root_write(owner, group, mode),
+                expected,
+                "{owner} {group} {mode:o}"
+            );
         }
     }
 
     #[test]
     fn unwritable_directory_is_described_with_owner_mode_and_remedy() {
         let path = PathBuf::from("/host/etc/cni/net.d");
-        let directory = UnwritableDirectory { path, owner: 997, group: 0, mode: 0o755, is_denied: true };
+        let directory = UnwritableDirectory {
+            path,
+            owner: 997,
+            group: 0,
+            mode: 0o755,
+            is_denied: true,
+        };
         assert_eq!(
             directory.to_string(),
-            "/host/etc/cni/net.d belongs to user 997 and group 0 with mode 0755, so root needs the capability \
-             DAC_OVERRIDE to write there; enable components/dac-override (cni.dacOverride of the chart), or give the \
-             directory to root on the node"
+            "/host/etc/cni/net.d belongs to user 997 and group 0 with mode 0755, so root needs the \
+             capability DAC_OVERRIDE to write there; enable components/dac-override \
+             (cni.dacOverride of the chart), or give the directory to root on the node"
         );
-        assert_eq!(UnwritableDirectory::examine(Path::new("/no/such/directory")), None);
+        assert_eq!(
+            UnwritableDirectory::examine(Path::new("/no/such/directory")),
+            None
+        );
     }
 }

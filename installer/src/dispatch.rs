@@ -1,5 +1,5 @@
-//! Selects the program to run, by the executable's name, `CNI_COMMAND` and the first arguments. The accepted command
-//! lines include those of upstream's CNI images (INST-3).
+//! Selects the program to run, by the executable's name, `CNI_COMMAND` and the first arguments. The
+//! accepted command lines include those of upstream's CNI images (INST-3).
 
 /// The program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub enum Command {
     Unknown,
 }
 
-/// Selects the program. `name` is the executable's name without its directory; `words` are the arguments.
+/// Selects the program. `name` is the executable's name without its directory; `words` are the
+/// arguments.
 #[must_use]
 pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Program {
     match name {
@@ -59,7 +60,9 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
         _ if is_called => Program::Plugin,
         "--version" => Program::Command(Command::Version, 1),
         // Also an option such as `-v` or `-t`, and no argument at all, select the plugin.
-        word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
+        word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => {
+            Program::Plugin
+        }
         _ => Program::Command(Command::Unknown, 0),
     }
 }
@@ -117,7 +120,11 @@ mod tests {
             ("calico component felix", add, unknown),
             (r#"calico {"cniVersion":"1.0.0"}"#, add, Program::Plugin),
             ("calico -t", Some("VERSION"), Program::Plugin),
-            ("calico health --port=9099", None, Program::Command(Command::Health, 1)),
+            (
+                "calico health --port=9099",
+                None,
+                Program::Command(Command::Health, 1),
+            ),
         ] {
             assert_eq!(of(line, cni_command), expected, "{line} {cni_command:?}");
         }
@@ -125,7 +132,14 @@ mod tests {
 
     #[test]
     fn plugin_flags_select_the_plugin_without_cni_command() {
-        for line in ["calico -v", "calico -t", "calico --v=true", "calico {}", "calico -nonsense", "calico --"] {
+        for line in [
+            "calico -v",
+            "calico -t",
+            "calico --v=true",
+            "calico {}",
+            "calico -nonsense",
+            "calico --",
+        ] {
             assert_eq!(of(line, None), Program::Plugin, "{line}");
             assert_eq!(of(line, Some("")), Program::Plugin, "{line}");
         }
@@ -140,9 +154,18 @@ mod tests {
             ("calico install --root /mnt", install(1)),
             ("calico component cni plugin", Program::Plugin),
             ("calico component cni ipam", Program::Ipam),
-            ("calico component cni agent", Program::Command(Command::RefreshToken, 3)),
-            ("calico refresh-token", Program::Command(Command::RefreshToken, 1)),
-            ("calico component kube-controllers", Program::Command(Command::Unknown, 0)),
+            (
+                "calico component cni agent",
+                Program::Command(Command::RefreshToken, 3),
+            ),
+            (
+                "calico refresh-token",
+                Program::Command(Command::RefreshToken, 1),
+            ),
+            (
+                "calico component kube-controllers",
+                Program::Command(Command::Unknown, 0),
+            ),
             ("calico show", Program::Command(Command::Unknown, 0)),
             ("calico help", Program::Command(Command::Help, 1)),
             ("calico --help", Program::Plugin),

@@ -41,8 +41,8 @@ impl Environment<'_> {
         (self.lookup)(name).filter(|value| !value.is_empty())
     }
 
-    /// Returns a value for an unquoted place in JSON. Returns the default for a blank value, which would break the JSON
-    /// (INST-10).
+    /// Returns a value for an unquoted place in JSON. Returns the default for a blank value, which
+    /// would break the JSON (INST-10).
     pub(crate) fn unquoted(&self, name: &str, default: &str) -> String {
         match (self.lookup)(name) {
             Some(value) if !value.trim().is_empty() => value,
@@ -56,25 +56,46 @@ impl Environment<'_> {
 
     /// Returns a Boolean, parsed as in Go. An empty value is an error, as in upstream.
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>, SettingsError> {
-        let Some(found) = (self.lookup)(name) else { return Ok(None) };
+        let Some(found) = (self.lookup)(name) else {
+            return Ok(None);
+        };
         match found.as_str() {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Some(true)),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Some(false)),
-            _ => Err(SettingsError::Boolean { name: name.to_owned(), found }),
+            _ => Err(SettingsError::Boolean {
+                name: name.to_owned(),
+                found,
+            }),
         }
     }
 
     /// Returns the mode of a file, from octal digits.
     pub(crate) fn mode(&self, name: &str, default: u32) -> Result<u32, SettingsError> {
-        let Some(found) = self.non_empty(name) else { return Ok(default) };
-        let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
-        mode.ok_or(SettingsError::Value { name: name.to_owned(), found, wanted: "the mode of a file, like 0600" })
+        let Some(found) = self.non_empty(name) else {
+            return Ok(default);
+        };
+        let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8)
+            .ok()
+            .filter(|mode| *mode <= 0o777);
+        mode.ok_or(SettingsError::Value {
+            name: name.to_owned(),
+            found,
+            wanted: "the mode of a file, like 0600",
+        })
     }
 
     /// Returns a duration from a whole number of seconds.
     pub(crate) fn seconds(&self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
-        let Some(found) = self.non_empty(name) else { return Ok(default) };
-        let seconds = found.parse::<u16>().map(|seconds| Duration::from_secs(seconds.into()));
-        seconds.map_err(|_| SettingsError::Value { name: name.to_owned(), found, wanted: "a number of seconds" })
+        let Some(found) = self.non_empty(name) else {
+            return Ok(default);
+        };
+        let seconds = found
+            .parse::<u16>()
+            .map(|seconds| Duration::from_secs(seconds.into()));
+        seconds.map_err(|_| SettingsError::Value {
+            name: name.to_owned(),
+            found,
+            wanted: "a number of seconds",
+        })
     }
 }

@@ -25,11 +25,12 @@ pub(crate) enum FoundState {
     Unreadable(String),
 }
 
-/// Compares a file with its record. A network configuration with all our plugins counts as unchanged, because other
-/// programs add theirs.
+/// Compares a file with its record. A network configuration with all our plugins counts as
+/// unchanged, because other programs add theirs.
 pub(crate) fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState {
     let is_installed = |text: Vec<u8>| conflist::is_installed_in(&text, installed);
-    let is_extended = || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);
+    let is_extended =
+        || !installed.renderings.is_empty() && regular_file::contents(path).is_ok_and(is_installed);
     let present = match digest::of_file(path) {
         Ok(digest) => digest,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -45,9 +46,16 @@ pub(crate) fn inspect_file(path: &Path, installed: &InstalledFile) -> FoundState
 }
 
 fn check_renewed(path: &Path) -> FoundState {
-    let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
+    let is_kubeconfig = path
+        .file_name()
+        .is_some_and(|name| name == kubeconfig::NAME);
     let text = regular_file::text(path).unwrap_or_default();
-    if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
+    if is_kubeconfig
+        && text
+            .lines()
+            .next()
+            .is_some_and(|first| first.contains(CALICO_NODE))
+    {
         return FoundState::Changed("calico-node wrote the file and renews its token".into());
     }
     FoundState::Renewed

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! environment ─▶ Settings ─┐
-//!                          ├▶ binaries ─▶ kubeconfig ─▶ node, cluster ─▶ conflist (tried, then renamed into place)
-//! command line ─▶ Layout ──┘
+//!                          ├▶ binaries ─▶ kubeconfig ─▶ node, cluster ─▶ conflist
+//! command line ─▶ Layout ──┘                                  (tried, then renamed into place)
 //! ```
 //!
-//! The configuration comes last, because the runtime reports the node's network as ready as soon as it exists (INST-7).
-//! Every file is replaced by one rename ([`os::atomic_file`]), so an interrupted run leaves it as it was or complete.
-//! Read [`install`] first, then the modules in the order of the diagram, then [`agent`].
+//! The configuration comes last, because the runtime reports the node's network as ready as soon as
+//! it exists (INST-7). Every file is replaced by one rename ([`os::atomic_file`]), so an
+//! interrupted run leaves it as it was or complete. Read [`install`] first, then the modules in the
+//! order of the diagram, then [`agent`].
 
 pub mod agent;
 pub mod binaries;

@@ -1,6 +1,6 @@
-//! Writes `/var/lib/calico/mtu`, which Felix writes too, if the file is missing or has another number of ours
-//! (INST-59). The plugins take the MTU from the file if their configuration sets none, and an ADD fails without the
-//! file if the configuration requires it.
+//! Writes `/var/lib/calico/mtu`, which Felix writes too, if the file is missing or has another
+//! number of ours (INST-59). The plugins take the MTU from the file if their configuration sets
+//! none, and an ADD fails without the file if the configuration requires it.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -30,7 +30,8 @@ pub enum MtuFile {
     Written,
     /// The file contains the number already.
     UpToDate,
-    /// The file contains another number and was written by another program, such as Felix. The file stays.
+    /// The file contains another number and was written by another program, such as Felix. The file
+    /// stays.
     Foreign,
 }
 
@@ -60,23 +61,35 @@ pub fn is_file_used(conf: &NetConf) -> bool {
 
 /// Returns the largest MTU that fits through every uplink.
 pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
-    uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(UnknownMtu::NoUplink)
+    uplinks
+        .iter()
+        .map(|uplink| uplink.mtu)
+        .min()
+        .ok_or(UnknownMtu::NoUplink)
 }
 
-/// Returns the MTU of pods: `lowest`, the lowest MTU of an uplink, minus the largest overhead of an enabled pool.
-/// Without a pool, a number might be too large once a pool with encapsulation exists, and pods would keep it.
+/// Returns the MTU of pods: `lowest`, the lowest MTU of an uplink, minus the largest overhead of an
+/// enabled pool. Without a pool, a number might be too large once a pool with encapsulation exists,
+/// and pods would keep it.
 pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
     let overhead = enabled.map(overhead).max().ok_or(UnknownMtu::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
 }
 
-/// Returns the number of bytes that the encapsulation of an enabled pool adds to a packet; 0 for a disabled pool.
-/// WireGuard is not part of a pool: only Felix sets it up, and Felix then writes the MTU file as well.
+/// Returns the number of bytes that the encapsulation of an enabled pool adds to a packet; 0 for a
+/// disabled pool. WireGuard is not part of a pool: only Felix sets it up, and Felix then writes the
+/// MTU file as well.
 pub fn overhead(pool: &IpPoolSpec) -> u32 {
     let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
-    let is_ipv6 = pool.range().is_ok_and(|range| range.version() == IpVersion::V6);
-    match (pool.disabled, is_on(&pool.vxlan_mode), is_on(&pool.ipip_mode)) {
+    let is_ipv6 = pool
+        .range()
+        .is_ok_and(|range| range.version() == IpVersion::V6);
+    match (
+        pool.disabled,
+        is_on(&pool.vxlan_mode),
+        is_on(&pool.ipip_mode),
+    ) {
         (true, ..) | (_, false, false) => 0,
         (_, true, _) if is_ipv6 => 70,
         (_, true, _) => 50,
@@ -84,12 +97,14 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
     }
 }
 
-/// Writes the MTU of pods if the plugin with the configuration `conf` reads the file, `/var/lib/calico` is persistent,
-/// and the file is missing or contains another number of ours. The overhead depends on the pools' encapsulation, so
-/// without a response of the datastore within `deadline`, or without an enabled pool, the file is not written.
+/// Writes the MTU of pods if the plugin with the configuration `conf` reads the file,
+/// `/var/lib/calico` is persistent, and the file is missing or contains another number of ours. The
+/// overhead depends on the pools' encapsulation, so without a response of the datastore within
+/// `deadline`, or without an enabled pool, the file is not written.
 ///
 /// # Errors
-/// Returns an error with the remedy, which depends on `is_pod`, if the MTU is unknown or the file cannot be written.
+/// Returns an error with the remedy, which depends on `is_pod`, if the MTU is unknown or the file
+/// cannot be written.
 pub fn write(
     conf: Option<&NetConf>,
     layout: &Layout,
@@ -98,9 +113,12 @@ pub fn write(
     deadline: Duration,
     state: &mut State,
 ) -> Result<(), MtuNotWritten> {
-    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_file_used(conf)) else { return Ok(()) };
+    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_file_used(conf)) else {
+        return Ok(());
+    };
     if !layout.has_persistent_state() {
-        // Upstream's manifests mount the directory into calico-node only, whose Felix writes the file.
+        // Upstream's manifests mount the directory into calico-node only, whose Felix writes the
+        // file.
         let directory = layout.state_dir();
         let directory = directory.display();
         tracing::info!(
@@ -120,27 +138,40 @@ pub fn write(
     write_computed().map_err(|cause| MtuNotWritten { cause, remedy })
 }
 
-/// Returns the remedy for a missing file. A configured MTU alone does not replace the file if the configuration
-/// requires it (`is_required`).
+/// Returns the remedy for a missing file. A configured MTU alone does not replace the file if the
+/// configuration requires it (`is_required`).
 fn remedy(is_required: bool, is_pod: bool) -> String {
-    let setting = if is_required { "set CNI_MTU and REQUIRE_MTU_FILE=false" } else { "set CNI_MTU" };
-    if is_pod {
-        format!("{setting}, or start calico-node, which writes the file; the agent tries again each minute")
+    let setting = if is_required {
+        "set CNI_MTU and REQUIRE_MTU_FILE=false"
     } else {
-        format!("{setting}, start calico-node, which writes the file, or remove the cause and run the installer again")
+        "set CNI_MTU"
+    };
+    if is_pod {
+        format!(
+            "{setting}, or start calico-node, which writes the file; the agent tries again each \
+             minute"
+        )
+    } else {
+        format!(
+            "{setting}, start calico-node, which writes the file, or remove the cause and run the \
+             installer again"
+        )
     }
 }
 
-/// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
-/// of the replaced file. A run that is killed at any moment therefore leaves a file that is recorded as ours.
+/// Writes `mtu` if the file is missing or contains another number of ours. The record is saved
+/// first, with the digest of the replaced file. A run that is killed at any moment therefore leaves
+/// a file that is recorded as ours.
 ///
-/// If Felix rewrites a file of ours with the same number, the file still counts as ours: the two cannot be
-/// distinguished.
+/// If Felix rewrites a file of ours with the same number, the file still counts as ours: the two
+/// cannot be distinguished.
 ///
 /// # Errors
 /// Returns an error if `/var/lib/calico` cannot be read or written.
 pub fn ensure(layout: &Layout, mtu: u32, state: &mut State) -> Result<MtuFile, AtomicFileError> {
-    ensure_with(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
+    ensure_with(layout, mtu, state, |path, text| {
+        atomic_file::replace(path, text, MODE).map(drop)
+    })
 }
 
 fn ensure_with(
@@ -155,21 +186,35 @@ fn ensure_with(
     let present = match digest::of_file(&path) {
         Ok(present) => Some(present),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(source) => return Err(AtomicFileError { action: "read", path, source }),
+        Err(source) => {
+            return Err(AtomicFileError {
+                action: "read",
+                path,
+                source,
+            });
+        }
     };
-    let is_ours = present.as_ref().is_none_or(|present| state.is_ours(DirectoryRole::State, NAME, present));
+    let is_ours = present
+        .as_ref()
+        .is_none_or(|present| state.is_ours(DirectoryRole::State, NAME, present));
     let change = match (is_ours, present.as_ref() == Some(&wanted)) {
         (false, true) => return Ok(MtuFile::UpToDate),
         (false, false) => return Ok(MtuFile::Foreign),
         (true, true) => MtuFile::UpToDate,
         (true, false) => {
-            state.record_replacement(DirectoryRole::State, NAME, wanted.clone(), present.as_deref());
+            state.record_replacement(
+                DirectoryRole::State,
+                NAME,
+                wanted.clone(),
+                present.as_deref(),
+            );
             state.save(layout)?;
             put(&path, text.as_bytes())?;
             MtuFile::Written
         }
     };
-    // The file is in place, so the digest of the replaced file no longer counts as ours. An installation saves this.
+    // The file is in place, so the digest of the replaced file no longer counts as ours. An
+    // installation saves this.
     state.record(DirectoryRole::State, NAME, Some(wanted), false);
     Ok(change)
 }
@@ -182,7 +227,12 @@ mod tests {
     use crate::host_network::testing::interface;
 
     fn pool(cidr: &str, vxlan: &str, ipip: &str) -> IpPoolSpec {
-        IpPoolSpec { cidr: cidr.into(), vxlan_mode: vxlan.into(), ipip_mode: ipip.into(), ..IpPoolSpec::default() }
+        IpPoolSpec {
+            cidr: cidr.into(),
+            vxlan_mode: vxlan.into(),
+            ipip_mode: ipip.into(),
+            ..IpPoolSpec::default()
+        }
     }
 
     #[test]
@@ -193,24 +243,46 @@ mod tests {
             ("10.0.0.0/16", "CrossSubnet", "Never", 50),
             ("fd00::/48", "Always", "", 70),
         ] {
-            assert_eq!(overhead(&pool(cidr, vxlan, ipip)), expected, "{cidr} {vxlan} {ipip}");
+            assert_eq!(
+                overhead(&pool(cidr, vxlan, ipip)),
+                expected,
+                "{cidr} {vxlan} {ipip}"
+            );
         }
-        assert_eq!(overhead(&IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") }), 0);
+        assert_eq!(
+            overhead(&IpPoolSpec {
+                disabled: true,
+                ..pool("10.0.0.0/16", "Always", "")
+            }),
+            0
+        );
     }
 
     #[test]
     fn pod_mtu_is_the_lowest_uplink_mtu_minus_the_largest_overhead() {
         let uplinks = [interface("eth0", 9000), interface("eth1", 1500)];
-        let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
-        assert_eq!(pod_mtu(lowest_uplink_mtu(&uplinks).unwrap(), &pools), Ok(1430));
-        assert_eq!(pod_mtu(9000, &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
+        let pools = [
+            pool("10.0.0.0/16", "Never", "Always"),
+            pool("fd00::/48", "Always", "Never"),
+        ];
+        assert_eq!(
+            pod_mtu(lowest_uplink_mtu(&uplinks).unwrap(), &pools),
+            Ok(1430)
+        );
+        assert_eq!(
+            pod_mtu(9000, &[pool("10.0.0.0/16", "Never", "Never")]),
+            Ok(9000)
+        );
         assert_eq!(lowest_uplink_mtu(&[]), Err(UnknownMtu::NoUplink));
     }
 
     #[test]
     fn pod_mtu_is_unknown_without_an_enabled_pool() {
         assert_eq!(pod_mtu(9000, &[]), Err(UnknownMtu::NoPool));
-        let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
+        let disabled = IpPoolSpec {
+            disabled: true,
+            ..pool("10.0.0.0/16", "Always", "")
+        };
         assert_eq!(pod_mtu(9000, &[disabled]), Err(UnknownMtu::NoPool));
     }
 
@@ -221,7 +293,9 @@ mod tests {
             super::is_file_used(&NetConf::parse(text.as_bytes()).unwrap())
         };
         assert!(
-            is_file_used("") && is_file_used(r#","mtu":0"#) && is_file_used(r#","mtu":1400,"require_mtu_file":true"#)
+            is_file_used("")
+                && is_file_used(r#","mtu":0"#)
+                && is_file_used(r#","mtu":1400,"require_mtu_file":true"#)
         );
         assert!(!is_file_used(r#","mtu":1400"#));
     }
@@ -243,7 +317,10 @@ mod tests {
         assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Written);
         assert_eq!(fs::read(&file).unwrap(), b"1450");
         assert_eq!(State::load(&layout).unwrap(), state, "it is noted");
-        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::UpToDate);
+        assert_eq!(
+            ensure(&layout, 1450, &mut state).unwrap(),
+            MtuFile::UpToDate
+        );
         assert_eq!(ensure(&layout, 1430, &mut state).unwrap(), MtuFile::Written);
         assert_eq!(fs::read(&file).unwrap(), b"1430");
 
@@ -251,7 +328,10 @@ mod tests {
         assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::Foreign);
         assert_eq!(fs::read(&file).unwrap(), b"1380\n");
         fs::remove_file(&file).unwrap();
-        assert_eq!(ensure(&layout, 1450, &mut State::default()).unwrap(), MtuFile::Written);
+        assert_eq!(
+            ensure(&layout, 1450, &mut State::default()).unwrap(),
+            MtuFile::Written
+        );
     }
 
     /// A run may be killed after it saved the record, before or after it wrote the file.
@@ -264,15 +344,31 @@ mod tests {
                 ensure(&layout, 1450, &mut State::default()).unwrap();
                 let mut state = State::load(&layout).unwrap();
                 let digest = |text: &str| digest::of_bytes(text.as_bytes());
-                state.record_replacement(DirectoryRole::State, NAME, digest(recorded), Some(&digest("1450")));
+                state.record_replacement(
+                    DirectoryRole::State,
+                    NAME,
+                    digest(recorded),
+                    Some(&digest("1450")),
+                );
                 let file = layout.state_dir().join(NAME);
                 fs::write(&file, present).unwrap();
 
-                let expected = if present == wanted.to_string() { MtuFile::UpToDate } else { MtuFile::Written };
-                assert_eq!(ensure(&layout, wanted, &mut state).unwrap(), expected, "{present} {wanted}");
+                let expected = if present == wanted.to_string() {
+                    MtuFile::UpToDate
+                } else {
+                    MtuFile::Written
+                };
+                assert_eq!(
+                    ensure(&layout, wanted, &mut state).unwrap(),
+                    expected,
+                    "{present} {wanted}"
+                );
                 assert_eq!(fs::read_to_string(&file).unwrap(), wanted.to_string());
                 assert_eq!(state.get(DirectoryRole::State, NAME).unwrap().former, None);
-                assert!(state.is_ours(DirectoryRole::State, NAME, &digest(&wanted.to_string())), "{present} {wanted}");
+                assert!(
+                    state.is_ours(DirectoryRole::State, NAME, &digest(&wanted.to_string())),
+                    "{present} {wanted}"
+                );
             }
         }
     }
@@ -285,15 +381,25 @@ mod tests {
         ensure(&layout, 1450, &mut state).unwrap();
         let is_recorded = |number: &str| {
             let recorded = State::load(&layout).unwrap();
-            recorded.is_ours(DirectoryRole::State, NAME, &digest::of_bytes(number.as_bytes()))
+            recorded.is_ours(
+                DirectoryRole::State,
+                NAME,
+                &digest::of_bytes(number.as_bytes()),
+            )
         };
         let put = |path: &Path, text: &[u8]| {
             assert!(is_recorded("1450") && is_recorded("1430"));
             atomic_file::replace(path, text, MODE).map(drop)
         };
-        assert_eq!(ensure_with(&layout, 1430, &mut state, put).unwrap(), MtuFile::Written);
+        assert_eq!(
+            ensure_with(&layout, 1430, &mut state, put).unwrap(),
+            MtuFile::Written
+        );
         state.save(&layout).unwrap();
-        assert!(!is_recorded("1450") && is_recorded("1430"), "what Felix writes from now on is its own");
+        assert!(
+            !is_recorded("1450") && is_recorded("1430"),
+            "what Felix writes from now on is its own"
+        );
     }
 
     #[test]
@@ -303,7 +409,10 @@ mod tests {
         fs::create_dir_all(layout.state_dir()).unwrap();
         fs::write(layout.state_dir().join(NAME), "1450").unwrap();
         let mut state = State::default();
-        assert_eq!(ensure(&layout, 1450, &mut state).unwrap(), MtuFile::UpToDate);
+        assert_eq!(
+            ensure(&layout, 1450, &mut state).unwrap(),
+            MtuFile::UpToDate
+        );
         assert_eq!(state, State::default());
     }
 
@@ -312,7 +421,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir().join(NAME)).unwrap();
-        let error = ensure(&layout, 1450, &mut State::default()).unwrap_err().to_string();
-        assert!(error.contains("cannot read ") && error.contains("/var/lib/calico/mtu: "), "{error}");
+        let error = ensure(&layout, 1450, &mut State::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("cannot read ") && error.contains("/var/lib/calico/mtu: "),
+            "{error}"
+        );
     }
 }

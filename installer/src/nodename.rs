@@ -26,10 +26,16 @@ pub enum NodeNameFile {
 /// Writes the name of this node, without a line break, unless the file contains a name.
 pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
-    let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };
+    let failed = |source| AtomicFileError {
+        action: "read",
+        path: path.clone(),
+        source,
+    };
     match regular_file::utf8(&path) {
         Ok(present) if present.trim() == name => Ok(NodeNameFile::UpToDate),
-        Ok(present) if !present.trim().is_empty() => Ok(NodeNameFile::Other(present.trim().to_owned())),
+        Ok(present) if !present.trim().is_empty() => {
+            Ok(NodeNameFile::Other(present.trim().to_owned()))
+        }
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
         Ok(_) | Err(_) => {
             fs::create_dir_all(layout.state_dir()).map_err(failed)?;
@@ -64,32 +70,38 @@ pub fn find_source<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSourc
 }
 
 impl NodeNameSource<'_> {
-    /// Calls [`ensure`] if the name of the node is known, and logs the result. An error is not fatal, because the
-    /// configuration may contain the name, too.
+    /// Calls [`ensure`] if the name of the node is known, and logs the result. An error is not
+    /// fatal, because the configuration may contain the name, too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {
             NodeNameSource::Variable(name) => (name, "KUBERNETES_NODE_NAME"),
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is unknown: if the template of the network configuration has the placeholder \
-                     of this name, the configuration contains {name}, the name of this machine, on every node of this \
-                     image, and /var/lib/calico/{NAME} is not written; write each node's own name there before its \
-                     first pod, or set KUBERNETES_NODE_NAME if there is only one node"
+                    "the name of the node is unknown: if the template of the network configuration \
+                     has the placeholder of this name, the configuration contains {name}, the name \
+                     of this machine, on every node of this image, and /var/lib/calico/{NAME} is \
+                     not written; write each node's own name there before its first pod, or set \
+                     KUBERNETES_NODE_NAME if there is only one node"
                 );
                 return;
             }
             NodeNameSource::Unknown => return,
         };
         match ensure(layout, name) {
-            Ok(NodeNameFile::Written) => tracing::info!("wrote /var/lib/calico/{NAME}: this node is {name}"),
+            Ok(NodeNameFile::Written) => {
+                tracing::info!("wrote /var/lib/calico/{NAME}: this node is {name}")
+            }
             Ok(NodeNameFile::UpToDate) => {}
             Ok(NodeNameFile::Other(present)) => tracing::error!(
-                "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; keeping the file; if the \
-                 node was renamed, release the addresses of {present} and remove the file"
+                "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; \
+                 keeping the file; if the node was renamed, release the addresses of {present} and \
+                 remove the file"
             ),
             Err(error) => {
-                tracing::warn!("cannot read or write the nodename file; the installation continues: {error}")
+                tracing::warn!(
+                    "cannot read or write the nodename file; the installation continues: {error}"
+                )
             }
         }
     }
@@ -105,7 +117,13 @@ mod tests {
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir()).unwrap();
         let fifo = layout.state_dir().join(NAME);
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
         let error = ensure(&layout, "node1").unwrap_err().to_string();
         assert!(error.contains("no regular file"), "{error}");
     }
@@ -118,7 +136,10 @@ mod tests {
         let file = layout.state_dir().join(NAME);
         assert_eq!(fs::read(&file).unwrap(), b"node1");
         assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::UpToDate);
-        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Other("node1".into()));
+        assert_eq!(
+            ensure(&layout, "node2").unwrap(),
+            NodeNameFile::Other("node1".into())
+        );
         fs::write(&file, "node2\n").unwrap();
         assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::UpToDate);
         assert_eq!(fs::read(&file).unwrap(), b"node2\n");
@@ -129,20 +150,42 @@ mod tests {
     #[test]
     fn nodename_defaults_to_the_host_on_a_node_and_is_not_written_in_an_image() {
         let settings = |variables: &'static [(&str, &str)]| {
-            let find =
-                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+            let find = |name: &str| {
+                variables
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| (*value).to_owned())
+            };
             Settings::from_environment(&find, "Host.Example").unwrap()
         };
-        let (silent, said) = (settings(&[]), settings(&[("KUBERNETES_NODE_NAME", "node1")]));
+        let (silent, said) = (
+            settings(&[]),
+            settings(&[("KUBERNETES_NODE_NAME", "node1")]),
+        );
         let root = tempfile::tempdir().unwrap();
         let image = Layout::below(root.path());
-        assert_eq!(find_source(&silent, &Layout::node()), NodeNameSource::Host("host.example"));
-        assert_eq!(find_source(&silent, &image), NodeNameSource::Builder("host.example"));
-        assert_eq!(find_source(&silent, &Layout::container()), NodeNameSource::Unknown);
-        assert_eq!(find_source(&said, &image), NodeNameSource::Variable("node1"));
+        assert_eq!(
+            find_source(&silent, &Layout::node()),
+            NodeNameSource::Host("host.example")
+        );
+        assert_eq!(
+            find_source(&silent, &image),
+            NodeNameSource::Builder("host.example")
+        );
+        assert_eq!(
+            find_source(&silent, &Layout::container()),
+            NodeNameSource::Unknown
+        );
+        assert_eq!(
+            find_source(&said, &image),
+            NodeNameSource::Variable("node1")
+        );
         find_source(&silent, &image).ensure_or_warn(&image);
         assert!(!image.state_dir().exists());
         NodeNameSource::Host("host.example").ensure_or_warn(&image);
-        assert_eq!(fs::read(image.state_dir().join(NAME)).unwrap(), b"host.example");
+        assert_eq!(
+            fs::read(image.state_dir().join(NAME)).unwrap(),
+            b"host.example"
+        );
     }
 }

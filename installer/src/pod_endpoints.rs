@@ -1,8 +1,9 @@
 //! The endpoints of this node's pod interfaces, from the datastore.
 //!
-//! etcd and the embedded datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
-//! pod, and the plugins' account may not list pods. There the addresses of an interface, and the handle of the
-//! container in its alias, are looked up in the blocks, which name the pod, and the pod is read.
+//! etcd and the embedded datastore store an endpoint for each interface. On Kubernetes the endpoint
+//! is derived from the pod, and the plugins' account may not list pods. There the addresses of an
+//! interface, and the handle of the container in its alias, are looked up in the blocks, which name
+//! the pod, and the pod is read.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::IpAddr;
@@ -28,13 +29,15 @@ pub(crate) type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 pub(crate) struct FoundEndpoints {
     /// The addresses of the endpoints that exist.
     pub(crate) by_interface: Endpoints,
-    /// The addresses of these endpoints to which the host has to have routes. A finished pod has none, and neither has
-    /// the target of a live migration, because until the end of the migration the address is at its source. On
-    /// Kubernetes, only addresses that IPAM assigned to the pod: its annotations may name those of others.
+    /// The addresses of these endpoints to which the host has to have routes. A finished pod has
+    /// none, and neither has the target of a live migration, because until the end of the migration
+    /// the address is at its source. On Kubernetes, only addresses that IPAM assigned to the pod:
+    /// its annotations may name those of others.
     pub(crate) routed: Endpoints,
-    /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist any more. Without
-    /// such a name, a missing endpoint proves nothing about a pod without an allocation, or about the target of a live
-    /// migration: the allocation has the handle of the virtual machine, and no host route leads to the address.
+    /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist
+    /// any more. Without such a name, a missing endpoint proves nothing about a pod without an
+    /// allocation, or about the target of a live migration: the allocation has the handle of the
+    /// virtual machine, and no host route leads to the address.
     pub(crate) with_named_pod: BTreeSet<String>,
 }
 
@@ -82,7 +85,10 @@ struct EndpointAddresses {
 impl EndpointAddresses {
     fn of(endpoint: &WorkloadEndpoint) -> Self {
         let is_target = endpoint.metadata.labels.contains_key(MIGRATION_LABEL);
-        let routed = endpoint.spec.networks().filter(|network| network.size() == 1 && !is_target);
+        let routed = endpoint
+            .spec
+            .networks()
+            .filter(|network| network.size() == 1 && !is_target);
         EndpointAddresses {
             routed: routed.map(|network| network.network()).collect(),
             listed: addresses_of(&endpoint.spec),
@@ -90,7 +96,8 @@ impl EndpointAddresses {
     }
 }
 
-/// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the interfaces `wanted`.
+/// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the
+/// interfaces `wanted`.
 pub(crate) async fn pod_endpoints(
     conf: &NetConf,
     store: &Datastore,
@@ -104,7 +111,13 @@ pub(crate) async fn pod_endpoints(
         }
         Datastore::Kubernetes(_) => {
             let prefix = pod_interface_prefix();
-            let reader = PodReader { store, node, prefix, read: BTreeMap::new(), found: FoundEndpoints::default() };
+            let reader = PodReader {
+                store,
+                node,
+                prefix,
+                read: BTreeMap::new(),
+                found: FoundEndpoints::default(),
+            };
             Ok(reader.endpoints(&conf.name, wanted).await?)
         }
     }
@@ -114,77 +127,133 @@ async fn stored_endpoints(store: &Datastore, node: &str) -> Result<FoundEndpoint
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&names).await?;
-    let of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|found| found.node == node);
+    let of_node =
+        |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|found| found.node == node);
     let mut batch = ReadBatch::new();
     let keys = answers.listed_keys(&keys).filter(|key| of_node(&key.name));
-    let tickets: Vec<_> = keys.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
+    let tickets: Vec<_> = keys
+        .map(|key| batch.get::<WorkloadEndpoint>(&key))
+        .collect();
     let answers = store.read(&batch).await?;
     let mut found = FoundEndpoints::default();
     for ticket in &tickets {
-        let Some(endpoint) = answers.get(ticket)? else { continue };
-        found.extend(&endpoint.value.spec.interface_name, EndpointAddresses::of(&endpoint.value));
+        let Some(endpoint) = answers.get(ticket)? else {
+            continue;
+        };
+        found.extend(
+            &endpoint.value.spec.interface_name,
+            EndpointAddresses::of(&endpoint.value),
+        );
     }
     Ok(found)
 }
 
 impl FoundEndpoints {
     fn extend(&mut self, interface: &str, addresses: EndpointAddresses) {
-        self.by_interface.entry(interface.to_owned()).or_default().extend(addresses.listed);
-        self.routed.entry(interface.to_owned()).or_default().extend(addresses.routed);
+        self.by_interface
+            .entry(interface.to_owned())
+            .or_default()
+            .extend(addresses.listed);
+        self.routed
+            .entry(interface.to_owned())
+            .or_default()
+            .extend(addresses.routed);
     }
 }
 
 impl PodReader<'_> {
-    /// Looks up the addresses first, and the handles of those interfaces whose addresses lead to no pod.
-    async fn endpoints(mut self, network: &str, wanted: &[WantedEndpoint<'_>]) -> Result<FoundEndpoints, StoreError> {
+    /// Looks up the addresses first, and the handles of those interfaces whose addresses lead to no
+    /// pod.
+    async fn endpoints(
+        mut self,
+        network: &str,
+        wanted: &[WantedEndpoint<'_>],
+    ) -> Result<FoundEndpoints, StoreError> {
         let pools = self.store.list::<IpPool>(&ObjectSelect::default()).await?;
         let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-        let addresses: Vec<IpAddr> = wanted.iter().flat_map(|wanted| wanted.addresses).copied().collect();
+        let addresses: Vec<IpAddr> = wanted
+            .iter()
+            .flat_map(|wanted| wanted.addresses)
+            .copied()
+            .collect();
         let mut blocks = blocks_of(self.store, &pools, &addresses, BTreeSet::new()).await?;
         for wanted in wanted {
-            self.add(wanted.interface, &blocks, wanted.addresses).await?;
+            self.add(wanted.interface, &blocks, wanted.addresses)
+                .await?;
         }
         let mut handles = Vec::new();
-        for wanted in wanted.iter().filter(|wanted| !self.found.by_interface.contains_key(wanted.interface)) {
+        for wanted in wanted
+            .iter()
+            .filter(|wanted| !self.found.by_interface.contains_key(wanted.interface))
+        {
             let container = wanted.alias.and_then(InterfaceAlias::container_id);
-            handles.extend(container.map(|id| (wanted.interface, HandleId::for_container(network, id))));
+            handles.extend(
+                container.map(|id| (wanted.interface, HandleId::for_container(network, id))),
+            );
         }
         let counted = self.blocks_of_handles(&handles).await?;
         let of_handles = blocks_of(self.store, &pools, &[], counted).await?;
         for (interface, handle) in &handles {
-            let addresses: Vec<IpAddr> = of_handles.iter().flat_map(|block| block.value.addresses_of(handle)).collect();
+            let addresses: Vec<IpAddr> = of_handles
+                .iter()
+                .flat_map(|block| block.value.addresses_of(handle))
+                .collect();
             self.add(interface, &of_handles, &addresses).await?;
         }
         blocks.extend(of_handles);
         // Usually none: the blocks of addresses without a host route.
         let is_unread = |ip: &IpAddr| !blocks.iter().any(|block| block.key.contains(*ip));
-        let unread: Vec<IpAddr> = self.found.routed.values().flatten().copied().filter(is_unread).collect();
+        let unread: Vec<IpAddr> = self
+            .found
+            .routed
+            .values()
+            .flatten()
+            .copied()
+            .filter(is_unread)
+            .collect();
         blocks.extend(blocks_of(self.store, &pools, &unread, BTreeSet::new()).await?);
         retain_assigned(&mut self.found.routed, &self.prefix, &blocks);
         Ok(self.found)
     }
 
-    async fn blocks_of_handles(&self, handles: &[(&str, HandleId)]) -> Result<BTreeSet<Cidr>, StoreError> {
+    async fn blocks_of_handles(
+        &self,
+        handles: &[(&str, HandleId)],
+    ) -> Result<BTreeSet<Cidr>, StoreError> {
         if handles.is_empty() {
             return Ok(BTreeSet::new());
         }
         let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = handles.iter().map(|(_, handle)| batch.get::<Handle>(handle)).collect();
+        let tickets: Vec<_> = handles
+            .iter()
+            .map(|(_, handle)| batch.get::<Handle>(handle))
+            .collect();
         let answers = self.store.read(&batch).await?;
         let mut blocks = BTreeSet::new();
         for ticket in &tickets {
-            let Some(handle) = answers.get(ticket)? else { continue };
+            let Some(handle) = answers.get(ticket)? else {
+                continue;
+            };
             blocks.extend(handle.value.block.into_keys());
         }
         Ok(blocks)
     }
 
-    /// Adds the endpoints of the pods to which IPAM assigned `addresses`, if their interface has this name.
-    async fn add(&mut self, interface: &str, blocks: &[Entry<Block>], addresses: &[IpAddr]) -> Result<(), StoreError> {
+    /// Adds the endpoints of the pods to which IPAM assigned `addresses`, if their interface has
+    /// this name.
+    async fn add(
+        &mut self,
+        interface: &str,
+        blocks: &[Entry<Block>],
+        addresses: &[IpAddr],
+    ) -> Result<(), StoreError> {
         for address in addresses {
-            let allocation = blocks.iter().find_map(|block| block.value.allocation(*address));
+            let allocation = blocks
+                .iter()
+                .find_map(|block| block.value.allocation(*address));
             let attribute = allocation.and_then(|held| held.attribute);
-            // The owner of an address of a virtual machine is the pod in which it runs, or two during a migration.
+            // The owner of an address of a virtual machine is the pod in which it runs, or two
+            // during a migration.
             for (namespace, pod) in attribute.into_iter().flat_map(AllocationOwner::owners) {
                 if pod_interface(&self.prefix, namespace, pod) != interface {
                     continue;
@@ -199,9 +268,13 @@ impl PodReader<'_> {
         Ok(())
     }
 
-    /// Returns the addresses of the endpoint of a pod on this node, also of a pod that has ended: its interface remains
-    /// until its sandbox is removed.
-    async fn addresses_of(&mut self, namespace: &str, pod: &str) -> Result<Option<EndpointAddresses>, StoreError> {
+    /// Returns the addresses of the endpoint of a pod on this node, also of a pod that has ended:
+    /// its interface remains until its sandbox is removed.
+    async fn addresses_of(
+        &mut self,
+        namespace: &str,
+        pod: &str,
+    ) -> Result<Option<EndpointAddresses>, StoreError> {
         let entry = match self.read.entry((namespace.to_owned(), pod.to_owned())) {
             btree_map::Entry::Occupied(entry) => entry.into_mut(),
             btree_map::Entry::Vacant(entry) => {
@@ -213,7 +286,13 @@ impl PodReader<'_> {
                     ..EndpointIdentifiers::default()
                 };
                 let found = match identifiers.name() {
-                    Ok(name) => find::<WorkloadEndpoint>(self.store, &ObjectKey::namespaced(namespace, name)).await?,
+                    Ok(name) => {
+                        find::<WorkloadEndpoint>(
+                            self.store,
+                            &ObjectKey::namespaced(namespace, name),
+                        )
+                        .await?
+                    }
                     Err(_) => None,
                 };
                 entry.insert(found.map(|endpoint| EndpointAddresses::of(&endpoint.value)))
@@ -227,18 +306,28 @@ impl PodReader<'_> {
 fn retain_assigned(routed: &mut Endpoints, prefix: &str, blocks: &[Entry<Block>]) {
     for (interface, addresses) in routed {
         addresses.retain(|address| {
-            let held = blocks.iter().find_map(|block| block.value.allocation(*address));
-            let attribute = held.filter(|held| !held.is_cooling()).and_then(|held| held.attribute);
+            let held = blocks
+                .iter()
+                .find_map(|block| block.value.allocation(*address));
+            let attribute = held
+                .filter(|held| !held.is_cooling())
+                .and_then(|held| held.attribute);
             let mut owners = attribute.into_iter().flat_map(AllocationOwner::owners);
             owners.any(|(namespace, pod)| pod_interface(prefix, namespace, pod) == *interface)
         });
     }
 }
 
-/// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
+/// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to
+/// both.
 fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
     let own = spec.networks().map(|network| network.network());
-    own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
+    own.chain(
+        spec.ip_nats
+            .iter()
+            .filter_map(|nat| nat.external_ip.parse().ok()),
+    )
+    .collect()
 }
 
 #[cfg(test)]
@@ -254,44 +343,88 @@ mod tests {
     #[test]
     fn address_that_ipam_assigned_to_another_pod_or_to_none_needs_no_host_route() {
         let node = AffinityOwner::Host("n1".into());
-        let mut block = Block::new("10.65.0.0/26".parse().unwrap(), &node, OffsetDateTime::UNIX_EPOCH).unwrap();
+        let mut block = Block::new(
+            "10.65.0.0/26".parse().unwrap(),
+            &node,
+            OffsetDateTime::UNIX_EPOCH,
+        )
+        .unwrap();
         for pod in ["web", "db"] {
             let handle = HandleId::new(format!("net.{pod}"));
-            let attributes = [("namespace", "shop"), ("pod", pod)].map(|(key, text)| (key.to_owned(), text.to_owned()));
+            let attributes = [("namespace", "shop"), ("pod", pod)]
+                .map(|(key, text)| (key.to_owned(), text.to_owned()));
             let attributes = attributes.into();
-            let request =
-                BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &node, check_affinity: true };
+            let request = BlockRequest {
+                handle: Some(&handle),
+                attributes: &attributes,
+                requester: &node,
+                check_affinity: true,
+            };
             block.assign(1, &request, &Reservations::none()).unwrap();
         }
         let addresses: Vec<IpAddr> = block.allocated().map(|held| held.ip).collect();
-        let [web, db] = addresses[..] else { panic!("{addresses:?}") };
+        let [web, db] = addresses[..] else {
+            panic!("{addresses:?}")
+        };
         let interface = pod_interface("cali", "shop", "web");
         let free: IpAddr = "10.65.0.63".parse().unwrap();
         let outside: IpAddr = "192.0.2.1".parse().unwrap();
         let mut routed = Endpoints::from([(interface.clone(), vec![db, web, free, outside])]);
-        let entry = Entry { key: block.cidr, value: block, revision: Revision("1".into()) };
+        let entry = Entry {
+            key: block.cidr,
+            value: block,
+            revision: Revision("1".into()),
+        };
         retain_assigned(&mut routed, "cali", &[entry]);
         assert_eq!(routed[&interface], [web]);
     }
 
     #[test]
     fn endpoint_of_a_migration_target_needs_no_host_route() {
-        let nat = IpNat { external_ip: "192.0.2.7".into(), ..IpNat::default() };
-        let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1".into(), "10.66.0.0/24".into()];
-        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
+        let nat = IpNat {
+            external_ip: "192.0.2.7".into(),
+            ..IpNat::default()
+        };
+        let ip_networks = vec![
+            "10.65.0.1/32".into(),
+            "fd65::1".into(),
+            "10.66.0.0/24".into(),
+        ];
+        let spec = WorkloadEndpointSpec {
+            ip_networks,
+            ip_nats: vec![nat],
+            ..WorkloadEndpointSpec::default()
+        };
         let mut endpoint = WorkloadEndpoint::new("n", spec);
         let routed = |endpoint: &WorkloadEndpoint| EndpointAddresses::of(endpoint).routed;
-        assert_eq!(routed(&endpoint), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse::<IpAddr>().unwrap()));
-        endpoint.metadata.labels.insert(MIGRATION_LABEL.into(), "job".into());
+        assert_eq!(
+            routed(&endpoint),
+            ["10.65.0.1", "fd65::1"].map(|ip| ip.parse::<IpAddr>().unwrap())
+        );
+        endpoint
+            .metadata
+            .labels
+            .insert(MIGRATION_LABEL.into(), "job".into());
         assert_eq!(routed(&endpoint), Vec::<IpAddr>::new());
         assert_eq!(EndpointAddresses::of(&endpoint).listed.len(), 4);
     }
 
     #[test]
     fn endpoint_addresses_include_external_nat_addresses() {
-        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into(), ..IpNat::default() };
+        let nat = IpNat {
+            internal_ip: "10.65.0.1".into(),
+            external_ip: "192.0.2.7".into(),
+            ..IpNat::default()
+        };
         let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
-        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
-        assert_eq!(addresses_of(&spec), ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+        let spec = WorkloadEndpointSpec {
+            ip_networks,
+            ip_nats: vec![nat],
+            ..WorkloadEndpointSpec::default()
+        };
+        assert_eq!(
+            addresses_of(&spec),
+            ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap())
+        );
     }
 }

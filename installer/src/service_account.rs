@@ -1,4 +1,5 @@
-//! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to the API server.
+//! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to
+//! the API server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +17,10 @@ pub enum ServiceAccountError {
     #[error("{0}; check that automountServiceAccountToken is true")]
     File(#[from] AtomicFileError),
     /// A variable that Kubernetes sets in every pod is missing.
-    #[error("{0} is not set in this pod; set the variable, or create the ConfigMap kubernetes-services-endpoint")]
+    #[error(
+        "{0} is not set in this pod; set the variable, or create the ConfigMap \
+         kubernetes-services-endpoint"
+    )]
     Variable(&'static str),
 }
 
@@ -27,7 +31,8 @@ pub struct ServiceAccount {
     pub namespace: String,
     /// The URL of the API server, such as `https://10.96.0.1:443`.
     pub server: String,
-    /// The file with the pod's own token. kubelet renews the token, so the file is read for each use (INST-48).
+    /// The file with the pod's own token. kubelet renews the token, so the file is read for each
+    /// use (INST-48).
     pub token_file: PathBuf,
     /// The file with the CA certificates of the API server.
     pub ca_file: PathBuf,
@@ -38,7 +43,8 @@ pub struct ServiceAccount {
 }
 
 impl ServiceAccount {
-    /// Returns the mounted service account, or `None` outside of a pod, where the token file is missing.
+    /// Returns the mounted service account, or `None` outside of a pod, where the token file is
+    /// missing.
     ///
     /// # Errors
     /// Returns an error if the token file exists, but another file or variable is missing.
@@ -55,7 +61,9 @@ impl ServiceAccount {
         let namespace_file = mount.join("namespace");
         read(&ca_file)?;
         let set = |name: &'static str| {
-            lookup(name).filter(|value| !value.is_empty()).ok_or(ServiceAccountError::Variable(name))
+            lookup(name)
+                .filter(|value| !value.is_empty())
+                .ok_or(ServiceAccountError::Variable(name))
         };
         let host = set("KUBERNETES_SERVICE_HOST")?;
         let port = set("KUBERNETES_SERVICE_PORT")?;
@@ -75,11 +83,16 @@ impl ServiceAccount {
         Ok(read(&self.token_file)?.trim().to_owned())
     }
 
-    /// Returns the access to the API server. `KUBECONFIG` takes precedence. `deadline` applies to one request.
+    /// Returns the access to the API server. `KUBECONFIG` takes precedence. `deadline` applies to
+    /// one request.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
         if let Some(kubeconfig) = &self.kubeconfig {
             let kubeconfig = vec![kubeconfig.clone()];
-            return Ok(KubernetesConfig { kubeconfig, deadline, ..KubernetesConfig::default() });
+            return Ok(KubernetesConfig {
+                kubeconfig,
+                deadline,
+                ..KubernetesConfig::default()
+            });
         }
         Ok(self.access_with(self.token()?, deadline))
     }
@@ -94,20 +107,31 @@ impl ServiceAccount {
             insecure: self.insecure,
             ..Overrides::default()
         };
-        KubernetesConfig { overrides, deadline, ..KubernetesConfig::default() }
+        KubernetesConfig {
+            overrides,
+            deadline,
+            ..KubernetesConfig::default()
+        }
     }
 }
 
 fn read(path: &Path) -> Result<String, AtomicFileError> {
-    regular_file::utf8(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
+    regular_file::utf8(path).map_err(|source| AtomicFileError {
+        action: "read",
+        path: path.to_owned(),
+        source,
+    })
 }
 
-/// Returns the path in `KUBECONFIG`, unless it is the plugins' own `calico-kubeconfig`: the token in that file would be
-/// used to renew itself, until it expires (INST-48).
+/// Returns the path in `KUBECONFIG`, unless it is the plugins' own `calico-kubeconfig`: the token
+/// in that file would be used to renew itself, until it expires (INST-48).
 fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
     if named.ends_with("calico-kubeconfig") {
-        tracing::warn!("KUBECONFIG names the plugins' own {}; the pod's service account is used", named.display());
+        tracing::warn!(
+            "KUBECONFIG names the plugins' own {}; the pod's service account is used",
+            named.display()
+        );
         return None;
     }
     Some(layout.path(named))
@@ -116,9 +140,17 @@ fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Optio
 /// Returns the API server's URL. The default protocol is `https`.
 #[must_use]
 pub fn server(protocol: &str, host: &str, port: &str) -> String {
-    let protocol = if protocol.is_empty() { "https" } else { protocol };
+    let protocol = if protocol.is_empty() {
+        "https"
+    } else {
+        protocol
+    };
     let is_bare_ipv6 = host.contains(':') && !host.starts_with('[');
-    if is_bare_ipv6 { format!("{protocol}://[{host}]:{port}") } else { format!("{protocol}://{host}:{port}") }
+    if is_bare_ipv6 {
+        format!("{protocol}://[{host}]:{port}")
+    } else {
+        format!("{protocol}://{host}:{port}")
+    }
 }
 
 #[cfg(test)]
@@ -139,42 +171,76 @@ mod tests {
         for (name, text) in files {
             fs::write(layout.service_account_dir().join(name), text).unwrap();
         }
-        let lookup =
-            |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let lookup = |name: &str| {
+            environment
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         let found = ServiceAccount::discover(&layout, &lookup)?;
         if let Some(account) = &found {
             assert_eq!(account.token().unwrap(), "TOKEN");
-            assert!(!format!("{account:?} {:?}", account.access(Duration::from_secs(1))).contains("TOKEN"));
+            assert!(
+                !format!("{account:?} {:?}", account.access(Duration::from_secs(1)))
+                    .contains("TOKEN")
+            );
         }
         Ok(found)
     }
 
-    const MOUNT: [(&str, &str); 3] = [("token", "TOKEN\n"), ("ca.crt", "PEM"), ("namespace", "kube-system\n")];
+    const MOUNT: [(&str, &str); 3] = [
+        ("token", "TOKEN\n"),
+        ("ca.crt", "PEM"),
+        ("namespace", "kube-system\n"),
+    ];
 
     #[test]
     fn missing_token_means_no_service_account() {
         assert_eq!(discover(&[], &[]).unwrap(), None);
-        assert_eq!(discover(&[("namespace", "x")], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]).unwrap(), None);
+        assert_eq!(
+            discover(
+                &[("namespace", "x")],
+                &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]
+            )
+            .unwrap(),
+            None
+        );
     }
 
     #[test]
     fn pod_service_account_takes_the_server_from_the_environment() {
-        let environment = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+        let environment = [
+            ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "443"),
+        ];
         let account = discover(&MOUNT, &environment).unwrap().unwrap();
-        assert_eq!((account.namespace.as_str(), account.server.as_str()), ("kube-system", "https://10.96.0.1:443"));
+        assert_eq!(
+            (account.namespace.as_str(), account.server.as_str()),
+            ("kube-system", "https://10.96.0.1:443")
+        );
         assert!(!account.insecure);
     }
 
     #[test]
     fn kubeconfig_replaces_the_pod_token_unless_written_for_the_plugin() {
         let with = |kubeconfig| {
-            let environment =
-                [("KUBERNETES_SERVICE_HOST", "h"), ("KUBERNETES_SERVICE_PORT", "1"), ("KUBECONFIG", kubeconfig)];
+            let environment = [
+                ("KUBERNETES_SERVICE_HOST", "h"),
+                ("KUBERNETES_SERVICE_PORT", "1"),
+                ("KUBECONFIG", kubeconfig),
+            ];
             discover(&MOUNT, &environment).unwrap().unwrap()
         };
-        let access = with("/certs/kubeconfig").access(Duration::from_secs(1)).unwrap();
-        assert!(access.kubeconfig[0].ends_with("certs/kubeconfig") && access.overrides.server.is_none());
-        assert_eq!(with("/host/etc/cni/net.d/calico-kubeconfig").kubeconfig, None);
+        let access = with("/certs/kubeconfig")
+            .access(Duration::from_secs(1))
+            .unwrap();
+        assert!(
+            access.kubeconfig[0].ends_with("certs/kubeconfig") && access.overrides.server.is_none()
+        );
+        assert_eq!(
+            with("/host/etc/cni/net.d/calico-kubeconfig").kubeconfig,
+            None
+        );
         assert_eq!(with("").kubeconfig, None);
     }
 
@@ -188,16 +254,33 @@ mod tests {
         ];
         let account = discover(&MOUNT, &environment).unwrap().unwrap();
         let deadline = Duration::from_secs(1);
-        let (of_kubeconfig, of_pod) = (account.access(deadline).unwrap(), account.access_with("t".into(), deadline));
-        assert_eq!([of_kubeconfig.place, of_pod.place], [ClientPlace::Node, ClientPlace::Node]);
+        let (of_kubeconfig, of_pod) = (
+            account.access(deadline).unwrap(),
+            account.access_with("t".into(), deadline),
+        );
+        assert_eq!(
+            [of_kubeconfig.place, of_pod.place],
+            [ClientPlace::Node, ClientPlace::Node]
+        );
     }
 
     #[test]
     fn incomplete_service_account_is_reported_with_the_missing_part() {
-        let environment = [("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("KUBERNETES_SERVICE_PORT", "443")];
+        let environment = [
+            ("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+            ("KUBERNETES_SERVICE_PORT", "443"),
+        ];
         for (files, environment, expected) in [
-            (&MOUNT[..], &environment[..1], "KUBERNETES_SERVICE_PORT is not set"),
-            (&MOUNT[..], &[("KUBERNETES_SERVICE_HOST", "")], "KUBERNETES_SERVICE_HOST is not set"),
+            (
+                &MOUNT[..],
+                &environment[..1],
+                "KUBERNETES_SERVICE_PORT is not set",
+            ),
+            (
+                &MOUNT[..],
+                &[("KUBERNETES_SERVICE_HOST", "")],
+                "KUBERNETES_SERVICE_HOST is not set",
+            ),
             (&MOUNT[..1], &environment[..], "ca.crt: "),
             (&MOUNT[..2], &environment[..], "namespace: "),
         ] {
@@ -209,7 +292,10 @@ mod tests {
     #[test]
     fn server_url_brackets_ipv6_and_defaults_to_https() {
         assert_eq!(server("", "127.0.0.1", "6443"), "https://127.0.0.1:6443");
-        assert_eq!(server("", "2001:db8::1", "6443"), "https://[2001:db8::1]:6443");
+        assert_eq!(
+            server("", "2001:db8::1", "6443"),
+            "https://[2001:db8::1]:6443"
+        );
         assert_eq!(server("http", "[::1]", "80"), "http://[::1]:80");
     }
 }

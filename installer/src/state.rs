@@ -1,8 +1,8 @@
-//! [`State`]: the records of installed files. They show the next run which files are ours, and `calico uninstall` which
-//! files to remove. Upstream keeps no records (INST-40).
+//! [`State`]: the records of installed files. They show the next run which files are ours, and
+//! `calico uninstall` which files to remove. Upstream keeps no records (INST-40).
 //!
-//! These files are recorded before they are written, so an interrupted run may leave a record without its file.
-//! Therefore a recorded digest is compared before the file is removed.
+//! These files are recorded before they are written, so an interrupted run may leave a record
+//! without its file. Therefore a recorded digest is compared before the file is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,7 +41,8 @@ pub struct State {
     /// The files in other directories of the node, which earlier installations used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<FormerDirectory>,
-    /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
+    /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to
+    /// delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
     /// The records that this version cannot read, which stay in the file.
@@ -80,12 +81,12 @@ pub struct InstalledFile {
     /// True if the file replaced one that was not ours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
-    /// SHA-256 of the filled template without the token. Set if the file contains the pod's token, which changes
-    /// `digest`.
+    /// SHA-256 of the filled template without the token. Set if the file contains the pod's token,
+    /// which changes `digest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The digests of the entries of a network configuration, ours and foreign. There may be two sets while a new
-    /// configuration replaces ours.
+    /// The digests of the entries of a network configuration, ours and foreign. There may be two
+    /// sets while a new configuration replaces ours.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
@@ -94,7 +95,10 @@ impl InstalledFile {
     /// Returns true if the digest is that of the installed file, or of our file before it.
     #[must_use]
     pub fn has_digest(&self, digest: &str) -> bool {
-        [&self.digest, &self.former].into_iter().flatten().any(|recorded| recorded == digest)
+        [&self.digest, &self.former]
+            .into_iter()
+            .flatten()
+            .any(|recorded| recorded == digest)
     }
 }
 
@@ -105,8 +109,8 @@ pub enum StateError {
     #[error(transparent)]
     File(#[from] AtomicFileError),
     /// The content is invalid.
-    #[error("{} is damaged ({source}); remove the file; files installed earlier are then treated as not installed by \
-        Calico", .path.display())]
+    #[error("{} is damaged ({source}); remove the file; files installed earlier are then treated \
+             as not installed by Calico", .path.display())]
     Content {
         /// The path of the file.
         path: PathBuf,
@@ -124,15 +128,27 @@ impl State {
         let path = path(layout);
         match regular_file::contents_up_to(&path, MAX_SIZE) {
             Ok(text) => Self::parse(&text).map_err(|source| StateError::Content { path, source }),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(Self::default()),
-            Err(source) => Err(AtomicFileError { action: "read", path, source }.into()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                Ok(Self::default())
+            }
+            Err(source) => Err(AtomicFileError {
+                action: "read",
+                path,
+                source,
+            }
+            .into()),
         }
     }
 
     fn parse(text: &[u8]) -> serde_json::Result<State> {
         let mut records: Value = serde_json::from_slice(text)?;
         let later = LaterRecords::take(&mut records);
-        Ok(State { later, ..serde_json::from_value(records)? })
+        Ok(State {
+            later,
+            ..serde_json::from_value(records)?
+        })
     }
 
     /// Returns true if files are recorded, also those that only a later version can remove.
@@ -141,7 +157,8 @@ impl State {
         !self.files.is_empty() || !self.later.is_empty()
     }
 
-    /// Returns the content of the file without its line break. Serialization of this type cannot fail.
+    /// Returns the content of the file without its line break. Serialization of this type cannot
+    /// fail.
     fn text(&self) -> String {
         if self.later.is_empty() {
             return serde_json::to_string_pretty(self).unwrap_or_default();
@@ -154,7 +171,11 @@ impl State {
     /// Saves the records, unless the file is up to date.
     pub fn save(&self, layout: &Layout) -> Result<(), AtomicFileError> {
         let path = path(layout);
-        let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
+        let failed = |source| AtomicFileError {
+            action: "create the directory of",
+            path: path.clone(),
+            source,
+        };
         fs::create_dir_all(layout.state_dir()).map_err(failed)?;
         let mut text = self.text();
         text.push('\n');
@@ -170,22 +191,50 @@ impl State {
     /// Returns true if the present file, which has this digest, is recorded as ours.
     #[must_use]
     pub fn is_ours(&self, place: DirectoryRole, name: &str, digest: &str) -> bool {
-        self.get(place, name).is_some_and(|recorded| recorded.has_digest(digest))
+        self.get(place, name)
+            .is_some_and(|recorded| recorded.has_digest(digest))
     }
 
     /// Records a file. Once `replaces` was true for a file, its later records keep this.
-    pub fn record(&mut self, place: DirectoryRole, name: &str, digest: Option<String>, replaces: bool) {
+    pub fn record(
+        &mut self,
+        place: DirectoryRole,
+        name: &str,
+        digest: Option<String>,
+        replaces: bool,
+    ) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|recorded| recorded.replaced);
-        files.insert(name.to_owned(), InstalledFile { digest, replaced, ..InstalledFile::default() });
+        files.insert(
+            name.to_owned(),
+            InstalledFile {
+                digest,
+                replaced,
+                ..InstalledFile::default()
+            },
+        );
     }
 
-    /// Records a file that will replace the present one, whose digest is `present`. If the present file is ours, both
-    /// digests count as ours until [`record`](State::record), because a killed run may leave either.
-    pub fn record_replacement(&mut self, place: DirectoryRole, name: &str, digest: String, present: Option<&str>) {
+    /// Records a file that will replace the present one, whose digest is `present`. If the present
+    /// file is ours, both digests count as ours until [`record`](State::record), because a killed
+    /// run may leave either.
+    pub fn record_replacement(
+        &mut self,
+        place: DirectoryRole,
+        name: &str,
+        digest: String,
+        present: Option<&str>,
+    ) {
         let other = present.filter(|present| *present != digest);
-        let former = other.filter(|present| self.is_ours(place, name, present)).map(str::to_owned);
-        self.record(place, name, Some(digest), other.is_some() && former.is_none());
+        let former = other
+            .filter(|present| self.is_ours(place, name, present))
+            .map(str::to_owned);
+        self.record(
+            place,
+            name,
+            Some(digest),
+            other.is_some() && former.is_none(),
+        );
         if let Some(recorded) = self.get_mut(place, name) {
             recorded.former = former;
         }
@@ -196,8 +245,8 @@ impl State {
         self.files.get_mut(&place)?.get_mut(name)
     }
 
-    /// Records that an installation uses `path`, a path on the node, as its configuration directory or plugin
-    /// directory. The files at another recorded path become those of a former directory.
+    /// Records that an installation uses `path`, a path on the node, as its configuration directory
+    /// or plugin directory. The files at another recorded path become those of a former directory.
     pub fn use_directory(&mut self, place: DirectoryRole, path: &str) {
         let recorded = match place {
             DirectoryRole::Net => &mut self.net_dir,
@@ -209,17 +258,27 @@ impl State {
             return;
         }
         if let Some(files) = self.files.remove(&place).filter(|files| !files.is_empty()) {
-            self.former.push(FormerDirectory { place, path: before, files });
+            self.former.push(FormerDirectory {
+                place,
+                path: before,
+                files,
+            });
         }
-        if let Some(at) = self.former.iter().position(|former| former.place == place && former.path == path) {
+        if let Some(at) = self
+            .former
+            .iter()
+            .position(|former| former.place == place && former.path == path)
+        {
             self.files.insert(place, self.former.remove(at).files);
         }
     }
 
-    /// Restores the records of a directory from another state, because the directory was not changed.
+    /// Restores the records of a directory from another state, because the directory was not
+    /// changed.
     pub fn restore(&mut self, place: DirectoryRole, before: &State) {
         self.files.remove(&place);
-        self.files.extend(before.files.get(&place).map(|files| (place, files.clone())));
+        self.files
+            .extend(before.files.get(&place).map(|files| (place, files.clone())));
     }
 
     /// Removes the record of a file.
@@ -236,11 +295,14 @@ impl LaterRecords {
     fn take(records: &mut Value) -> Self {
         let mut later = LaterRecords::default();
         if let Some(files) = records.get_mut("files").and_then(Value::as_object_mut) {
-            let (known, unknown) = std::mem::take(files).into_iter().partition(|(role, _)| is_known_role(role));
+            let (known, unknown) = std::mem::take(files)
+                .into_iter()
+                .partition(|(role, _)| is_known_role(role));
             (*files, later.files) = (known, unknown);
         }
         if let Some(former) = records.get_mut("former").and_then(Value::as_array_mut) {
-            let is_known = |directory: &Value| directory["place"].as_str().is_none_or(is_known_role);
+            let is_known =
+                |directory: &Value| directory["place"].as_str().is_none_or(is_known_role);
             let (known, unknown) = std::mem::take(former).into_iter().partition(is_known);
             (*former, later.former) = (known, unknown);
         }
@@ -267,8 +329,15 @@ impl LaterRecords {
     /// Returns the roles that this version does not know.
     #[must_use]
     pub fn roles(&self) -> BTreeSet<&str> {
-        let former = self.former.iter().filter_map(|directory| directory["place"].as_str());
-        self.files.keys().map(String::as_str).chain(former).collect()
+        let former = self
+            .former
+            .iter()
+            .filter_map(|directory| directory["place"].as_str());
+        self.files
+            .keys()
+            .map(String::as_str)
+            .chain(former)
+            .collect()
     }
 }
 
@@ -291,15 +360,25 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         assert_eq!(State::load(&layout).unwrap(), State::default());
-        let mut state = State { version: "v1".into(), net_dir: "/etc/cni/net.d".into(), ..State::default() };
-        state.record_replacement(DirectoryRole::Bin, "portmap", "aa".into(), Some("another's"));
+        let mut state = State {
+            version: "v1".into(),
+            net_dir: "/etc/cni/net.d".into(),
+            ..State::default()
+        };
+        state.record_replacement(
+            DirectoryRole::Bin,
+            "portmap",
+            "aa".into(),
+            Some("another's"),
+        );
         state.record(DirectoryRole::Net, "calico-kubeconfig", None, false);
         state.save(&layout).unwrap();
         assert_eq!(State::load(&layout).unwrap(), state);
 
         state.record(DirectoryRole::Bin, "portmap", Some("bb".into()), false);
         assert!(
-            state.is_ours(DirectoryRole::Bin, "portmap", "bb") && !state.is_ours(DirectoryRole::Bin, "portmap", "aa")
+            state.is_ours(DirectoryRole::Bin, "portmap", "bb")
+                && !state.is_ours(DirectoryRole::Bin, "portmap", "aa")
         );
         assert!(state.get(DirectoryRole::Bin, "portmap").unwrap().replaced);
         assert!(!state.is_ours(DirectoryRole::SecondaryBin, "portmap", "bb"));
@@ -309,11 +388,15 @@ mod tests {
 
     #[test]
     fn former_file_is_recognized_until_the_new_file_is_recorded() {
-        let is_ours = |state: &State, digest: &str| state.is_ours(DirectoryRole::State, "mtu", digest);
+        let is_ours =
+            |state: &State, digest: &str| state.is_ours(DirectoryRole::State, "mtu", digest);
         let mut state = State::default();
         state.record(DirectoryRole::State, "mtu", Some("aa".into()), false);
         state.record_replacement(DirectoryRole::State, "mtu", "bb".into(), Some("aa"));
-        assert!(!state.get(DirectoryRole::State, "mtu").unwrap().replaced, "it is ours");
+        assert!(
+            !state.get(DirectoryRole::State, "mtu").unwrap().replaced,
+            "it is ours"
+        );
         let text = serde_json::to_string(&state).unwrap();
         let mut state: State = serde_json::from_str(&text).unwrap();
         assert!(is_ours(&state, "aa") && is_ours(&state, "bb") && !is_ours(&state, "cc"));
@@ -329,7 +412,10 @@ mod tests {
             state.record_replacement(DirectoryRole::Bin, "portmap", "bb".into(), Some("aa"));
             state.record_replacement(DirectoryRole::Bin, "portmap", "cc".into(), Some(left));
             let recorded = state.get(DirectoryRole::Bin, "portmap").unwrap();
-            assert!(recorded.has_digest(left) && recorded.has_digest("cc") && !recorded.replaced, "{recorded:?}");
+            assert!(
+                recorded.has_digest(left) && recorded.has_digest("cc") && !recorded.replaced,
+                "{recorded:?}"
+            );
         }
     }
 
@@ -337,35 +423,67 @@ mod tests {
     #[test]
     fn records_with_and_without_renderings_are_compatible() {
         let mut state = State::default();
-        let older = r#"{"files": {"net": {"10-calico.conflist": {"digest": "aa", "origin": "bb"}}}}"#;
-        assert!(
-            serde_json::from_str::<State>(older).unwrap().files[&DirectoryRole::Net]["10-calico.conflist"]
-                .renderings
-                .is_empty()
+        let older =
+            r#"{"files": {"net": {"10-calico.conflist": {"digest": "aa", "origin": "bb"}}}}"#;
+        let older = serde_json::from_str::<State>(older).unwrap();
+        let record = &older.files[&DirectoryRole::Net]["10-calico.conflist"];
+        assert!(record.renderings.is_empty());
+        state.record(
+            DirectoryRole::Net,
+            "10-calico.conflist",
+            Some("aa".into()),
+            false,
         );
-        state.record(DirectoryRole::Net, "10-calico.conflist", Some("aa".into()), false);
-        assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
+        assert!(
+            !serde_json::to_string(&state)
+                .unwrap()
+                .contains("renderings"),
+            "as it was without"
+        );
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
         let rendering = Rendering::new(&crate::plugin_chain::read_chain(chain.as_bytes()).unwrap());
-        state.get_mut(DirectoryRole::Net, "10-calico.conflist").unwrap().renderings = vec![rendering];
+        state
+            .get_mut(DirectoryRole::Net, "10-calico.conflist")
+            .unwrap()
+            .renderings = vec![rendering];
         let text = serde_json::to_string(&state).unwrap();
-        assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
+        assert!(
+            !text.contains("SECRET") && text.contains(r#""type":"calico""#),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
     }
 
     #[test]
     fn changed_directory_moves_its_records_and_the_way_back_returns_them() {
-        let mut state = State { net_dir: "/a".into(), ..State::default() };
-        state.record(DirectoryRole::Net, "10-calico.conflist", Some("aa".into()), false);
+        let mut state = State {
+            net_dir: "/a".into(),
+            ..State::default()
+        };
+        state.record(
+            DirectoryRole::Net,
+            "10-calico.conflist",
+            Some("aa".into()),
+            false,
+        );
         state.record(DirectoryRole::Bin, "calico", Some("bb".into()), false);
         let before = state.clone();
         // An older version did not record the plugin directory.
         state.use_directory(DirectoryRole::Bin, "/bin");
-        assert_eq!((state.bin_dir.as_str(), &state.files), ("/bin", &before.files));
+        assert_eq!(
+            (state.bin_dir.as_str(), &state.files),
+            ("/bin", &before.files)
+        );
         state.use_directory(DirectoryRole::Net, "/b");
         assert_eq!(state.get(DirectoryRole::Net, "10-calico.conflist"), None);
-        assert_eq!((state.former.len(), state.former[0].path.as_str()), (1, "/a"));
-        assert_eq!(serde_json::from_str::<State>(&serde_json::to_string(&state).unwrap()).unwrap(), state);
+        assert_eq!(
+            (state.former.len(), state.former[0].path.as_str()),
+            (1, "/a")
+        );
+        assert_eq!(
+            serde_json::from_str::<State>(&serde_json::to_string(&state).unwrap()).unwrap(),
+            state
+        );
         state.use_directory(DirectoryRole::Net, "/a");
         assert_eq!((&state.files, state.former.len()), (&before.files, 0));
     }
@@ -375,7 +493,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.state_dir()).unwrap();
-        assert!(std::process::Command::new("mkfifo").arg(path(&layout)).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(path(&layout))
+                .status()
+                .unwrap()
+                .success()
+        );
         let error = State::load(&layout).unwrap_err().to_string();
         assert!(error.contains("no regular file"), "{error}");
     }
@@ -387,7 +511,10 @@ mod tests {
         fs::create_dir_all(layout.state_dir()).unwrap();
         fs::write(path(&layout), "{").unwrap();
         let error = State::load(&layout).unwrap_err().to_string();
-        assert!(error.contains("cni-install-state.json is damaged"), "{error}");
+        assert!(
+            error.contains("cni-install-state.json is damaged"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -405,13 +532,25 @@ mod tests {
         fs::write(path(&layout), text).unwrap();
         let mut state = State::load(&layout).unwrap();
         assert!(state.is_ours(DirectoryRole::Net, "10-calico.conflist", "aa") && state.has_files());
-        assert_eq!((state.former.len(), state.later.roles()), (1, BTreeSet::from(["ebpf"])));
+        assert_eq!(
+            (state.former.len(), state.later.roles()),
+            (1, BTreeSet::from(["ebpf"]))
+        );
         state.remove_record(DirectoryRole::Net, "10-calico.conflist");
         assert!(state.files.is_empty() && state.has_files());
         state.save(&layout).unwrap();
         let saved: Value = serde_json::from_slice(&fs::read(path(&layout)).unwrap()).unwrap();
-        assert_eq!(saved["files"], serde_json::json!({"ebpf": {"tc.o": {"digest": "bb"}}}));
-        assert_eq!((&saved["former"][1]["path"], saved["former"].as_array().unwrap().len()), (&"/e".into(), 2));
+        assert_eq!(
+            saved["files"],
+            serde_json::json!({"ebpf": {"tc.o": {"digest": "bb"}}})
+        );
+        assert_eq!(
+            (
+                &saved["former"][1]["path"],
+                saved["former"].as_array().unwrap().len()
+            ),
+            (&"/e".into(), 2)
+        );
         assert_eq!(State::load(&layout).unwrap(), state);
     }
 

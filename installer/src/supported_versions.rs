@@ -1,5 +1,5 @@
-//! Asks a plugin for the versions of the CNI specification that it supports. The plugin may be another program's, so it
-//! gets no capability and no variable of this process.
+//! Asks a plugin for the versions of the CNI specification that it supports. The plugin may be
+//! another program's, so it gets no capability and no variable of this process.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -33,23 +33,31 @@ pub(crate) enum VersionError {
 }
 
 impl VersionError {
-    /// Returns true if the program, or the interpreter that runs it, is missing. The interpreter of a dynamically
-    /// linked program is the dynamic linker.
+    /// Returns true if the program, or the interpreter that runs it, is missing. The interpreter of
+    /// a dynamically linked program is the dynamic linker.
     pub(crate) fn is_missing_interpreter(&self) -> bool {
         matches!(self, VersionError::NotRun(error) if error.kind() == ErrorKind::NotFound)
     }
 }
 
-/// Returns the versions that `program` supports. `version` is the `cniVersion` of the configuration. The program is
-/// killed after `limit`.
-pub(crate) fn query(program: &Path, version: &str, limit: Duration) -> Result<Vec<String>, VersionError> {
+/// Returns the versions that `program` supports. `version` is the `cniVersion` of the
+/// configuration. The program is killed after `limit`.
+pub(crate) fn query(
+    program: &Path,
+    version: &str,
+    limit: Duration,
+) -> Result<Vec<String>, VersionError> {
     let mut command = Command::new(program);
-    command.env_clear().env("CNI_COMMAND", "VERSION").stderr(Stdio::null());
+    command
+        .env_clear()
+        .env("CNI_COMMAND", "VERSION")
+        .stderr(Stdio::null());
     let input = json!({ "cniVersion": version }).to_string();
     let ran = child::run_without_capabilities(&mut command, input.as_bytes(), limit, BUSY);
     let output = ran.map_err(VersionError::NotRun)?;
     let Output { status, stdout, .. } = output.ok_or(VersionError::Late(limit))?;
-    let answer: VersionAnswer = serde_json::from_slice(&stdout).map_err(|_| VersionError::Invalid(status))?;
+    let answer: VersionAnswer =
+        serde_json::from_slice(&stdout).map_err(|_| VersionError::Invalid(status))?;
     Ok(answer.supported_versions)
 }
 
@@ -81,10 +89,15 @@ echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'
 
     #[test]
     fn missing_answers_are_distinguished_by_cause() {
-        let late = query_script("#!/bin/sh\nexec sleep 1000\n", Duration::from_millis(50)).unwrap_err();
+        let late =
+            query_script("#!/bin/sh\nexec sleep 1000\n", Duration::from_millis(50)).unwrap_err();
         assert_eq!(late.to_string(), "does not answer within 50ms");
-        let invalid = query_script("#!/bin/sh\ncat >/dev/null; echo no; exit 3\n", LONG).unwrap_err();
-        assert_eq!(invalid.to_string(), "does not answer VERSION (exit status: 3)");
+        let invalid =
+            query_script("#!/bin/sh\ncat >/dev/null; echo no; exit 3\n", LONG).unwrap_err();
+        assert_eq!(
+            invalid.to_string(),
+            "does not answer VERSION (exit status: 3)"
+        );
         assert!(!late.is_missing_interpreter() && !invalid.is_missing_interpreter());
         let dynamic = query_script("#!/no/such/interpreter\n", LONG).unwrap_err();
         assert!(dynamic.is_missing_interpreter(), "{dynamic}");

@@ -1,7 +1,8 @@
-//! The TLS files for etcd, which are copied from the mounted Secret to `calico-tls` beside the configuration.
+//! The TLS files for etcd, which are copied from the mounted Secret to `calico-tls` beside the
+//! configuration.
 //!
-//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here stale
-//! files are removed once the configuration no longer names them (INST-27).
+//! Upstream first deletes the directory, so each restart leaves the node without its files for a
+//! moment. Here stale files are removed once the configuration no longer names them (INST-27).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,20 +34,38 @@ impl TlsAssets {
         for name in FILES {
             let path = directory.join(name);
             match fs::metadata(&path) {
-                Ok(found) if found.is_file() => drop(modes.insert(name, found.permissions().mode() & 0o777)),
+                Ok(found) if found.is_file() => {
+                    modes.insert(name, found.permissions().mode() & 0o777);
+                }
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(AtomicFileError { action: "examine", path, source }),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(source) => {
+                    return Err(AtomicFileError {
+                        action: "examine",
+                        path,
+                        source,
+                    });
+                }
             }
         }
-        Ok(TlsAssets { directory: directory.to_owned(), modes })
+        Ok(TlsAssets {
+            directory: directory.to_owned(),
+            modes,
+        })
     }
 
     /// Returns the paths of the copies on the node, below its configuration directory `net_dir`.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> TlsPaths {
         let exists = |name: &str| self.modes.contains_key(name);
-        let on_node = |name| if exists(name) { format!("{net_dir}/{DIRECTORY}/{name}") } else { String::new() };
+        let on_node = |name| {
+            if exists(name) {
+                format!("{net_dir}/{DIRECTORY}/{name}")
+            } else {
+                String::new()
+            }
+        };
         let [ca, cert, key] = FILES.map(on_node);
         TlsPaths { ca, cert, key }
     }
@@ -58,21 +77,33 @@ impl TlsAssets {
         }
         let directory = net_dir.join(DIRECTORY);
         atomic_file::sweep(&directory);
-        let failed = |source| AtomicFileError { action: "create", path: directory.clone(), source };
+        let failed = |source| AtomicFileError {
+            action: "create",
+            path: directory.clone(),
+            source,
+        };
         fs::create_dir_all(&directory).map_err(failed)?;
         for name in FILES {
             match self.modes.get(name) {
-                Some(mode) => drop(atomic_file::replace(&directory.join(name), &self.read(name)?, *mode)?),
+                Some(mode) => drop(atomic_file::replace(
+                    &directory.join(name),
+                    &self.read(name)?,
+                    *mode,
+                )?),
                 None => {
                     let missing = self.directory.join(name);
-                    tracing::warn!("{} is missing; the configuration is written without it", missing.display());
+                    tracing::warn!(
+                        "{} is missing; the configuration is written without it",
+                        missing.display()
+                    );
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns the paths of the copies that are missing, or differ from their source in content or mode.
+    /// Returns the paths of the copies that are missing, or differ from their source in content or
+    /// mode.
     pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, AtomicFileError> {
         let mut missing = Vec::new();
         for (name, mode) in &self.modes {
@@ -86,7 +117,11 @@ impl TlsAssets {
 
     fn read(&self, name: &str) -> Result<Vec<u8>, AtomicFileError> {
         let path = self.directory.join(name);
-        regular_file::contents(&path).map_err(|source| AtomicFileError { action: "read", path, source })
+        regular_file::contents(&path).map_err(|source| AtomicFileError {
+            action: "read",
+            path,
+            source,
+        })
     }
 }
 
@@ -94,14 +129,21 @@ impl TlsAssets {
 pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);
-    let Ok(entries) = fs::read_dir(&directory) else { return };
-    let kept = [&tls.ca, &tls.cert, &tls.key].map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
+    let Ok(entries) = fs::read_dir(&directory) else {
+        return;
+    };
+    let kept = [&tls.ca, &tls.cert, &tls.key]
+        .map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if kept.iter().any(|kept| *kept == name) || atomic_file::is_draft(&path) {
             continue;
         }
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
         if let Err(error) = removed {
             tracing::warn!(
                 path = %path.display(), %error,
@@ -134,17 +176,32 @@ mod tests {
 
         let found = TlsAssets::find(&assets).unwrap();
         let copied = net_dir.join(DIRECTORY).join("etcd-cert");
-        assert_eq!(found.missing(&net_dir).unwrap(), std::slice::from_ref(&copied));
+        assert_eq!(
+            found.missing(&net_dir).unwrap(),
+            std::slice::from_ref(&copied)
+        );
         found.copy(&net_dir).unwrap();
         assert!(found.missing(&net_dir).unwrap().is_empty());
         let tls = found.on_node("/etc/cni/net.d");
         let cert = "/etc/cni/net.d/calico-tls/etcd-cert".to_owned();
-        assert_eq!(tls, TlsPaths { cert, ..TlsPaths::default() });
+        assert_eq!(
+            tls,
+            TlsPaths {
+                cert,
+                ..TlsPaths::default()
+            }
+        );
         assert_eq!(fs::read(&copied).unwrap(), b"cert");
-        assert_eq!(fs::metadata(&copied).unwrap().permissions().mode() & 0o777, 0o400);
+        assert_eq!(
+            fs::metadata(&copied).unwrap().permissions().mode() & 0o777,
+            0o400
+        );
 
         remove_stale(&net_dir, &tls);
-        let names: Vec<_> = fs::read_dir(net_dir.join(DIRECTORY)).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let names: Vec<_> = fs::read_dir(net_dir.join(DIRECTORY))
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["etcd-cert"]);
         remove_stale(&net_dir, &TlsPaths::default());
         assert!(!net_dir.join(DIRECTORY).exists());

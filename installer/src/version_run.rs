@@ -9,19 +9,23 @@ use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use os::child::{self, BusyRetry};
 
-/// Attempts to run a program that is busy. A program that was just written stays busy while a fork in another thread
-/// has its open descriptor.
-pub(crate) const BUSY: BusyRetry = BusyRetry { attempts: 20, pause: Duration::from_millis(25) };
+/// Attempts to run a program that is busy. A program that was just written stays busy while a fork
+/// in another thread has its open descriptor.
+pub(crate) const BUSY: BusyRetry = BusyRetry {
+    attempts: 20,
+    pause: Duration::from_millis(25),
+};
 
 /// Reasons for a failed test run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The file system is mounted with `noexec`.
-    #[error("{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or \
-        have the runtime use another plugin directory", .0.display())]
+    #[error("{} is on a file system that is mounted noexec: no plugin can be run from there; \
+             remount it with exec, or have the runtime use another plugin directory", .0.display())]
     NoExec(PathBuf),
     /// The kernel does not know the program's format: it was probably built for another processor.
-    #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture of this machine",
+    #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture \
+             of this machine",
         .0.display(), std::env::consts::ARCH)]
     WrongArchitecture(PathBuf),
     /// The kernel rejects the program for another reason.
@@ -47,12 +51,21 @@ pub enum RunError {
 /// Runs `program -v` and returns the version that it prints.
 pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
-    command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("-v")
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let ran = child::spawn(&mut command, BUSY).and_then(Child::wait_with_output);
     let output = ran.map_err(|source| explain(program, source))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(RunError::Failed { path: program.into(), status: output.status, stderr });
+        return Err(RunError::Failed {
+            path: program.into(),
+            status: output.status,
+            stderr,
+        });
     }
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     tracing::info!("CNI plugin version: {version}");
@@ -63,7 +76,9 @@ fn explain(program: &Path, source: io::Error) -> RunError {
     let path = program.to_owned();
     let flags = statvfs(program).map(|file_system| file_system.flags());
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => RunError::NoExec(path),
+        Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => {
+            RunError::NoExec(path)
+        }
         Some(Errno::ENOEXEC) => RunError::WrongArchitecture(path),
         _ => RunError::NotRunnable { path, source },
     }
@@ -86,14 +101,25 @@ mod tests {
 
     #[test]
     fn version_of_a_running_program_is_returned() {
-        assert_eq!(run("#!/bin/sh\n[ \"$*\" = -v ] && echo v1.2.3\n", 0o755).unwrap(), "v1.2.3");
+        assert_eq!(
+            run("#!/bin/sh\n[ \"$*\" = -v ] && echo v1.2.3\n", 0o755).unwrap(),
+            "v1.2.3"
+        );
     }
 
     #[test]
     fn run_failures_are_distinguished_by_cause() {
-        assert!(matches!(run("\u{1}\u{2}", 0o755), Err(RunError::WrongArchitecture { .. })));
-        assert!(matches!(run("#!/bin/sh\n", 0o644), Err(RunError::NotRunnable { .. })));
-        let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755).unwrap_err().to_string();
+        assert!(matches!(
+            run("\u{1}\u{2}", 0o755),
+            Err(RunError::WrongArchitecture { .. })
+        ));
+        assert!(matches!(
+            run("#!/bin/sh\n", 0o644),
+            Err(RunError::NotRunnable { .. })
+        ));
+        let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755)
+            .unwrap_err()
+            .to_string();
         assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
     }
 }

@@ -1,5 +1,5 @@
-//! The writes of a block: its creation after its affinity, its update or deletion after a release, and the deletion
-//! that another program began.
+//! The writes of a block: its creation after its affinity, its update or deletion after a release,
+//! and the deletion that another program began.
 
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
@@ -13,24 +13,47 @@ use crate::write_gate::{WriteGate, write_admitted};
 pub(crate) enum PriorAffinity {
     /// No affinity exists.
     Absent,
-    /// Writing an affinity of an earlier attempt as pending again makes a concurrent release of the block fail.
+    /// Writing an affinity of an earlier attempt as pending again makes a concurrent release of the
+    /// block fail.
     Existing(Entry<BlockAffinity>),
 }
 
 impl PriorAffinity {
-    pub(crate) fn pending_write(&self, owner: &AffinityOwner, cidr: Cidr) -> Result<Write, StoreError> {
-        let key = AffinityKey { owner: owner.clone(), cidr };
+    pub(crate) fn pending_write(
+        &self,
+        owner: &AffinityOwner,
+        cidr: Cidr,
+    ) -> Result<Write, StoreError> {
+        let key = AffinityKey {
+            owner: owner.clone(),
+            cidr,
+        };
         match self {
             PriorAffinity::Absent => Write::create::<BlockAffinity>(&key, &self.value()),
-            PriorAffinity::Existing(read) => Write::update::<BlockAffinity>(&key, &self.value(), &read.revision),
+            PriorAffinity::Existing(read) => {
+                Write::update::<BlockAffinity>(&key, &self.value(), &read.revision)
+            }
         }
     }
 
-    pub(crate) fn pending_entry(&self, owner: &AffinityOwner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
-        Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
+    pub(crate) fn pending_entry(
+        &self,
+        owner: &AffinityOwner,
+        cidr: Cidr,
+        revision: Revision,
+    ) -> Entry<BlockAffinity> {
+        Entry {
+            key: AffinityKey {
+                owner: owner.clone(),
+                cidr,
+            },
+            value: self.value(),
+            revision,
+        }
     }
 
-    /// Returns true if `now`, the affinity as read later, is the affinity from which the claim starts.
+    /// Returns true if `now`, the affinity as read later, is the affinity from which the claim
+    /// starts.
     pub(crate) fn is_unchanged(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
         match self {
             PriorAffinity::Absent => now.is_none(),
@@ -43,23 +66,32 @@ impl PriorAffinity {
             PriorAffinity::Absent => BlockAffinity::default(),
             PriorAffinity::Existing(read) => read.value.clone(),
         };
-        BlockAffinity { state: AffinityState::Pending, ..before }
+        BlockAffinity {
+            state: AffinityState::Pending,
+            ..before
+        }
     }
 }
 
-/// Returns the writes that create a block without addresses, after its affinity if `prior` is given.
+/// Returns the writes that create a block without addresses, after its affinity if `prior` is
+/// given.
 pub(crate) fn empty_block_writes(
     mut empty: Block,
     owner: &AffinityOwner,
     prior: Option<&PriorAffinity>,
 ) -> Result<Vec<Write>, StoreError> {
     empty.count_write();
-    let pending = prior.map(|prior| prior.pending_write(owner, empty.cidr)).transpose()?;
-    Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
+    let pending = prior
+        .map(|prior| prior.pending_write(owner, empty.cidr))
+        .transpose()?;
+    Ok(pending
+        .into_iter()
+        .chain([Write::create::<Block>(&empty.cidr, &empty)?])
+        .collect())
 }
 
-/// Returns true if the parts of two revisions that a write compares are equal. Other parts may depend on the request
-/// that read the object.
+/// Returns true if the parts of two revisions that a write compares are equal. Other parts may
+/// depend on the request that read the object.
 pub(crate) fn has_same_version(one: Option<&Revision>, other: Option<&Revision>) -> bool {
     one.map(Revision::resource_version) == other.map(Revision::resource_version)
 }
@@ -77,18 +109,30 @@ pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> 
     Write::update::<Block>(&block.key, &counted, &block.revision)
 }
 
-/// Completes the deletion of an empty block that is marked for deletion, at the revision read: its deleter may have
-/// been killed (DS-72). Returns true if the block is gone.
+/// Completes the deletion of an empty block that is marked for deletion, at the revision read: its
+/// deleter may have been killed (DS-72). Returns true if the block is gone.
 ///
 /// # Errors
 /// Returns the error of a read or of a write. A lost race is no error.
-pub async fn complete_deletion<S: Store, G: WriteGate>(store: &S, gate: &G, cidr: &Cidr) -> Result<bool, StoreError> {
+pub async fn complete_deletion<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    cidr: &Cidr,
+) -> Result<bool, StoreError> {
     // On an API server, the read itself completes the deletion.
-    let Some(block) = find::<Block>(store, cidr).await? else { return Ok(true) };
+    let Some(block) = find::<Block>(store, cidr).await? else {
+        return Ok(true);
+    };
     if !block.value.awaits_deletion() {
         return Ok(false);
     }
-    match write_admitted(store, gate, Write::delete::<Block>(cidr, Some(&block.revision))).await {
+    match write_admitted(
+        store,
+        gate,
+        Write::delete::<Block>(cidr, Some(&block.revision)),
+    )
+    .await
+    {
         Some(Ok(_) | Err(StoreError::NotFound { .. })) => Ok(true),
         None => Ok(false),
         Some(Err(error)) if error.is_race() => Ok(false),
@@ -107,7 +151,8 @@ mod tests {
 
     fn marked() -> Block {
         let owner = AffinityOwner::Host("node2".into());
-        let mut block = Block::new(cidr("10.0.0.0/26"), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+        let mut block =
+            Block::new(cidr("10.0.0.0/26"), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
         block.deleted = true;
         block
     }
@@ -117,12 +162,32 @@ mod tests {
         let (cluster, range) = (Cluster::new(), cidr("10.0.0.0/26"));
         let mut used = marked();
         take_one(&mut used, "node2", &HandleId::new("net.a"));
-        for (block, is_gone) in [(Block { deleted: false, ..marked() }, false), (used, false), (marked(), true)] {
+        for (block, is_gone) in [
+            (
+                Block {
+                    deleted: false,
+                    ..marked()
+                },
+                false,
+            ),
+            (used, false),
+            (marked(), true),
+        ] {
             cluster.store.put(&range, &block);
-            assert_eq!(complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap(), is_gone);
+            assert_eq!(
+                complete_deletion(&cluster.store, &OpenGate, &range)
+                    .await
+                    .unwrap(),
+                is_gone
+            );
             assert_eq!(cluster.block("10.0.0.0/26").is_none(), is_gone);
         }
-        assert!(complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap(), "a missing block");
+        assert!(
+            complete_deletion(&cluster.store, &OpenGate, &range)
+                .await
+                .unwrap(),
+            "a missing block"
+        );
     }
 
     #[tokio::test]
@@ -136,7 +201,11 @@ mod tests {
             }
             Fault::None
         });
-        assert!(!complete_deletion(&cluster.store, &OpenGate, &range).await.unwrap());
+        assert!(
+            !complete_deletion(&cluster.store, &OpenGate, &range)
+                .await
+                .unwrap()
+        );
         assert!(cluster.block("10.0.0.0/26").is_some());
     }
 }

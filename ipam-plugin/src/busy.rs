@@ -1,7 +1,7 @@
 //! [`BusyAddress`]: an address that is free in IPAM although this node's kernel has a route to it.
 //!
-//! The file is a hint for the next ADDs of the node. Without it, each of them might get the address, find the route and
-//! request another address.
+//! The file is a hint for the next ADDs of the node. Without it, each of them might get the
+//! address, find the route and request another address.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -46,13 +46,17 @@ pub fn valid_notes(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
     notes
 }
 
-/// Stores in `file` that `address` is busy for a minute from `now`. Failure is only logged. Of two concurrent notes,
-/// one may be lost.
+/// Stores in `file` that `address` is busy for a minute from `now`. Failure is only logged. Of two
+/// concurrent notes, one may be lost.
 pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let mut notes = valid_notes(file, now);
     notes.retain(|note| note.address != address);
     let route = route.chars().take(LONGEST_ROUTE).collect();
-    notes.push(BusyAddress { address, route, until: (now + VALIDITY).unix_timestamp() });
+    notes.push(BusyAddress {
+        address,
+        route,
+        until: (now + VALIDITY).unix_timestamp(),
+    });
     notes.drain(..notes.len().saturating_sub(MAX_NOTES));
     let new = file.with_extension(process::id().to_string());
     if let Err(error) = hint_file::write(file, &new, &notes) {
@@ -73,7 +77,10 @@ mod tests {
     const NOW: OffsetDateTime = time::macros::datetime!(2026-08-22 01:02:03 UTC);
 
     fn addresses(file: &Path, now: OffsetDateTime) -> Vec<String> {
-        valid_notes(file, now).iter().map(|note| note.address.to_string()).collect()
+        valid_notes(file, now)
+            .iter()
+            .map(|note| note.address.to_string())
+            .collect()
     }
 
     #[test]
@@ -81,11 +88,27 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/busy_addresses");
         assert_eq!(valid_notes(&file, NOW), []);
-        record(&file, "10.0.0.1".parse().unwrap(), "through interface live0", NOW);
-        record(&file, "fd00::1".parse().unwrap(), "of type BlackHole", NOW + Duration::seconds(30));
+        record(
+            &file,
+            "10.0.0.1".parse().unwrap(),
+            "through interface live0",
+            NOW,
+        );
+        record(
+            &file,
+            "fd00::1".parse().unwrap(),
+            "of type BlackHole",
+            NOW + Duration::seconds(30),
+        );
         let first = &valid_notes(&file, NOW)[..1];
-        assert_eq!((&*first[0].route, first[0].until), ("through interface live0", 1787360583));
-        assert_eq!(addresses(&file, NOW + Duration::seconds(59)), ["10.0.0.1", "fd00::1"]);
+        assert_eq!(
+            (&*first[0].route, first[0].until),
+            ("through interface live0", 1787360583)
+        );
+        assert_eq!(
+            addresses(&file, NOW + Duration::seconds(59)),
+            ["10.0.0.1", "fd00::1"]
+        );
         assert_eq!(addresses(&file, NOW + Duration::seconds(60)), ["fd00::1"]);
         assert_eq!(addresses(&file, NOW + Duration::seconds(90)), [""; 0]);
         assert_eq!(addresses(&file, NOW - Duration::seconds(1)), [""; 0]);
@@ -98,9 +121,17 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
         for (address, seconds) in [("10.0.0.1", 0), ("10.0.0.2", 10), ("10.0.0.1", 20)] {
-            record(&file, address.parse().unwrap(), "", NOW + Duration::seconds(seconds));
+            record(
+                &file,
+                address.parse().unwrap(),
+                "",
+                NOW + Duration::seconds(seconds),
+            );
         }
-        assert_eq!(addresses(&file, NOW + Duration::seconds(20)), ["10.0.0.2", "10.0.0.1"]);
+        assert_eq!(
+            addresses(&file, NOW + Duration::seconds(20)),
+            ["10.0.0.2", "10.0.0.1"]
+        );
         assert_eq!(addresses(&file, NOW + Duration::seconds(75)), ["10.0.0.1"]);
     }
 
@@ -111,7 +142,14 @@ mod tests {
         let good = r#"[{"address":"10.0.0.1","route":"","until":1787360583}]"#;
         let elsewhere = directory.path().join("elsewhere");
         fs::write(&elsewhere, good).unwrap();
-        for text in ["", "{", "{}", r#"["10.0.0.1"]"#, "\u{0}", &format!("{good}{}", " ".repeat(1 << 18))] {
+        for text in [
+            "",
+            "{",
+            "{}",
+            r#"["10.0.0.1"]"#,
+            "\u{0}",
+            &format!("{good}{}", " ".repeat(1 << 18)),
+        ] {
             fs::write(&file, text).unwrap();
             assert_eq!(valid_notes(&file, NOW), [], "{text:?}");
         }
@@ -123,7 +161,12 @@ mod tests {
         record(&file, "10.0.0.2".parse().unwrap(), "", NOW);
         assert_eq!(addresses(&file, NOW), ["10.0.0.2"]);
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), good);
-        record(Path::new("/proc/nowhere/busy"), "10.0.0.2".parse().unwrap(), "", NOW);
+        record(
+            Path::new("/proc/nowhere/busy"),
+            "10.0.0.2".parse().unwrap(),
+            "",
+            NOW,
+        );
     }
 
     #[test]
@@ -133,10 +176,18 @@ mod tests {
         // The longest escape in JSON, and the longest character.
         for character in ["\u{1}", "\u{10ffff}"] {
             for number in 0..1000_u32 {
-                record(&file, std::net::Ipv4Addr::from(number).into(), &character.repeat(1000), NOW);
+                record(
+                    &file,
+                    std::net::Ipv4Addr::from(number).into(),
+                    &character.repeat(1000),
+                    NOW,
+                );
             }
             let notes = valid_notes(&file, NOW);
-            assert_eq!((notes.len(), notes[MAX_NOTES - 1].address), (MAX_NOTES, std::net::Ipv4Addr::from(999).into()));
+            assert_eq!(
+                (notes.len(), notes[MAX_NOTES - 1].address),
+                (MAX_NOTES, std::net::Ipv4Addr::from(999).into())
+            );
         }
     }
 }

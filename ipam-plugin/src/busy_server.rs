@@ -13,8 +13,8 @@ use crate::lock;
 /// The file that a process locks while it sends requests to a busy API server.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
 
-/// Returns the longest time for which a call waits for a busy API server. Runtimes limit a call to two minutes, and a
-/// DEL that follows a failed ADD to one.
+/// Returns the longest time for which a call waits for a busy API server. Runtimes limit a call to
+/// two minutes, and a DEL that follows a failed ADD to one.
 pub fn longest_wait(command: Command) -> Duration {
     match command {
         Command::Add | Command::Check | Command::Gc | Command::Version => Duration::from_secs(110),
@@ -23,22 +23,37 @@ pub fn longest_wait(command: Command) -> Duration {
     }
 }
 
-/// Makes requests of this process wait for a busy API server (429), in turn with the node's other processes, until
-/// `until` at the latest. Before a request waits, the process releases its IPAM locks.
+/// Makes requests of this process wait for a busy API server (429), in turn with the node's other
+/// processes, until `until` at the latest. Before a request waits, the process releases its IPAM
+/// locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
-    let rule = BusyRule { file: LOCK_FILE.into(), until, before_waiting: lock::release_ipam_locks };
+    let rule = BusyRule {
+        file: LOCK_FILE.into(),
+        until,
+        before_waiting: lock::release_ipam_locks,
+    };
     if let KubernetesApi::Separate(api) = api {
         api.wait_while_busy(rule.clone());
     }
     store.wait_while_busy(rule);
 }
 
-/// Returns the result of a STATUS from `status`, the result of its checks. A STATUS that ran out of time while waiting
-/// for a busy server succeeds, because runtimes would otherwise report the node as not ready.
-pub fn status(status: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
+/// Returns the result of a STATUS from `status`, the result of its checks. A STATUS that ran out of
+/// time while waiting for a busy server succeeds, because runtimes would otherwise report the node
+/// as not ready.
+pub fn status(
+    status: Result<(), CniError>,
+    store: &Datastore,
+    api: &KubernetesApi,
+) -> Result<(), CniError> {
     match status {
-        Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) => {
-            tracing::warn!(%error, "the API server is busy; STATUS succeeds, because an ADD would wait longer");
+        Err(error)
+            if store.has_given_up()
+                || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) =>
+        {
+            tracing::warn!(
+                %error, "the API server is busy; STATUS succeeds, because an ADD would wait longer",
+            );
             Ok(())
         }
         status => status,

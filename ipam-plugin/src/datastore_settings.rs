@@ -6,8 +6,8 @@ use datastore::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfi
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
-/// Returns the datastore that `conf` and the environment describe, and logs settings without effect. `deadline` limits
-/// a request; `None` applies the datastore's default.
+/// Returns the datastore that `conf` and the environment describe, and logs settings without
+/// effect. `deadline` limits a request; `None` applies the datastore's default.
 ///
 /// # Errors
 /// Returns code 7 if no usable datastore is configured.
@@ -89,7 +89,11 @@ fn settings(conf: &NetConf, deadline: Option<Duration>) -> DatastoreSettings {
 }
 
 fn first(texts: [&String; 2]) -> String {
-    texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
+    texts
+        .into_iter()
+        .find(|text| !text.is_empty())
+        .cloned()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -103,12 +107,17 @@ mod tests {
     #[test]
     fn local_and_etcd_settings_are_parsed_and_missing_settings_rejected() {
         let conf = parse(r#"{"name":"n","datastore_type":"local","datastore_path":"/tmp/x.db"}"#);
-        let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, |_| None) else { panic!() };
+        let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, |_| None) else {
+            panic!()
+        };
         assert_eq!(local.path.to_str(), Some("/tmp/x.db"));
 
-        let conf =
-            parse(r#"{"name":"n","etcd_endpoints":"http://127.0.0.1:2379","etcd_username":"u","etcd_password":"p"}"#);
-        let Ok(DatastoreConfig::Etcd(etcd)) = with_environment(&conf, Some(Duration::from_secs(2)), |_| None) else {
+        let conf = parse(
+            r#"{"name":"n","etcd_endpoints":"http://127.0.0.1:2379","etcd_username":"u","etcd_password":"p"}"#,
+        );
+        let Ok(DatastoreConfig::Etcd(etcd)) =
+            with_environment(&conf, Some(Duration::from_secs(2)), |_| None)
+        else {
             panic!()
         };
         assert_eq!(etcd.endpoints, ["http://127.0.0.1:2379"]);
@@ -123,13 +132,23 @@ mod tests {
     fn environment_fills_unset_options_and_prefixed_variables_win() {
         let conf = parse(r#"{"name":"n","etcd_endpoints":"http://conf:2379"}"#);
         let endpoints = |env: &[(&str, &str)]| {
-            let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            let lookup = |name: &str| {
+                env.iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| value.to_string())
+            };
             match with_environment(&conf, None, lookup) {
                 Ok(DatastoreConfig::Etcd(etcd)) => etcd.endpoints,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(endpoints(&[("ETCD_ENDPOINTS", "http://env:2379")]), ["http://conf:2379"]);
-        assert_eq!(endpoints(&[("CALICO_ETCD_ENDPOINTS", "http://env:2379")]), ["http://env:2379"]);
+        assert_eq!(
+            endpoints(&[("ETCD_ENDPOINTS", "http://env:2379")]),
+            ["http://conf:2379"]
+        );
+        assert_eq!(
+            endpoints(&[("CALICO_ETCD_ENDPOINTS", "http://env:2379")]),
+            ["http://env:2379"]
+        );
     }
 }

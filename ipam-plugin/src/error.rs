@@ -1,20 +1,20 @@
-//! [`IpamError`]: the error of an operation on addresses. An error that upstream also has keeps upstream's text,
-//! because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. An error that upstream also has keeps
+//! upstream's text, because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder, NoPool,
-    PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
+    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder,
+    NoPool, PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 use netconf::{CniError, Code};
 
-/// The reason why an operation failed. The changes of a failed allocation were undone as far as possible, and a failed
-/// release may have released some of the addresses.
+/// The reason why an operation failed. The changes of a failed allocation were undone as far as
+/// possible, and a failed release may have released some of the addresses.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
     /// An error of the datastore.
@@ -44,7 +44,8 @@ pub enum IpamError {
     /// Fewer addresses than requested are available.
     #[error(transparent)]
     Shortfall(#[from] Shortfall),
-    /// The requested address is already allocated, possibly to the request's own handle, or is cooling down.
+    /// The requested address is already allocated, possibly to the request's own handle, or is
+    /// cooling down.
     #[error("resource already exists: {ip} with error: Address already assigned in block")]
     AlreadyAssigned {
         /// The address.
@@ -62,7 +63,8 @@ pub enum IpamError {
     },
     /// The requested address is in a pool for another use.
     #[error(
-        "IP address {ip} is in IP pool \"{pool}\", which is not allowed for use \"{wanted:?}\" (allowedUses: [{}])",
+        "IP address {ip} is in IP pool \"{pool}\", which is not allowed for use \"{wanted:?}\" \
+         (allowedUses: [{}])",
         space_separated(allowed)
     )]
     UseNotAllowed {
@@ -75,7 +77,8 @@ pub enum IpamError {
         /// The uses that the pool allows.
         allowed: Vec<AllowedUse>,
     },
-    /// The pool's namespace selector or a reservation withholds the requested address, and annotations are restricted.
+    /// The pool's namespace selector or a reservation withholds the requested address, and
+    /// annotations are restricted.
     #[error("IP address {ip} is not for this pod: {reason}")]
     Withheld {
         /// The address.
@@ -85,7 +88,8 @@ pub enum IpamError {
     },
     /// The handle has reached its limit of addresses.
     #[error(
-        "handle {handle} already has IP(s) allocated, cannot assign additional IP {ip} (maxAllocPerIPVersion={limit})"
+        "handle {handle} already has IP(s) allocated, cannot assign additional IP {ip} \
+         (maxAllocPerIPVersion={limit})"
     )]
     HandleFull {
         /// The handle.
@@ -101,13 +105,14 @@ pub enum IpamError {
     /// A block is inconsistent.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
-    /// A block cannot be read, is inconsistent or is being deleted. The log may contain the details.
+    /// A block cannot be read, is inconsistent or is being deleted. The log may contain the
+    /// details.
     #[error("block {0} cannot be read; run `calico-ipam check` for the reason")]
     UnreadableBlock(Cidr),
     /// The block of a requested address overlaps, or would overlap, with a block of another size.
     #[error(
-        "cannot assign from block {cidr}: block {other} of another size has some of its addresses; release these and \
-         delete block {other}, or request an address of another block"
+        "cannot assign from block {cidr}: block {other} of another size has some of its addresses; \
+         release these and delete block {other}, or request an address of another block"
     )]
     OverlappingBlock {
         /// The block of the address.
@@ -150,7 +155,8 @@ pub enum IpamError {
     /// The pod gets no address of its list.
     #[error("no address of the annotation \"{}\" is free", ANY_OF)]
     NoneFree {
-        /// The addresses of a family in the list, with the reasons. Those that the pools permit come first.
+        /// The addresses of a family in the list, with the reasons. Those that the pools permit
+        /// come first.
         unavailable: Vec<Unavailable>,
     },
 }
@@ -161,8 +167,12 @@ pub enum VmiError {
     /// The Kubernetes API did not return the pod's VMI.
     #[error("failed to get VMI info: {0}")]
     Unknown(#[from] StoreError),
-    /// The VirtualMachineInstance that the pod names does not exist. One of the same name with another UID may exist.
-    #[error("failed to get VMI info: VirtualMachineInstance {namespace}/{name} with uid {uid} does not exist")]
+    /// The VirtualMachineInstance that the pod names does not exist. One of the same name with
+    /// another UID may exist.
+    #[error(
+        "failed to get VMI info: VirtualMachineInstance {namespace}/{name} with uid {uid} does not \
+         exist"
+    )]
     NoVmi {
         /// The namespace.
         namespace: String,
@@ -180,7 +190,9 @@ pub enum VmiError {
         name: String,
     },
     /// The pod is the target of a live migration, and VMIs do not keep their addresses.
-    #[error("live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled")]
+    #[error(
+        "live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled"
+    )]
     TargetNotAllowed,
     /// The VMI of a migration target has no address that it could keep.
     #[error("migration target pod but no IP allocated to VM handle {0}")]
@@ -197,17 +209,19 @@ impl VmiError {
 impl From<VmiError> for CniError {
     fn from(error: VmiError) -> Self {
         let (code, advice) = match &error {
-            VmiError::TargetNotAllowed => {
-                (Code::INVALID_CONFIG, "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled")
-            }
+            VmiError::TargetNotAllowed => (
+                Code::INVALID_CONFIG,
+                "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled",
+            ),
             VmiError::Unknown(cause) if !cause.is_unavailable() && !cause.is_foreign_answer() => {
-                let advice = "if the API server forbids it, let the plugin's role get virtualmachineinstances and \
-                     virtualmachines of kubevirt.io";
+                let advice = "if the API server forbids it, let the plugin's role get \
+                              virtualmachineinstances and virtualmachines of kubevirt.io";
                 (Code::INTERNAL, advice)
             }
-            VmiError::NothingHeld(_) => {
-                (Code::TRY_AGAIN, "the other pod of the virtual machine has no address of this network")
-            }
+            VmiError::NothingHeld(_) => (
+                Code::TRY_AGAIN,
+                "the other pod of the virtual machine has no address of this network",
+            ),
             _ => (Code::TRY_AGAIN, ""),
         };
         CniError::new(code, error.to_string()).with_details(advice)
@@ -235,8 +249,12 @@ pub struct Shortfall {
 /// The reason why no more addresses are available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Exhaustion {
-    /// The node has reached its limit of blocks. As in upstream, it does not borrow addresses then (IPAM-103).
-    #[error("Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node")]
+    /// The node has reached its limit of blocks. As in upstream, it does not borrow addresses then
+    /// (IPAM-103).
+    #[error(
+        "Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this \
+         node"
+    )]
     BlockLimit {
         /// The limit.
         limit: usize,
@@ -244,7 +262,8 @@ pub enum Exhaustion {
     /// The node's blocks are full and it may not claim others.
     #[error("failed to find or claim a block")]
     AutoAllocateOff,
-    /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be used.
+    /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be
+    /// used.
     #[error("No more free affine blocks and strict affinity enabled")]
     StrictAffinity,
     /// No usable block of the pools has a free address.
@@ -261,14 +280,22 @@ impl fmt::Display for Shortfall {
     /// Writes upstream's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
-            Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
+            Exhaustion::BlockLimit { .. } => {
+                f.write_str("cannot allocate new block due to per host block limit")
+            }
             cause @ Exhaustion::AutoAllocateOff => write!(f, "{cause}"),
             Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. } => {
-                let Shortfall { version, wanted, assigned, cause, .. } = self;
+                let Shortfall {
+                    version,
+                    wanted,
+                    assigned,
+                    cause,
+                    ..
+                } = self;
                 write!(
                     f,
-                    "failed to request IPv{version} addresses: Assigned {assigned} out of {wanted} requested \
-                     IPv{version} addresses; {cause}"
+                    "failed to request IPv{version} addresses: Assigned {assigned} out of {wanted} \
+                     requested IPv{version} addresses; {cause}"
                 )
             }
         }
@@ -276,7 +303,8 @@ impl fmt::Display for Shortfall {
 }
 
 impl IpamError {
-    /// Returns true if the datastore serves requests for other objects: see [`StoreError::is_of_one_object`].
+    /// Returns true if the datastore serves requests for other objects: see
+    /// [`StoreError::is_of_one_object`].
     pub fn is_of_one_object(&self) -> bool {
         match self {
             IpamError::Store(cause)
@@ -299,22 +327,30 @@ impl IpamError {
 
 /// Formats a list as Go prints it between brackets.
 fn space_separated(items: &[impl fmt::Debug]) -> String {
-    items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" ")
+    items
+        .iter()
+        .map(|item| format!("{item:?}"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-/// Returns the CNI error with upstream's text. The details contain the facts that an operator needs, such as the reason
-/// why each pool gave no address. Logs the owner of a taken address if the details withhold it.
+/// Returns the CNI error with upstream's text. The details contain the facts that an operator
+/// needs, such as the reason why each pool gave no address. Logs the owner of a taken address if
+/// the details withhold it.
 pub fn cni_error(error: &IpamError) -> CniError {
     match error {
         IpamError::Vmi(error) => return error.clone().into(),
-        IpamError::AlreadyAssigned { ip, holder: Some(holder) } => log_withheld(*ip, holder),
+        IpamError::AlreadyAssigned {
+            ip,
+            holder: Some(holder),
+        } => log_withheld(*ip, holder),
         _ => {}
     }
     CniError::new(code_of(error), error.to_string()).with_details(details_of(error))
 }
 
-/// Logs the owner of an address on the node, unless the caller gets the whole description: kubelet writes the caller's
-/// errors into an Event, which each person of the pod's namespace can read.
+/// Logs the owner of an address on the node, unless the caller gets the whole description: kubelet
+/// writes the caller's errors into an Event, which each person of the pod's namespace can read.
 pub(crate) fn log_withheld(ip: IpAddr, holder: &Holder) {
     if holder.is_withheld() {
         tracing::warn!(%ip, holder = holder.whole, "the address is assigned already");
@@ -323,15 +359,26 @@ pub(crate) fn log_withheld(ip: IpAddr, holder: &Holder) {
 
 fn code_of(error: &IpamError) -> Code {
     match error {
-        IpamError::PoolName { .. } | IpamError::PoolFamily { .. } | IpamError::List(_) => Code::INVALID_CONFIG,
+        IpamError::PoolName { .. } | IpamError::PoolFamily { .. } | IpamError::List(_) => {
+            Code::INVALID_CONFIG
+        }
         IpamError::NoneFree { unavailable } => {
-            // Without a permitted address, another attempt is useless until a person changes the list or a pool.
-            let is_permitted = unavailable.iter().any(|address| address.reason.is_permitted());
-            if is_permitted { Code::TRY_AGAIN } else { Code::INVALID_CONFIG }
+            // Without a permitted address, another attempt is useless until a person changes the
+            // list or a pool.
+            let is_permitted = unavailable
+                .iter()
+                .any(|address| address.reason.is_permitted());
+            if is_permitted {
+                Code::TRY_AGAIN
+            } else {
+                Code::INVALID_CONFIG
+            }
         }
         IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
         IpamError::Contention | IpamError::StillListed { .. } => Code::TRY_AGAIN,
-        IpamError::Store(StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. }) => Code::TRY_AGAIN,
+        IpamError::Store(StoreError::Unavailable { .. } | StoreError::ForeignAnswer { .. }) => {
+            Code::TRY_AGAIN
+        }
         _ => Code::INTERNAL,
     }
 }
@@ -339,32 +386,47 @@ fn code_of(error: &IpamError) -> Code {
 fn details_of(error: &IpamError) -> String {
     match error {
         IpamError::AlreadyAssigned { holder: None, .. } => String::new(),
-        IpamError::AlreadyAssigned { holder: Some(holder), .. } => format!("it is held by {}", holder.told),
+        IpamError::AlreadyAssigned {
+            holder: Some(holder),
+            ..
+        } => format!("it is held by {}", holder.told,),
         IpamError::NotInPool { ip, refused } if refused.is_empty() => {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }
         IpamError::NoneFree { unavailable } => list_told(unavailable),
         IpamError::Withheld { .. } => {
-            "feature_control.restrict_annotations limits annotations to addresses that the pod's namespace may have"
+            "feature_control.restrict_annotations limits annotations to addresses that the pod's \
+             namespace may have"
                 .into()
         }
         IpamError::PoolName { pool, .. } => {
-            format!("`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists them")
+            format!(
+                "`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists \
+                 them"
+            )
         }
-        IpamError::PoolFamily { requested, version, .. } => format!(
-            "`{requested}` is not an IPv{version} pool; move it to the list of its family: the annotation \
-             cni.projectcalico.org/ipv4pools or ipv6pools of the pod or its namespace, or $.ipam.ipv4_pools or \
-             ipv6_pools"
+        IpamError::PoolFamily {
+            requested, version, ..
+        } => format!(
+            "`{requested}` is not an IPv{version} pool; move it to the list of its family: the \
+             annotation cni.projectcalico.org/ipv4pools or ipv6pools of the pod or its namespace, \
+             or $.ipam.ipv4_pools or ipv6_pools"
         ),
         IpamError::Store(StoreError::NotFound { key }) if key.starts_with("Node(") => {
-            "the Node is missing in the datastore; start calico-node, which creates it, or run `calico-ipam init`"
+            "the Node is missing in the datastore; start calico-node, which creates it, or run \
+             `calico-ipam init`"
                 .into()
         }
         IpamError::Shortfall(shortfall) => match &shortfall.cause {
-            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", join_refused(&shortfall.refused)),
+            limit @ Exhaustion::BlockLimit { .. } => {
+                format!("{limit}; {}", join_refused(&shortfall.refused),)
+            }
             _ => join_refused(&shortfall.refused),
         },
-        IpamError::Pools(PoolChoiceError { cause: NoPool::NoneEnabled, refused }) if refused.is_empty() => {
+        IpamError::Pools(PoolChoiceError {
+            cause: NoPool::NoneEnabled,
+            refused,
+        }) if refused.is_empty() => {
             "there is no IPPool; make one with: calico-ipam apply -f pool.yaml".into()
         }
         _ => join_refused(error.refused_pools()),
@@ -372,7 +434,11 @@ fn details_of(error: &IpamError) -> String {
 }
 
 fn join_refused(refused: &[RejectedPool]) -> String {
-    refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    refused
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 #[cfg(test)]
@@ -380,27 +446,40 @@ mod tests {
     use super::*;
 
     fn shortfall(assigned: usize, wanted: usize, cause: Exhaustion) -> String {
-        Shortfall { version: IpVersion::V4, wanted, assigned, cause, refused: Vec::new() }.to_string()
+        Shortfall {
+            version: IpVersion::V4,
+            wanted,
+            assigned,
+            cause,
+            refused: Vec::new(),
+        }
+        .to_string()
     }
 
     #[test]
     fn shortfall_errors_match_upstreams_wording() {
-        let pools = vec!["10.66.0.0/30".parse().unwrap(), "10.67.0.0/24".parse().unwrap()];
+        let pools = vec![
+            "10.66.0.0/30".parse().unwrap(),
+            "10.67.0.0/24".parse().unwrap(),
+        ];
         assert_eq!(
             shortfall(0, 1, Exhaustion::PoolsFull { pools }),
-            "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No IPs available in \
-             pools: [10.66.0.0/30 10.67.0.0/24]"
+            "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No \
+             IPs available in pools: [10.66.0.0/30 10.67.0.0/24]"
         );
         assert_eq!(
             shortfall(64, 65, Exhaustion::StrictAffinity),
-            "failed to request IPv4 addresses: Assigned 64 out of 65 requested IPv4 addresses; No more free affine \
-             blocks and strict affinity enabled"
+            "failed to request IPv4 addresses: Assigned 64 out of 65 requested IPv4 addresses; No \
+             more free affine blocks and strict affinity enabled"
         );
         assert_eq!(
             shortfall(0, 1, Exhaustion::BlockLimit { limit: 20 }),
             "cannot allocate new block due to per host block limit"
         );
-        assert_eq!(shortfall(0, 1, Exhaustion::AutoAllocateOff), "failed to find or claim a block");
+        assert_eq!(
+            shortfall(0, 1, Exhaustion::AutoAllocateOff),
+            "failed to find or claim a block"
+        );
     }
 
     #[test]
@@ -413,8 +492,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "IP address 10.0.0.1 is in IP pool \"tunnels\", which is not allowed for use \"Workload\" (allowedUses: \
-             [Tunnel LoadBalancer])"
+            "IP address 10.0.0.1 is in IP pool \"tunnels\", which is not allowed for use \
+             \"Workload\" (allowedUses: [Tunnel LoadBalancer])"
         );
     }
 }

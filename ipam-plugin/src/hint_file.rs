@@ -1,8 +1,9 @@
 //! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`],
 //! [`crate::alloc::block_hints`]. A reboot deletes them.
 //!
-//! Calls are correct without the hints. A missing or invalid file therefore counts as a file without hints, and a write
-//! does not wait for the disk. If two processes write at the same time, one of the hints may be lost.
+//! Calls are correct without the hints. A missing or invalid file therefore counts as a file
+//! without hints, and a write does not wait for the disk. If two processes write at the same time,
+//! one of the hints may be lost.
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,16 +11,16 @@ use std::{fs, io};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for a missing, larger or invalid file,
-/// and for a symbolic link, because the plugin writes none.
+/// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for a missing,
+/// larger or invalid file, and for a symbolic link, because the plugin writes none.
 pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> {
     let metadata = fs::symlink_metadata(file).ok()?;
     let is_valid = metadata.is_file() && metadata.len() <= largest;
     serde_json::from_slice(&is_valid.then(|| fs::read(file).ok()).flatten()?).ok()
 }
 
-/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that readers see the
-/// previous or the new hints only. Creates the directory if it is missing.
+/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that
+/// readers see the previous or the new hints only. Creates the directory if it is missing.
 ///
 /// # Errors
 /// Returns the system's error. The previous file then stays, and `new` does not.
@@ -31,8 +32,8 @@ pub(crate) fn write(file: &Path, new: &Path, hints: &impl Serialize) -> io::Resu
     written.inspect_err(|_| _ = fs::remove_file(new))
 }
 
-/// Writes the hints in place, for a file that is read and written only under the node's lock. Creates the directory if
-/// it is missing.
+/// Writes the hints in place, for a file that is read and written only under the node's lock.
+/// Creates the directory if it is missing.
 ///
 /// # Errors
 /// Returns the system's error.

@@ -19,8 +19,8 @@ pub struct HostLink {
     pub up: bool,
     /// True if the interface can carry packets.
     pub carrier: bool,
-    /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]). `None` without one, as
-    /// for an interface of upstream's plugin.
+    /// The container ID, or a digest of it ([`libcalico::names::InterfaceAlias::container`]).
+    /// `None` without one, as for an interface of upstream's plugin.
     pub container_id: Option<String>,
     /// The alias that the plugin gave the interface; `None` for an interface of upstream's plugin.
     #[serde(skip)]
@@ -46,7 +46,8 @@ pub struct NoHostLinks;
 
 impl HostLinks for NoHostLinks {
     fn find(&self, _: &str) -> Result<Option<HostLink>, HostLinkError> {
-        let reason = "this program cannot read network interfaces; use the calico-ipam that is installed with calico";
+        let reason = "this program cannot read network interfaces; use the calico-ipam that is \
+                      installed with calico";
         Err(HostLinkError(reason.into()))
     }
 }

@@ -1,17 +1,18 @@
 //! Assigns and releases addresses in a datastore, and implements the CNI plugin `calico-ipam`.
 //!
 //! ```text
-//! netconf::Call ─▶ IpamRequest ─▶ AssignRequest ─┐
-//!                                                ├▶ plan (pure) ─▶ write list ─▶ addresses ─▶ CNI result
-//! Store ─▶ AllocationInputs (1 read) ─▶ blocks (1 read) ┘
+//! netconf::Call ─▶ IpamRequest ─▶ AssignRequest ────────┐
+//! Store ─▶ AllocationInputs (1 read) ─▶ blocks (1 read) ┤
+//!                                                       └▶ plan (pure) ─▶ write list
+//!                                                          ─▶ addresses ─▶ CNI result
 //! ```
 //!
-//! Most operations are loops of *read, plan, write*. The plan is a function of the objects read. The write is a list of
-//! compare-and-swaps. If only the first few of them are applied, upstream understands the stored state (IPAM-221), and
-//! the next plan can continue from it.
+//! Most operations are loops of *read, plan, write*. The plan is a function of the objects read.
+//! The write is a list of compare-and-swaps. If only the first few of them are applied, upstream
+//! understands the stored state (IPAM-221), and the next plan can continue from it.
 //!
-//! Read `cni` first, then `alloc` for an allocation and `release` for a release. `cli` contains the commands for
-//! operators.
+//! Read `cni` first, then `alloc` for an allocation and `release` for a release. `cli` contains the
+//! commands for operators.
 
 mod adopt;
 pub mod affinity;

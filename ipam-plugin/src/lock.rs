@@ -1,8 +1,9 @@
-//! [`HostLock`]: a lock on a file, usually the lock by which the plugin's processes on a node take turns.
+//! [`HostLock`]: a lock on a file, usually the lock by which the plugin's processes on a node take
+//! turns.
 //!
-//! Two first pods on a node then share a new block instead of claiming one each. The operations are correct without the
-//! lock too, with one exception (`alloc/reserved_handle`), because every write is a compare-and-swap. Upstream's
-//! processes use the same file, also with flock(2) (IPAM-44).
+//! Two first pods on a node then share a new block instead of claiming one each. The operations are
+//! correct without the lock too, with one exception (`alloc/reserved_handle`), because every write
+//! is a compare-and-swap. Upstream's processes use the same file, also with flock(2) (IPAM-44).
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 /// Default path of the lock file. `ipam_lock_file` overrides it (IPAM-43).
 pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
-/// Longest wait before an operation continues without the lock. Upstream waits forever, so that one stuck process
-/// blocks the whole node.
+/// Longest wait before an operation continues without the lock. Upstream waits forever, so that one
+/// stuck process blocks the whole node.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The lock, which is released when this value is dropped.
@@ -30,10 +31,15 @@ type LockedFile = Arc<Mutex<Option<File>>>;
 /// The IPAM locks of this process, which may serve several calls.
 static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
-/// Releases all IPAM locks of this process before it waits for a busy API server, so that other processes need not wait
-/// too.
+/// Releases all IPAM locks of this process before it waits for a busy API server, so that other
+/// processes need not wait too.
 pub fn release_ipam_locks() {
-    for held in IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
+    for held in IPAM_LOCKS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .drain(..)
+        .filter_map(|held| held.upgrade())
+    {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -52,7 +58,10 @@ pub enum LockError {
         cause: io::Error,
     },
     /// Other processes kept the lock for the whole wait.
-    #[error("lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
+    #[error(
+        "lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds \
+         it"
+    )]
     Busy {
         /// The lock file.
         path: String,
@@ -62,22 +71,28 @@ pub enum LockError {
 }
 
 impl HostLock {
-    /// Takes the lock as an IPAM lock, which [`release_ipam_locks`] may release early. If this fails, logs the reason
-    /// and returns `None`. Blocks the thread for up to [`LONGEST_WAIT`].
+    /// Takes the lock as an IPAM lock, which [`release_ipam_locks`] may release early. If this
+    /// fails, logs the reason and returns `None`. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         let lock = Self::acquire_within(path, LONGEST_WAIT);
-        let lock = lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
+        let lock =
+            lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
         lock.ok().map(Self::register_as_ipam_lock)
     }
 
     /// Takes the lock as an IPAM lock if it is free and the file can be locked.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
-        Self::acquire_within(path, Duration::ZERO).ok().map(Self::register_as_ipam_lock)
+        Self::acquire_within(path, Duration::ZERO)
+            .ok()
+            .map(Self::register_as_ipam_lock)
     }
 
     /// Returns true until [`release_ipam_locks`] releases the lock.
     pub fn is_held(&self) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.held
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_some()
     }
 
     fn register_as_ipam_lock(self) -> Self {
@@ -93,13 +108,16 @@ impl HostLock {
         Self::acquire_as(path, wait, File::try_lock, File::lock)
     }
 
-    /// Takes a shared lock, waiting no longer than `wait`. Several processes may have the shared lock at the same time.
+    /// Takes a shared lock, waiting no longer than `wait`. Several processes may have the shared
+    /// lock at the same time.
     pub fn acquire_shared_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
 
     fn new(file: File) -> Self {
-        HostLock { held: Arc::new(Mutex::new(Some(file))) }
+        HostLock {
+            held: Arc::new(Mutex::new(Some(file))),
+        }
     }
 
     fn acquire_as(
@@ -108,8 +126,17 @@ impl HostLock {
         try_lock: fn(&File) -> Result<(), TryLockError>,
         lock: fn(&File) -> io::Result<()>,
     ) -> Result<HostLock, LockError> {
-        let failed = |action| move |cause| LockError::File { action, path: path.display().to_string(), cause };
-        let busy = || LockError::Busy { path: path.display().to_string(), waited: wait };
+        let failed = |action| {
+            move |cause| LockError::File {
+                action,
+                path: path.display().to_string(),
+                cause,
+            }
+        };
+        let busy = || LockError::Busy {
+            path: path.display().to_string(),
+            waited: wait,
+        };
         let file = open(path).map_err(failed("open"))?;
         match try_lock(&file) {
             Ok(()) => Ok(HostLock::new(file)),
@@ -123,7 +150,8 @@ impl HostLock {
     }
 }
 
-/// The node's lock, taken when a release is ready to write. Before that, a release may wait for writes of endpoints.
+/// The node's lock, taken when a release is ready to write. Before that, a release may wait for
+/// writes of endpoints.
 #[derive(Debug, Default)]
 pub struct ReleaseLock<'f> {
     file: Option<&'f Path>,
@@ -141,10 +169,12 @@ impl<'f> ReleaseLock<'f> {
         self.lock.as_ref()
     }
 
-    /// Takes the lock in the first call. Returns true if the lock was not available at once: earlier reads may be
-    /// stale.
+    /// Takes the lock in the first call. Returns true if the lock was not available at once:
+    /// earlier reads may be stale.
     pub(crate) fn take(&mut self) -> bool {
-        let Some(file) = self.file.take() else { return false };
+        let Some(file) = self.file.take() else {
+            return false;
+        };
         self.lock = HostLock::try_acquire(file);
         if self.lock.is_none() {
             self.lock = HostLock::acquire(file);
@@ -156,7 +186,15 @@ impl<'f> ReleaseLock<'f> {
 
 /// Opens the file with the modes that upstream uses. The file is never removed (IPAM-44).
 fn open(path: &Path) -> io::Result<File> {
-    let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let open = || {
+        File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+    };
     match (open(), path.parent()) {
         (Err(error), Some(directory)) if error.kind() == ErrorKind::NotFound => {
             std::fs::create_dir_all(directory)?;
@@ -166,12 +204,18 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Waits for the lock in a thread, because flock(2) has no timeout. Returns `None` after the timeout.
-fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) -> Option<io::Result<File>> {
+/// Waits for the lock in a thread, because flock(2) has no timeout. Returns `None` after the
+/// timeout.
+fn lock_within(
+    file: File,
+    wait: Duration,
+    lock: fn(&File) -> io::Result<()>,
+) -> Option<io::Result<File>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let outcome = lock(&file).map(|()| file);
-        // After the timeout there is no receiver, and the lock is released as soon as the thread gets it.
+        // After the timeout there is no receiver, and the lock is released as soon as the thread
+        // gets it.
         let _ = sender.send(outcome);
     });
     receiver.recv_timeout(wait).ok()
@@ -188,7 +232,9 @@ mod tests {
         pub(crate) fn is_waited_for(file: &Path) -> bool {
             let locks = std::fs::read_to_string("/proc/locks").unwrap();
             let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
-            locks.lines().any(|line| line.contains("->") && line.contains(&inode))
+            locks
+                .lines()
+                .any(|line| line.contains("->") && line.contains(&inode))
         }
     }
 
@@ -201,7 +247,10 @@ mod tests {
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         let ours = format!(":{} 0 EOF", metadata.ino());
-        let line = locks.lines().find(|line| line.contains(&ours)).expect("the lock is in /proc/locks");
+        let line = locks
+            .lines()
+            .find(|line| line.contains(&ours))
+            .expect("the lock is in /proc/locks");
         assert!(line.contains("FLOCK") && line.contains("WRITE"), "{line}");
         drop(lock);
         assert!(path.exists(), "the file stays");
@@ -241,11 +290,17 @@ mod tests {
         let first = HostLock::acquire_shared_within(&path, Duration::ZERO).unwrap();
         let second = HostLock::acquire_shared_within(&path, Duration::ZERO).unwrap();
         drop(first);
-        assert!(matches!(HostLock::acquire_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
+        assert!(matches!(
+            HostLock::acquire_within(&path, Duration::ZERO),
+            Err(LockError::Busy { .. })
+        ));
         drop(second);
         // A child process that another test starts has the open file until it executes its program.
         let _alone = HostLock::acquire_within(&path, Duration::from_secs(20)).unwrap();
-        assert!(matches!(HostLock::acquire_shared_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
+        assert!(matches!(
+            HostLock::acquire_shared_within(&path, Duration::ZERO),
+            Err(LockError::Busy { .. })
+        ));
     }
 
     /// Other tests of this process have IPAM locks, so the test runs itself in a child process.
@@ -255,13 +310,23 @@ mod tests {
         if std::env::var_os(CHILD).is_none() {
             let name = "lock::tests::only_address_locks_are_released_early";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            assert!(child.args(["--exact", name]).env(CHILD, "1").status().unwrap().success());
+            assert!(
+                child
+                    .args(["--exact", name])
+                    .env(CHILD, "1")
+                    .status()
+                    .unwrap()
+                    .success()
+            );
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let [first, second, other] = ["first", "second", "other"].map(|name| dir.path().join(name));
         let is_free = |path: &Path| HostLock::acquire_within(path, Duration::ZERO).is_ok();
-        let locks = [HostLock::acquire(&first).unwrap(), HostLock::try_acquire(&second).unwrap()];
+        let locks = [
+            HostLock::acquire(&first).unwrap(),
+            HostLock::try_acquire(&second).unwrap(),
+        ];
         let _stays = HostLock::acquire_within(&other, Duration::ZERO).unwrap();
         assert!(!is_free(&first) && locks.iter().all(HostLock::is_held));
         release_ipam_locks();

@@ -1,4 +1,5 @@
-//! `calico-ipam` as a separate binary, for development. Installations run `calico` under the name `calico-ipam`.
+//! `calico-ipam` as a separate binary, for development. Installations run `calico` under the name
+//! `calico-ipam`.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Creates the Node object for the embedded datastore. There, neither kubelet nor calico-node creates it, and IPAM
-//! assigns no address to a node without one.
+//! Creates the Node object for the embedded datastore. There, neither kubelet nor calico-node
+//! creates it, and IPAM assigns no address to a node without one.
 
 use datastore::Datastore;
 use datastore::bootstrap::ensure_node;
@@ -15,12 +15,16 @@ pub fn is_created_by_add(store: &Datastore) -> bool {
     matches!(store, Datastore::Local(_))
 }
 
-/// Creates the missing Node of an ADD if the datastore is embedded, and adds the Node to `inputs`. A Node with an
-/// invalid name stays missing, and the allocation reports that.
+/// Creates the missing Node of an ADD if the datastore is embedded, and adds the Node to `inputs`.
+/// A Node with an invalid name stays missing, and the allocation reports that.
 ///
 /// # Errors
 /// Returns an error if the datastore's file cannot be written or read.
-pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs) -> Result<(), StoreError> {
+pub async fn ensure(
+    store: &Datastore,
+    name: &str,
+    inputs: &mut AllocationInputs,
+) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
     if inputs.node.is_some() || !is_created_by_add(store) || validate_node(&node).is_err() {
         return Ok(());
@@ -32,11 +36,16 @@ pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs
     Ok(())
 }
 
-/// Adds to the inputs the Node that an ADD would create, for a call that only checks if an ADD would work.
+/// Adds to the inputs the Node that an ADD would create, for a call that only checks if an ADD
+/// would work.
 pub fn assume(store: &Datastore, name: &str, inputs: &mut AllocationInputs) {
     let node = Node::new(name, NodeSpec::default());
     if inputs.node.is_none() && is_created_by_add(store) && validate_node(&node).is_ok() {
         let (key, revision) = (ObjectKey::global(name), Revision(String::new()));
-        inputs.node = Some(Entry { key, value: node, revision });
+        inputs.node = Some(Entry {
+            key,
+            value: node,
+            revision,
+        });
     }
 }

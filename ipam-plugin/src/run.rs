@@ -40,7 +40,10 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
         // The parser accepts `-t` for `calico` only.
         Ok(Invocation::TestConnection) => {
-            let error = CniError::new(Code::INVALID_ENVIRONMENT, "-t is an option of calico, not of calico-ipam");
+            let error = CniError::new(
+                Code::INVALID_ENVIRONMENT,
+                "-t is an option of calico, not of calico-ipam",
+            );
             process::finish(Err(error.into()))
         }
         Err(error) => process::refuse(error, COMPONENT),
@@ -52,7 +55,10 @@ fn serve(call: Call) -> ! {
     process::run(async {
         operate(&call).await.map_err(|error| {
             tracing::error!(%error, "{} failed", call.command.as_str());
-            CallError { version: Some(call.version), ..error.into() }
+            CallError {
+                version: Some(call.version),
+                ..error.into()
+            }
         })
     })
 }
@@ -64,14 +70,23 @@ async fn operate(call: &Call) -> Result<String, CniError> {
         check_identifiers(call, &ipam.node)?;
     }
     let config = datastore_settings::from_conf(&call.conf, None)?;
-    let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    let store = Datastore::open(&config)
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     // Never dropped, like the runtime, because the process exits after this call.
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
     let queries = PodQueries::for_call(call, &config);
-    let api = ManuallyDrop::new(KubernetesApi::for_call(&call.conf, &config, queries.is_any())?);
-    busy_server::wait_until(Instant::now() + busy_server::longest_wait(call.command), store, &api);
+    let api = ManuallyDrop::new(KubernetesApi::for_call(
+        &call.conf,
+        &config,
+        queries.is_any(),
+    )?);
+    busy_server::wait_until(
+        Instant::now() + busy_server::longest_wait(call.command),
+        store,
+        &api,
+    );
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
@@ -89,40 +104,58 @@ async fn operate(call: &Call) -> Result<String, CniError> {
                 "read the pools and the node's affinities"
             );
             lookup.apply_to(&mut ipam);
-            own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
+            own_node::ensure(store, &ipam.node, &mut inputs)
+                .await
+                .map_err(store_error)?;
             let added = cni::add(store, &clock, &ipam, inputs, None).await?;
-            // After a failure the addresses stay allocated until the DEL, which uses the right API group.
+            // After a failure the addresses stay allocated until the DEL, which uses the right API
+            // group.
             cluster_state::ensure_still_unlocked(store, begun).await?;
             added.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);
             let read = async || {
-                let (inputs, lookup) =
-                    join(ReleaseInputs::read(store, &handles), queries.read(call, &api, store)).await;
+                let (inputs, lookup) = join(
+                    ReleaseInputs::read(store, &handles),
+                    queries.read(call, &api, store),
+                )
+                .await;
                 Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
             };
             let (inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
-            tracing::debug!(any_exists = !inputs.is_empty(), "read the container's handles");
+            tracing::debug!(
+                any_exists = !inputs.is_empty(),
+                "read the container's handles"
+            );
             lookup.apply_to(&mut ipam);
-            cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
+            cni::del(store, &clock, &ipam, inputs)
+                .await
+                .map(|()| String::new())
         }
         Command::Check => {
             let recorded = recorded(call)?;
             let read = async || queries.read(call, &api, store).await;
-            cluster_state::read_unlocked(store, read).await?.apply_to(&mut ipam);
-            cni::check(store, &ipam, &recorded).await.map(|()| String::new())
+            cluster_state::read_unlocked(store, read)
+                .await?
+                .apply_to(&mut ipam);
+            cni::check(store, &ipam, &recorded)
+                .await
+                .map(|()| String::new())
         }
         Command::Status => {
             let status = cni::status(store, &ipam).await;
             busy_server::status(status, store, &api).map(|()| String::new())
         }
-        Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
+        Command::Gc => collect(call, &ipam, store, &clock)
+            .await
+            .map(|()| String::new()),
         Command::Version => Ok(String::new()),
     }
 }
 
-/// Verifies that the identifiers can form the name of a WorkloadEndpoint, although this plugin creates none (IPAM-18).
+/// Verifies that the identifiers can form the name of a WorkloadEndpoint, although this plugin
+/// creates none (IPAM-18).
 fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
     let pod = call.args.pod();
     let identifiers = EndpointIdentifiers {
@@ -134,41 +167,69 @@ fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
         ..EndpointIdentifiers::default()
     };
     identifiers.name().map(|_| ()).map_err(|error| {
-        CniError::new(Code::INVALID_ENVIRONMENT, format!("error constructing WorkloadEndpoint name: {error}"))
+        CniError::new(
+            Code::INVALID_ENVIRONMENT,
+            format!("error constructing WorkloadEndpoint name: {error}"),
+        )
     })
 }
 
-/// Refuses a container that is in the plugin's own network namespace, because that is the host's. Upstream detects this
-/// only after it has printed a result (IPAM-7).
+/// Refuses a container that is in the plugin's own network namespace, because that is the host's.
+/// Upstream detects this only after it has printed a result (IPAM-7).
 fn refuse_own_netns(call: &Call) -> Result<(), CniError> {
     if call.netns_override || !is_path_to_own_netns(Path::new(&call.netns)) {
         return Ok(());
     }
-    let error = CniError::new(Code::SAME_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same");
-    Err(error.with_details("give the container a network namespace of its own, or set CNI_NETNS_OVERRIDE=1"))
+    let error = CniError::new(
+        Code::SAME_NETNS,
+        "plugin's netns and netns from CNI_NETNS should not be the same",
+    );
+    Err(error.with_details(
+        "give the container a network namespace of its own, or set CNI_NETNS_OVERRIDE=1",
+    ))
 }
 
 fn store_error(error: StoreError) -> CniError {
     cni_error(&error.into())
 }
 
-/// Returns the addresses of the ADD from `prevResult`, which the CNI specification requires for CHECK.
+/// Returns the addresses of the ADD from `prevResult`, which the CNI specification requires for
+/// CHECK.
 fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
     let previous = call.prev_result.as_ref().ok_or_else(|| {
-        CniError::new(Code::INVALID_CONFIG, "required prevResult missing")
-            .with_details("CHECK compares with the result of ADD; the runtime passes it as prevResult")
+        CniError::new(Code::INVALID_CONFIG, "required prevResult missing").with_details(
+            "CHECK compares with the result of ADD; the runtime passes it as prevResult",
+        )
     })?;
     Ok(previous.ips.iter().map(|ip| ip.address.addr()).collect())
 }
 
-async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
+async fn collect(
+    call: &Call,
+    ipam: &IpamRequest,
+    store: &Datastore,
+    clock: &SystemClock,
+) -> Result<(), CniError> {
     cluster_state::ensure_unlocked(store).await?;
-    let valid = call.conf.valid_attachments.iter().flatten().map(|listed| listed.container_id.clone()).collect();
+    let valid = call
+        .conf
+        .valid_attachments
+        .iter()
+        .flatten()
+        .map(|listed| listed.container_id.clone())
+        .collect();
     let _releasing = ipam.begin_release();
-    let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;
+    let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid)
+        .await
+        .map_err(|error| cni_error(&error))?;
     if outcome.failed.is_empty() {
         return Ok(());
     }
-    let failures: Vec<String> = outcome.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
-    Err(CniError::internal("cannot release some leaked addresses").with_details(failures.join("; ")))
+    let failures: Vec<String> = outcome
+        .failed
+        .iter()
+        .map(|(handle, error)| format!("{handle}: {error}"))
+        .collect();
+    Err(CniError::internal("cannot release some leaked addresses")
+        .with_details(failures.join("; ")))
 }

@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel};
+use libcalico::store::{
+    Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+};
 
 /// A gate that each write has to pass.
 pub trait WriteGate: Sync {
-    /// Waits until this number of writes may be sent, and returns true, or returns `false` if they may not be sent at
-    /// all.
+    /// Waits until this number of writes may be sent, and returns true, or returns `false` if they
+    /// may not be sent at all.
     fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
 }
 
@@ -17,7 +19,11 @@ pub(crate) async fn write_admitted<S: Store, G: WriteGate>(
     gate: &G,
     write: Write,
 ) -> Option<Result<Revision, StoreError>> {
-    if gate.admit(1).await { Some(store.write_one(write).await) } else { None }
+    if gate.admit(1).await {
+        Some(store.write_one(write).await)
+    } else {
+        None
+    }
 }
 
 /// A gate that admits every write.
@@ -39,7 +45,11 @@ pub(crate) struct GatedStore<'a, S, G> {
 
 impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
     pub(crate) fn new(store: &'a S, gate: &'a G) -> Self {
-        GatedStore { store, gate, refused: AtomicBool::new(false) }
+        GatedStore {
+            store,
+            gate,
+            refused: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn has_refused(&self) -> bool {
@@ -51,10 +61,19 @@ impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
             return self.store.write(writes).await;
         }
         self.refused.store(true, Ordering::Relaxed);
-        // The error equals that of an unreachable store: the writer stops, and no write has an unknown outcome.
+        // The error equals that of an unreachable store: the writer stops, and no write has an
+        // unknown outcome.
         let reason = "writes are no longer allowed".to_owned();
-        let cause = StoreError::Unavailable { datastore: "for writes".into(), reason, outcome_unknown: false };
-        Err(WriteError { index: 0, applied: 0, cause })
+        let cause = StoreError::Unavailable {
+            datastore: "for writes".into(),
+            reason,
+            outcome_unknown: false,
+        };
+        Err(WriteError {
+            index: 0,
+            applied: 0,
+            cause,
+        })
     }
 }
 
@@ -79,7 +98,11 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
             let sent = self.send(std::slice::from_ref(write)).await;
-            revisions.extend(sent.map_err(|error| WriteError { index, applied: index, ..error })?);
+            revisions.extend(sent.map_err(|error| WriteError {
+                index,
+                applied: index,
+                ..error
+            })?);
         }
         Ok(revisions)
     }

@@ -9,7 +9,8 @@ use node_process::process::variables_help;
 use crate::settings::variables::{CONTROLLERS, DATASTORE};
 use crate::status::default_file;
 
-/// Keeps Calico's objects consistent with Kubernetes, and releases addresses that are no longer in use.
+/// Keeps Calico's objects consistent with Kubernetes, and releases addresses that are no longer in
+/// use.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "kube-controllers", version)]
 pub struct Options {
@@ -22,22 +23,33 @@ pub struct Options {
 }
 
 impl Options {
-    /// Parses a command line. The program's own name may be preceded by the words that upstream's images and charts
-    /// use: `calico component kube-controllers` (KC-100) and `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
-    pub fn parse_from_command(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+    /// Parses a command line. The program's own name may be preceded by the words that upstream's
+    /// images and charts use: `calico component kube-controllers` (KC-100) and
+    /// `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
+    pub fn parse_from_command(
+        words: impl IntoIterator<Item = OsString>,
+    ) -> Result<Self, clap::Error> {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
-        let is_name = |word: &OsString| Path::new(word).file_name().is_some_and(|name| name == "kube-controllers");
+        let is_name = |word: &OsString| {
+            Path::new(word)
+                .file_name()
+                .is_some_and(|name| name == "kube-controllers")
+        };
         let rest = words.skip_while(|word| word == "component" || is_name(word));
-        let matches =
-            Self::command().after_help(environment()).try_get_matches_from(std::iter::once(program).chain(rest))?;
+        let matches = Self::command()
+            .after_help(environment())
+            .try_get_matches_from(std::iter::once(program).chain(rest))?;
         Self::from_arg_matches(&matches)
     }
 }
 
 fn environment() -> String {
     let datastore = variables_help("Datastore and API server", &DATASTORE);
-    format!("{}\n{datastore}", variables_help("Environment", &CONTROLLERS))
+    format!(
+        "{}\n{datastore}",
+        variables_help("Environment", &CONTROLLERS)
+    )
 }
 
 #[cfg(test)]
@@ -51,12 +63,26 @@ mod tests {
 
     #[test]
     fn command_line_accepts_upstreams_flags() {
-        let none = Options { status_file: "/status/status.json".into(), health_port: 0 };
-        let both = Options { status_file: "/tmp/s".into(), health_port: 9099 };
+        let none = Options {
+            status_file: "/status/status.json".into(),
+            health_port: 0,
+        };
+        let both = Options {
+            status_file: "/tmp/s".into(),
+            health_port: 9099,
+        };
         assert_eq!(parse("kube-controllers").unwrap(), none);
-        assert_eq!(parse("kube-controllers --health-port=9099 --status-file /tmp/s").unwrap(), both);
-        assert_eq!(parse("calico component kube-controllers --health-port 9099 --status-file=/tmp/s").unwrap(), both);
-        let wrapped = "/usr/bin/wrapper /usr/bin/kube-controllers --health-port 9099 --status-file /tmp/s";
+        assert_eq!(
+            parse("kube-controllers --health-port=9099 --status-file /tmp/s").unwrap(),
+            both
+        );
+        assert_eq!(
+            parse("calico component kube-controllers --health-port 9099 --status-file=/tmp/s")
+                .unwrap(),
+            both
+        );
+        let wrapped =
+            "/usr/bin/wrapper /usr/bin/kube-controllers --health-port 9099 --status-file /tmp/s";
         assert_eq!(parse(wrapped).unwrap(), both);
         assert!(parse("kube-controllers --port 1").is_err());
         assert!(parse("kube-controllers --health-port 70000").is_err());
@@ -68,6 +94,11 @@ mod tests {
         for Variable { name, .. } in CONTROLLERS.iter().chain(&DATASTORE) {
             assert!(help.contains(&format!("\n  {name}\n")), "{name}");
         }
-        assert!(parse("kube-controllers --version").unwrap_err().to_string().starts_with("kube-controllers 0."));
+        assert!(
+            parse("kube-controllers --version")
+                .unwrap_err()
+                .to_string()
+                .starts_with("kube-controllers 0.")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Compaction of etcd, by the algorithm of the Kubernetes API server (KC-160). Without compaction, an etcd that no
-//! other program compacts grows until it rejects writes.
+//! Compaction of etcd, by the algorithm of the Kubernetes API server (KC-160). Without compaction,
+//! an etcd that no other program compacts grows until it rejects writes.
 
 use std::sync::Arc;
 
@@ -12,14 +12,17 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 use crate::settings::Settings;
 
-/// Tries to compact etcd once per `compaction_period` while this replica is the leader, until `stop`.
+/// Tries to compact etcd once per `compaction_period` while this replica is the leader, until
+/// `stop`.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,
     mut settings: watch::Receiver<Arc<Settings>>,
     stop: CancellationToken,
 ) {
-    let Datastore::Etcd(etcd) = &*calico else { return stop.cancelled().await };
+    let Datastore::Etcd(etcd) = &*calico else {
+        return stop.cancelled().await;
+    };
     let mut compaction = Compaction::default();
     while !stop.is_cancelled() {
         let period = settings.borrow_and_update().compaction_period;
@@ -30,12 +33,16 @@ pub(crate) async fn run(
             // With a period of zero, no round follows until the period changes.
             () = sleep(period), if !period.is_zero() => {}
         }
-        // A round sends at most two requests. A replica that loses leadership after the first request does not send
-        // the second.
+        // A round sends at most two requests. A replica that loses leadership after the first
+        // request does not send the second.
         match leadership.while_held(compaction.round(etcd)).await {
-            Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
+            Some(Ok(Round::Compacted(revision))) => {
+                tracing::info!("etcd compacted to revision {revision}")
+            }
             Some(Ok(Round::First | Round::ByAnotherProcess)) | None => {}
-            Some(Err(error)) => tracing::warn!("cannot compact etcd; trying again after the period: {error}"),
+            Some(Err(error)) => {
+                tracing::warn!("cannot compact etcd; trying again after the period: {error}")
+            }
         }
     }
 }

@@ -39,6 +39,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// Detects work that is stuck.
     pub watchdog: Watchdog,
-    /// Canceled when the controllers have to stop: each finishes its current work within a time limit, and returns.
+    /// Canceled when the controllers have to stop: each finishes its current work within a time
+    /// limit, and returns.
     pub stop: CancellationToken,
 }

@@ -1,7 +1,8 @@
 //! The lock of the datastore: the field `datastoreReady` of ClusterInformation.
 //!
-//! While the field is false, for example during an upgrade, a restore or a migration, no controller may write to the
-//! datastore (DS-92). The leader creates the objects that an empty datastore lacks; the other replicas wait for them.
+//! While the field is false, for example during an upgrade, a restore or a migration, no controller
+//! may write to the datastore (DS-92). The leader creates the objects that an empty datastore
+//! lacks; the other replicas wait for them.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -19,16 +20,18 @@ use crate::leader::Leadership;
 use crate::startup::retry_until_ok;
 
 const NAME: &str = "default";
-/// The number of successful checks between two that include the built-in tiers. An API server gets a request for each
-/// tier, and tiers are rarely deleted. With a check each 10 s, a deleted tier is created again after 5 minutes at most.
+/// The number of successful checks between two that include the built-in tiers. An API server gets
+/// a request for each tier, and tiers are rarely deleted. With a check each 10 s, a deleted tier is
+/// created again after 5 minutes at most.
 const CHECKS_WITHOUT_TIERS: u32 = 29;
 
-/// Returns the right to write Calico's objects, derived from `elected`, and a future that follows ClusterInformation
-/// until `stop`.
+/// Returns the right to write Calico's objects, derived from `elected`, and a future that follows
+/// ClusterInformation until `stop`.
 ///
-/// The datastore counts as not ready until ClusterInformation has been read, and while it is missing or unreadable.
-/// `on_found` is called, possibly many times, once the watch has delivered ClusterInformation. Missing built-in tiers
-/// are created before the right to write begins, and never while the datastore is locked.
+/// The datastore counts as not ready until ClusterInformation has been read, and while it is
+/// missing or unreadable. `on_found` is called, possibly many times, once the watch has delivered
+/// ClusterInformation. Missing built-in tiers are created before the right to write begins, and
+/// never while the datastore is locked.
 pub fn guard(
     elected: Leadership,
     calico: Arc<Datastore>,
@@ -36,7 +39,10 @@ pub fn guard(
     stop: CancellationToken,
 ) -> (Leadership, impl Future<Output = ()>) {
     let (sender, unlocked) = watch::channel(false);
-    (elected.clone().while_unlocked(unlocked), follow(elected, calico, on_found, sender, stop))
+    (
+        elected.clone().while_unlocked(unlocked),
+        follow(elected, calico, on_found, sender, stop),
+    )
 }
 
 /// A check, to be repeated, that the datastore responds and has the objects that Calico needs.
@@ -47,12 +53,23 @@ pub(crate) struct DatastoreCheck {
 }
 
 impl DatastoreCheck {
-    /// Creates the objects that the datastore lacks, if this replica is the leader. On any other replica, returns an
-    /// error while ClusterInformation is missing.
-    pub(crate) async fn initialize_or_check(&self, calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
+    /// Creates the objects that the datastore lacks, if this replica is the leader. On any other
+    /// replica, returns an error while ClusterInformation is missing.
+    pub(crate) async fn initialize_or_check(
+        &self,
+        calico: &Datastore,
+        elected: &Leadership,
+    ) -> Result<(), StoreError> {
         let before = self.checks_before_tiers.load(Ordering::Relaxed);
-        let objects = if before == 0 { InitialObjects::All } else { InitialObjects::ClusterInformation };
-        match elected.while_held(calico.ensure_initialized_for_kubernetes(objects)).await {
+        let objects = if before == 0 {
+            InitialObjects::All
+        } else {
+            InitialObjects::ClusterInformation
+        };
+        match elected
+            .while_held(calico.ensure_initialized_for_kubernetes(objects))
+            .await
+        {
             Some(Ok(())) => {
                 let before = before.checked_sub(1).unwrap_or(CHECKS_WITHOUT_TIERS);
                 self.checks_before_tiers.store(before, Ordering::Relaxed);
@@ -60,7 +77,10 @@ impl DatastoreCheck {
             }
             // A failed check of the tiers is repeated.
             Some(Err(error)) => Err(error),
-            None => calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.map(drop),
+            None => calico
+                .get::<ClusterInformation>(&ObjectKey::global(NAME))
+                .await
+                .map(drop),
         }
     }
 }
@@ -69,7 +89,10 @@ impl DatastoreCheck {
 async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     loop {
         elected.clone().gained().await;
-        if let Some(made) = elected.while_held(calico.ensure_initialized_for_kubernetes(InitialObjects::All)).await {
+        if let Some(made) = elected
+            .while_held(calico.ensure_initialized_for_kubernetes(InitialObjects::All))
+            .await
+        {
             return made;
         }
     }
@@ -82,9 +105,14 @@ async fn follow(
     unlocked: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
-    let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
+    let select = ObjectSelect {
+        name_prefix: NAME.into(),
+        ..ObjectSelect::default()
+    };
     // Only the embedded datastore cannot be watched, and kube-controllers does not run on it.
-    let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else { return };
+    let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else {
+        return;
+    };
     let (sender, ready) = watch::channel(None);
     let watching = async {
         let mut state = ReadyState::default();
@@ -99,7 +127,10 @@ async fn follow(
     let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
         // Initializes first, because ClusterInformation itself may be missing.
-        if retry_until_ok("initialize the datastore", &stop, initialize).await.is_some() {
+        if retry_until_ok("initialize the datastore", &stop, initialize)
+            .await
+            .is_some()
+        {
             unlock(ready, unlocked, &stop, initialize).await;
         }
     };
@@ -110,8 +141,8 @@ async fn follow(
     }
 }
 
-/// Publishes the latest value of `changes` in `unlocked`, unless it is `None`. Initializes the datastore each time
-/// before it publishes true, and publishes no true that changes meanwhile.
+/// Publishes the latest value of `changes` in `unlocked`, unless it is `None`. Initializes the
+/// datastore each time before it publishes true, and publishes no true that changes meanwhile.
 async fn unlock<E: Display>(
     mut changes: watch::Receiver<Option<bool>>,
     unlocked: watch::Sender<bool>,
@@ -125,8 +156,8 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or unreadable, or its spec.datastoreReady is false: no \
-                     controller writes until the field is true"
+                    "ClusterInformation({NAME}) is missing or unreadable, or its \
+                     spec.datastoreReady is false: no controller writes until the field is true"
                 );
             }
             Some(true) => tokio::select! {
@@ -146,15 +177,16 @@ async fn unlock<E: Display>(
 
 #[derive(Debug, Default)]
 struct ReadyState {
-    /// The last value of `datastoreReady`, or false if the object is missing or unreadable. `None` until the watch
-    /// delivers the object with this field, or completes a list without the object.
+    /// The last value of `datastoreReady`, or false if the object is missing or unreadable. `None`
+    /// until the watch delivers the object with this field, or completes a list without the object.
     ready: Option<bool>,
     /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,
 }
 
 impl ReadyState {
-    /// Applies an event. A missing object counts as not ready, and a missing field leaves the state unchanged (KC-425).
+    /// Applies an event. A missing object counts as not ready, and a missing field leaves the state
+    /// unchanged (KC-425).
     fn apply(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
         match event {
             WatchEvent::ListStart => self.is_named = false,
@@ -185,9 +217,16 @@ mod tests {
     use crate::leader::LeadershipTerm;
 
     fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
-        let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };
+        let spec = ClusterInformationSpec {
+            datastore_ready: ready,
+            ..ClusterInformationSpec::default()
+        };
         let value = ClusterInformation::new(name, spec);
-        WatchEvent::Upsert(Entry { key: value.key(), value, revision: Revision("1".into()) })
+        WatchEvent::Upsert(Entry {
+            key: value.key(),
+            value,
+            revision: Revision("1".into()),
+        })
     }
 
     #[test]
@@ -200,7 +239,10 @@ mod tests {
             (WatchEvent::ListEnd, None),
             (put(NAME, Some(true)), Some(true)),
             (put("default-other", Some(false)), Some(true)),
-            (WatchEvent::Delete(ObjectKey::global("default-other")), Some(true)),
+            (
+                WatchEvent::Delete(ObjectKey::global("default-other")),
+                Some(true),
+            ),
             (put(NAME, Some(false)), Some(false)),
             (put(NAME, None), Some(false)),
             (put(NAME, Some(true)), Some(true)),
@@ -222,15 +264,24 @@ mod tests {
     async fn missing_cluster_information_is_created_by_the_leader_only() {
         let (_dir, calico) = embedded();
         // A new embedded datastore already has a ClusterInformation.
-        calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
+        calico
+            .delete::<ClusterInformation>(&ObjectKey::global(NAME), None)
+            .await
+            .unwrap();
         let (term, elected) = watch::channel(LeadershipTerm::No);
         let elected = Leadership::new(elected);
         let check = DatastoreCheck::default();
         let missing = check.initialize_or_check(&calico, &elected).await;
-        assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
+        assert!(
+            matches!(missing, Err(StoreError::NotFound { .. })),
+            "{missing:?}"
+        );
         let mut making = pin!(initialize(&calico, &elected));
         assert!(making.as_mut().now_or_never().is_none(), "it waits");
-        assert!(check.initialize_or_check(&calico, &elected).await.is_err(), "nothing was made");
+        assert!(
+            check.initialize_or_check(&calico, &elected).await.is_err(),
+            "nothing was made"
+        );
         term.send_replace(LeadershipTerm::Always);
         making.await.unwrap();
         term.send_replace(LeadershipTerm::No);
@@ -254,9 +305,17 @@ mod tests {
             }
         }
         check.initialize_or_check(&calico, &elected).await.unwrap();
-        calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
+        calico
+            .delete::<ClusterInformation>(&ObjectKey::global(NAME), None)
+            .await
+            .unwrap();
         check.initialize_or_check(&calico, &elected).await.unwrap();
-        assert!(calico.get::<ClusterInformation>(&ObjectKey::global(NAME)).await.is_ok());
+        assert!(
+            calico
+                .get::<ClusterInformation>(&ObjectKey::global(NAME))
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -286,9 +345,21 @@ mod tests {
             }
         };
         tokio::select! {
-            () = unlock(states, unlocked, &stop, initialize) => unreachable!("it ends with the word's sender"),
+            () = unlock(
+                states, unlocked, &stop, initialize,
+            ) => unreachable!("it ends with the word's sender"),
             () = telling => {}
         }
-        assert_eq!(*seen.borrow(), [(false, 0), (false, 0), (false, 1), (false, 1), (true, 2), (false, 2)]);
+        assert_eq!(
+            *seen.borrow(),
+            [
+                (false, 0),
+                (false, 0),
+                (false, 1),
+                (false, 1),
+                (true, 2),
+                (false, 2)
+            ]
+        );
     }
 }

@@ -1,11 +1,12 @@
-//! Calico's kube-controllers: keeps Calico's objects consistent with Kubernetes, and releases addresses that are no
-//! longer in use.
+//! Calico's kube-controllers: keeps Calico's objects consistent with Kubernetes, and releases
+//! addresses that are no longer in use.
 //!
-//! Data flows in one direction. Each of the [`watches`] follows one kind of object and passes the objects, of
-//! Kubernetes kinds as small projections ([`watched`]), to its event handlers. The handlers fill a cache and add keys
-//! to a [`runtime::Queue`]. Workers of the [`controllers`] take a key, read the cache, and write the objects that
-//! differ from the desired state. Processing is level-triggered: a key may be processed twice, and nothing is written
-//! when nothing has changed. Garbage collection ([`gc`]) has passes over an index instead of keys.
+//! Data flows in one direction. Each of the [`watches`] follows one kind of object and passes the
+//! objects, of Kubernetes kinds as small projections ([`watched`]), to its event handlers. The
+//! handlers fill a cache and add keys to a [`runtime::Queue`]. Workers of the [`controllers`] take
+//! a key, read the cache, and write the objects that differ from the desired state. Processing is
+//! level-triggered: a key may be processed twice, and nothing is written when nothing has changed.
+//! Garbage collection ([`gc`]) has passes over an index instead of keys.
 
 pub mod api_reads;
 pub mod cli;

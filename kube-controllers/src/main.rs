@@ -1,4 +1,5 @@
-//! The `kube-controllers` program. Run under the name `check-status`, it is the exec probe of its own pod.
+//! The `kube-controllers` program. Run under the name `check-status`, it is the exec probe of its
+//! own pod.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,14 +1,23 @@
-//! [`Rollout`]: a DaemonSet or a Deployment. [`RolloutState`]: the progress of the roll-out of its newest version.
+//! [`Rollout`]: a DaemonSet or a Deployment. [`RolloutState`]: the progress of the roll-out of its
+//! newest version.
 
 use libcalico::kubernetes::{Location, Resource};
 use serde_json::Value;
 
 /// DaemonSets of Kubernetes.
-pub(crate) const DAEMON_SETS: Resource =
-    Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
+pub(crate) const DAEMON_SETS: Resource = Resource {
+    api_version: "apps/v1",
+    kind: "DaemonSet",
+    plural: "daemonsets",
+    namespaced: true,
+};
 /// Deployments of Kubernetes.
-pub(crate) const DEPLOYMENTS: Resource =
-    Resource { api_version: "apps/v1", kind: "Deployment", plural: "deployments", namespaced: true };
+pub(crate) const DEPLOYMENTS: Resource = Resource {
+    api_version: "apps/v1",
+    kind: "Deployment",
+    plural: "deployments",
+    namespaced: true,
+};
 
 /// A DaemonSet or a Deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +43,9 @@ pub(crate) enum RolloutState {
 impl Rollout {
     /// Selects an object of [`DAEMON_SETS`] or [`DEPLOYMENTS`]. Sends no request.
     pub(crate) fn of(namespace: &str, resource: Resource, name: &str) -> Self {
-        Rollout { at: Location::namespaced(resource, namespace, name) }
+        Rollout {
+            at: Location::namespaced(resource, namespace, name),
+        }
     }
 
     /// Returns the location of the object.
@@ -44,7 +55,9 @@ impl Rollout {
 
     /// Reads the object.
     pub(crate) async fn state(&self, client: &kube::Client) -> kube::Result<RolloutState> {
-        let request = hyper::Request::get(self.at.url_path()).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        let request = hyper::Request::get(self.at.url_path())
+            .body(Vec::new())
+            .map_err(kube::Error::HttpError)?;
         Ok(self.state_of(&client.request::<Value>(request).await?))
     }
 
@@ -54,14 +67,21 @@ impl Rollout {
         if number(&status["observedGeneration"]) != number(&workload["metadata"]["generation"]) {
             return RolloutState::NotBegun;
         }
-        if self.at.resource == DEPLOYMENTS { of_deployment(&workload["spec"], status) } else { of_daemon_set(status) }
+        if self.at.resource == DEPLOYMENTS {
+            of_deployment(&workload["spec"], status)
+        } else {
+            of_daemon_set(status)
+        }
     }
 }
 
 fn of_daemon_set(status: &Value) -> RolloutState {
     let desired = number(&status["desiredNumberScheduled"]);
     let updated = number(&status["updatedNumberScheduled"]);
-    let (unavailable, misplaced) = (number(&status["numberUnavailable"]), number(&status["numberMisscheduled"]));
+    let (unavailable, misplaced) = (
+        number(&status["numberUnavailable"]),
+        number(&status["numberMisscheduled"]),
+    );
     if updated != desired || number(&status["currentNumberScheduled"]) != desired {
         RolloutState::Updating { updated, desired }
     } else if unavailable != 0 {
@@ -75,7 +95,10 @@ fn of_daemon_set(status: &Value) -> RolloutState {
 
 fn of_deployment(spec: &Value, status: &Value) -> RolloutState {
     let desired = spec["replicas"].as_i64().unwrap_or(1);
-    let (updated, available) = (number(&status["updatedReplicas"]), number(&status["availableReplicas"]));
+    let (updated, available) = (
+        number(&status["updatedReplicas"]),
+        number(&status["availableReplicas"]),
+    );
     if updated != desired || number(&status["replicas"]) != desired {
         RolloutState::Updating { updated, desired }
     } else if available < desired {
@@ -106,38 +129,85 @@ mod tests {
     #[test]
     fn rollout_is_complete_only_if_every_daemonset_count_matches() {
         let rollout = Rollout::of("kube-system", DAEMON_SETS, "calico-node");
-        let status = json!({ "observedGeneration": 2, "desiredNumberScheduled": 3, "currentNumberScheduled": 3,
+        let status = json!({ "observedGeneration": 2, "desiredNumberScheduled": 3,
+                "currentNumberScheduled": 3,
             "updatedNumberScheduled": 3 });
         let complete = json!({ "metadata": { "generation": 2 }, "status": status });
         assert_eq!(rollout.state_of(&complete), RolloutState::Complete);
-        assert_eq!(rollout.state_of(&json!({ "status": {} })), RolloutState::Complete);
+        assert_eq!(
+            rollout.state_of(&json!({ "status": {} })),
+            RolloutState::Complete
+        );
         for (field, value, expected) in [
             ("observedGeneration", 1, RolloutState::NotBegun),
-            ("currentNumberScheduled", 2, RolloutState::Updating { updated: 3, desired: 3 }),
-            ("updatedNumberScheduled", 2, RolloutState::Updating { updated: 2, desired: 3 }),
+            (
+                "currentNumberScheduled",
+                2,
+                RolloutState::Updating {
+                    updated: 3,
+                    desired: 3,
+                },
+            ),
+            (
+                "updatedNumberScheduled",
+                2,
+                RolloutState::Updating {
+                    updated: 2,
+                    desired: 3,
+                },
+            ),
             ("numberUnavailable", 1, RolloutState::Unavailable(1)),
             ("numberMisscheduled", 1, RolloutState::Misplaced(1)),
         ] {
-            assert_eq!(changed(&rollout, &complete, field, value), expected, "{field}");
+            assert_eq!(
+                changed(&rollout, &complete, field, value),
+                expected,
+                "{field}"
+            );
         }
     }
 
     #[test]
     fn deployment_is_complete_only_without_pods_of_an_older_version() {
         let rollout = Rollout::of("kube-system", DEPLOYMENTS, "calico-typha");
-        let status = json!({ "observedGeneration": 1, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3 });
-        let complete = json!({ "metadata": { "generation": 1 }, "spec": { "replicas": 3 }, "status": status });
+        let status = json!({
+            "observedGeneration": 1, "replicas": 3, "updatedReplicas": 3, "availableReplicas": 3,
+        });
+        let complete =
+            json!({ "metadata": { "generation": 1 }, "spec": { "replicas": 3 }, "status": status });
         assert_eq!(rollout.state_of(&complete), RolloutState::Complete);
         for (field, value, expected) in [
             ("observedGeneration", 0, RolloutState::NotBegun),
-            ("replicas", 4, RolloutState::Updating { updated: 3, desired: 3 }),
-            ("updatedReplicas", 1, RolloutState::Updating { updated: 1, desired: 3 }),
+            (
+                "replicas",
+                4,
+                RolloutState::Updating {
+                    updated: 3,
+                    desired: 3,
+                },
+            ),
+            (
+                "updatedReplicas",
+                1,
+                RolloutState::Updating {
+                    updated: 1,
+                    desired: 3,
+                },
+            ),
             ("availableReplicas", 1, RolloutState::Unavailable(2)),
         ] {
-            assert_eq!(changed(&rollout, &complete, field, value), expected, "{field}");
+            assert_eq!(
+                changed(&rollout, &complete, field, value),
+                expected,
+                "{field}"
+            );
         }
         let one = json!({ "status": { "replicas": 1, "updatedReplicas": 1 } });
-        assert_eq!(rollout.state_of(&one), RolloutState::Unavailable(1), "the API server sets one replica by default");
+        assert_eq!(
+            rollout.state_of(&one),
+            RolloutState::Unavailable(1),
+            "the API server sets one replica by default"
+        );
     }
 
     #[test]
@@ -145,6 +215,9 @@ mod tests {
         let rollout = Rollout::of("kube-system", DEPLOYMENTS, "calico-typha");
         let stopped = json!({ "spec": { "replicas": 0 }, "status": {} });
         assert_eq!(rollout.state_of(&stopped), RolloutState::Complete);
-        assert_eq!(rollout.location().url_path(), "/apis/apps/v1/namespaces/kube-system/deployments/calico-typha");
+        assert_eq!(
+            rollout.location().url_path(),
+            "/apis/apps/v1/namespaces/kube-system/deployments/calico-typha"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Builds the clients from the environment. Unreachable servers are retried; invalid settings end the process.
+//! Builds the clients from the environment. Unreachable servers are retried; invalid settings end
+//! the process.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::settings::{Mode, SettingsError};
 
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Requests per second to an API server, and the burst above that, if the environment does not set them (KC-111).
+/// Requests per second to an API server, and the burst above that, if the environment does not set
+/// them (KC-111).
 const RATE: [(&str, i32); 2] = [("K8S_CLIENT_QPS", 500), ("K8S_CLIENT_BURST", 1000)];
 
 #[derive(Debug, thiserror::Error)]
@@ -27,32 +29,49 @@ pub(crate) enum StartError {
     Datastore(#[from] ConfigError),
     #[error("no datastore is configured; set KUBECONFIG, or run in a pod, or set ETCD_ENDPOINTS")]
     Nothing,
-    #[error("DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or etcdv3")]
+    #[error(
+        "DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or \
+         etcdv3"
+    )]
     Local,
     #[error("API server: {0}")]
     Access(#[from] AccessError),
     /// `configured` is the group that the environment names.
-    #[error("Calico's objects are in the API group {now} and no longer in {was}; {}", after_move(.now, .configured))]
-    Moved { was: &'static str, now: &'static str, configured: Option<&'static str> },
+    #[error(
+        "Calico's objects are in the API group {now} and no longer in {was}; {}",
+        after_move(.now, .configured)
+    )]
+    Moved {
+        was: &'static str,
+        now: &'static str,
+        configured: Option<&'static str>,
+    },
     #[error(transparent)]
     Listen(#[from] ListenError),
     #[error("cannot {action}: {reason}")]
-    Process { action: &'static str, reason: std::io::Error },
+    Process {
+        action: &'static str,
+        reason: std::io::Error,
+    },
 }
 
-/// Returns a text about the group that a restarted process uses after Calico's objects moved to the group `now`. The
-/// environment may have changed by the restart, because a ConfigMap may set the variable.
+/// Returns a text about the group that a restarted process uses after Calico's objects moved to the
+/// group `now`. The environment may have changed by the restart, because a ConfigMap may set the
+/// variable.
 fn after_move(now: &str, configured: &Option<&str>) -> String {
     match configured.filter(|configured| *configured != now) {
         None => format!("a restarted process uses {now}"),
         Some(configured) => {
-            format!("set CALICO_API_GROUP to {now}; with the present value a restarted process uses {configured}")
+            format!(
+                "set CALICO_API_GROUP to {now}; with the present value a restarted process uses \
+                 {configured}"
+            )
         }
     }
 }
 
-/// Addresses of the datastore and the API server. Both the clients and the set of controllers depend on this one
-/// source, so they always agree on the type of the datastore.
+/// Addresses of the datastore and the API server. Both the clients and the set of controllers
+/// depend on this one source, so they always agree on the type of the datastore.
 #[derive(Debug)]
 pub(crate) struct Servers {
     datastore: DatastoreConfig,
@@ -60,14 +79,24 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    /// Builds the configuration from the environment, and logs settings without effect. Reads no file and sends no
-    /// request.
-    pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
+    /// Builds the configuration from the environment, and logs settings without effect. Reads no
+    /// file and sends no request.
+    pub(crate) fn from_environment(
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, StartError> {
         // An empty variable counts as unset.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
-        let is_set = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
+        let is_set = |name: &str| {
+            [name.to_owned(), format!("CALICO_{name}")]
+                .iter()
+                .any(|name| lookup(name).is_some())
+        };
         let [qps, burst] = RATE.map(|(name, rate)| if is_set(name) { 0 } else { rate });
-        let settings = datastore::DatastoreSettings { qps, burst, ..datastore::DatastoreSettings::default() };
+        let settings = datastore::DatastoreSettings {
+            qps,
+            burst,
+            ..datastore::DatastoreSettings::default()
+        };
         let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
             ConfigError::NotConfigured => StartError::Nothing,
             other => StartError::Datastore(other),
@@ -81,12 +110,16 @@ impl Servers {
             DatastoreConfig::Local(_) => return Err(StartError::Local),
         };
         // Without a kubeconfig, a process in a pod uses the API server of its own cluster.
-        let is_in_cluster = api_server.kubeconfig.is_empty() && lookup("KUBERNETES_SERVICE_HOST").is_some();
+        let is_in_cluster =
+            api_server.kubeconfig.is_empty() && lookup("KUBERNETES_SERVICE_HOST").is_some();
         if !is_in_cluster {
             api_server.place = ClientPlace::OutsideCluster(ProxyVariables::read(lookup));
         }
         let datastore = datastore.placed(api_server.place.clone());
-        Ok(Servers { datastore, api_server })
+        Ok(Servers {
+            datastore,
+            api_server,
+        })
     }
 
     /// Returns the longest time that a write to either server may take.
@@ -98,27 +131,42 @@ impl Servers {
         }
     }
 
-    /// Creates the clients, which pass the outcome of each request to an API server to `observer`. If the API server is
-    /// the datastore, waits until it has answered which group holds Calico's objects, and returns `None` if `stop` is
-    /// canceled before.
+    /// Creates the clients, which pass the outcome of each request to an API server to `observer`.
+    /// If the API server is the datastore, waits until it has answered which group holds Calico's
+    /// objects, and returns `None` if `stop` is canceled before.
     pub(crate) async fn connect(
         &self,
         observer: &Observer,
         stop: &CancellationToken,
     ) -> Result<Option<Clients>, StartError> {
-        let observed = |config: &KubernetesConfig| KubernetesConfig { observer: observer.clone(), ..config.clone() };
+        let observed = |config: &KubernetesConfig| KubernetesConfig {
+            observer: observer.clone(),
+            ..config.clone()
+        };
         let kubernetes = datastore::kubernetes::client(&observed(&self.api_server)).await?;
         let (calico, mode) = match &self.datastore {
             DatastoreConfig::Kubernetes(config) => {
                 let calico = datastore::Kubernetes::long_running(&observed(config));
                 let read_group = async || calico.group().await;
-                let group = retry_until_ok("discover the API group of Calico's objects", stop, read_group).await;
+                let group = retry_until_ok(
+                    "discover the API group of Calico's objects",
+                    stop,
+                    read_group,
+                )
+                .await;
                 let Some(group) = group else { return Ok(None) };
-                (Datastore::Kubernetes(Arc::new(calico)), Mode::Kubernetes(group))
+                (
+                    Datastore::Kubernetes(Arc::new(calico)),
+                    Mode::Kubernetes(group),
+                )
             }
             other => (Datastore::open(other)?, Mode::Etcd),
         };
-        Ok(Some(Clients { kubernetes, calico: Arc::new(calico), mode }))
+        Ok(Some(Clients {
+            kubernetes,
+            calico: Arc::new(calico),
+            mode,
+        }))
     }
 }
 
@@ -126,14 +174,20 @@ impl std::fmt::Display for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.datastore {
             DatastoreConfig::Etcd(config) => {
-                write!(f, "datastore etcd {}, API server {}", config.endpoints.join(","), self.api_server)
+                write!(
+                    f,
+                    "datastore etcd {}, API server {}",
+                    config.endpoints.join(","),
+                    self.api_server
+                )
             }
             _ => write!(f, "datastore and API server {}", self.api_server),
         }
     }
 }
 
-/// Repeats `attempt` until it succeeds, and logs each failure. Returns `None` if `stop` is canceled before.
+/// Repeats `attempt` until it succeeds, and logs each failure. Returns `None` if `stop` is canceled
+/// before.
 pub(crate) async fn retry_until_ok<T, E: Display>(
     action: &str,
     stop: &CancellationToken,
@@ -162,7 +216,12 @@ mod tests {
     use super::*;
 
     fn servers(variables: &[(&str, &str)]) -> Result<Servers, StartError> {
-        let found = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
+        let found = |name: &str| {
+            variables
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, text)| (*text).to_owned())
+        };
         Servers::from_environment(&found)
     }
 
@@ -170,16 +229,36 @@ mod tests {
     fn datastore_type_is_inferred_from_etcd_endpoints() {
         for variables in [
             &[("ETCD_ENDPOINTS", "http://a:2379")][..],
-            &[("DATASTORE_TYPE", "etcdv3"), ("ETCD_ENDPOINTS", "http://a:2379"), ("KUBECONFIG", "/k")],
+            &[
+                ("DATASTORE_TYPE", "etcdv3"),
+                ("ETCD_ENDPOINTS", "http://a:2379"),
+                ("KUBECONFIG", "/k"),
+            ],
         ] {
-            assert!(matches!(servers(variables).unwrap().datastore, DatastoreConfig::Etcd(_)), "{variables:?}");
+            assert!(
+                matches!(
+                    servers(variables).unwrap().datastore,
+                    DatastoreConfig::Etcd(_)
+                ),
+                "{variables:?}"
+            );
         }
         for variables in [
             &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")][..],
             &[("KUBECONFIG", "/k"), ("ETCD_ENDPOINTS", "")],
-            &[("DATASTORE_TYPE", "kubernetes"), ("ETCD_ENDPOINTS", "http://a:2379"), ("KUBECONFIG", "/k")],
+            &[
+                ("DATASTORE_TYPE", "kubernetes"),
+                ("ETCD_ENDPOINTS", "http://a:2379"),
+                ("KUBECONFIG", "/k"),
+            ],
         ] {
-            assert!(matches!(servers(variables).unwrap().datastore, DatastoreConfig::Kubernetes(_)), "{variables:?}");
+            assert!(
+                matches!(
+                    servers(variables).unwrap().datastore,
+                    DatastoreConfig::Kubernetes(_)
+                ),
+                "{variables:?}"
+            );
         }
     }
 
@@ -203,10 +282,18 @@ mod tests {
             (rate.per_second, rate.burst)
         };
         assert_eq!(rate(&[("KUBECONFIG", "/k")]), (500, 1000));
-        let empty = [("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", ""), ("CALICO_K8S_CLIENT_BURST", "")];
+        let empty = [
+            ("KUBECONFIG", "/k"),
+            ("K8S_CLIENT_QPS", ""),
+            ("CALICO_K8S_CLIENT_BURST", ""),
+        ];
         assert_eq!(rate(&empty), (500, 1000));
         assert_eq!(
-            rate(&[("KUBECONFIG", "/k"), ("K8S_CLIENT_QPS", "50"), ("CALICO_K8S_CLIENT_BURST", "60")]),
+            rate(&[
+                ("KUBECONFIG", "/k"),
+                ("K8S_CLIENT_QPS", "50"),
+                ("CALICO_K8S_CLIENT_BURST", "60")
+            ]),
             (50, 60)
         );
     }
@@ -227,7 +314,9 @@ mod tests {
         ] {
             let servers = servers(variables).unwrap();
             let place = if is_followed {
-                ClientPlace::OutsideCluster(ProxyVariables::read(|name| (name == proxy.0).then(|| proxy.1.to_owned())))
+                ClientPlace::OutsideCluster(ProxyVariables::read(|name| {
+                    (name == proxy.0).then(|| proxy.1.to_owned())
+                }))
             } else {
                 ClientPlace::Node
             };
@@ -245,9 +334,20 @@ mod tests {
         for (configured, expected) in [
             (None, format!("; a restarted process uses {v3}")),
             (Some(v3), format!("; a restarted process uses {v3}")),
-            (Some(v1), format!("; set CALICO_API_GROUP to {v3}; with the present value a restarted process uses {v1}")),
+            (
+                Some(v1),
+                format!(
+                    "; set CALICO_API_GROUP to {v3}; with the present value a restarted process \
+                     uses {v1}"
+                ),
+            ),
         ] {
-            let error = StartError::Moved { was: v1, now: v3, configured }.to_string();
+            let error = StartError::Moved {
+                was: v1,
+                now: v3,
+                configured,
+            }
+            .to_string();
             assert!(error.ends_with(&expected), "{error}");
         }
     }
@@ -257,9 +357,16 @@ mod tests {
         let (begin, attempts) = (Instant::now(), Cell::new(0));
         let attempt = async || {
             attempts.set(attempts.get() + 1);
-            if attempts.get() < 7 { Err("away") } else { Ok(5) }
+            if attempts.get() < 7 {
+                Err("away")
+            } else {
+                Ok(5)
+            }
         };
-        assert_eq!(retry_until_ok("try", &CancellationToken::new(), attempt).await, Some(5));
+        assert_eq!(
+            retry_until_ok("try", &CancellationToken::new(), attempt).await,
+            Some(5)
+        );
         assert_eq!(begin.elapsed().as_secs(), 1 + 2 + 4 + 8 + 10 + 10);
     }
 
@@ -270,7 +377,10 @@ mod tests {
             sleep(PAUSE * 3).await;
             stop.cancel();
         };
-        let (found, ()) = tokio::join!(retry_until_ok("try", &stop, async || Err::<(), _>("away")), stopping);
+        let (found, ()) = tokio::join!(
+            retry_until_ok("try", &stop, async || Err::<(), _>("away")),
+            stopping
+        );
         assert_eq!(found, None);
     }
 }

@@ -1,4 +1,5 @@
-//! Benchmarks of operations of an ADD or DEL on a /26 block, of its encoding, and of the start of a block walk.
+//! Benchmarks of operations of an ADD or DEL on a /26 block, of its encoding, and of the start of a
+//! block walk.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -27,7 +28,9 @@ impl Pod {
         ];
         Pod {
             handle: HandleId::for_container("k8s-pod-network", &format!("{n:064x}")),
-            attributes: attributes.map(|(key, value)| (key.to_owned(), value)).into(),
+            attributes: attributes
+                .map(|(key, value)| (key.to_owned(), value))
+                .into(),
             owner: AffinityOwner::Host("node1".into()),
         }
     }
@@ -53,7 +56,8 @@ fn range(text: &str) -> Cidr {
 }
 
 fn block(used: usize) -> Block {
-    let mut block = Block::new(range("10.65.166.128/26"), &Pod::new(0).owner, NOW).expect("a /26 is not too large");
+    let mut block = Block::new(range("10.65.166.128/26"), &Pod::new(0).owner, NOW)
+        .expect("a /26 is not too large");
     (0..used).for_each(|n| Pod::new(n).take_from(&mut block));
     block
 }
@@ -62,16 +66,23 @@ fn operations(c: &mut Criterion) {
     for used in [0, 32, 63] {
         let (before, pod) = (block(used), Pod::new(used));
         c.bench_function(&format!("assign one, {used} of 64 used"), |b| {
-            b.iter_batched_ref(|| before.clone(), |block| pod.take_from(block), BatchSize::SmallInput)
-        });
-        let after = block(used + 1);
-        c.bench_function(&format!("release by handle, {} of 64 used", used + 1), |b| {
             b.iter_batched_ref(
-                || after.clone(),
-                |block| assert_eq!(block.release_by_handle(&pod.handle, None, 0, NOW), Ok(1)),
+                || before.clone(),
+                |block| pod.take_from(block),
                 BatchSize::SmallInput,
             )
         });
+        let after = block(used + 1);
+        c.bench_function(
+            &format!("release by handle, {} of 64 used", used + 1),
+            |b| {
+                b.iter_batched_ref(
+                    || after.clone(),
+                    |block| assert_eq!(block.release_by_handle(&pod.handle, None, 0, NOW), Ok(1)),
+                    BatchSize::SmallInput,
+                )
+            },
+        );
     }
 }
 
@@ -79,8 +90,12 @@ fn codec(c: &mut Criterion) {
     for used in [0, 32, 63] {
         let value = block(used);
         let stored = value.encode().expect("a block encodes");
-        c.bench_function(&format!("parse, {used} of 64 used"), |b| b.iter(|| Block::decode(black_box(&stored))));
-        c.bench_function(&format!("encode, {used} of 64 used"), |b| b.iter(|| black_box(&value).encode()));
+        c.bench_function(&format!("parse, {used} of 64 used"), |b| {
+            b.iter(|| Block::decode(black_box(&stored)))
+        });
+        c.bench_function(&format!("encode, {used} of 64 used"), |b| {
+            b.iter(|| black_box(&value).encode())
+        });
     }
 }
 

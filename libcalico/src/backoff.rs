@@ -1,7 +1,7 @@
 //! [`Backoff`]: pauses between retries that double with each failure, up to a longest pause.
 //!
-//! The caller counts the failures and draws the random numbers, so that the same count and number always give the same
-//! pause.
+//! The caller counts the failures and draws the random numbers, so that the same count and number
+//! always give the same pause.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub enum Jitter {
 }
 
 impl Backoff {
-    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1; without jitter it is not
-    /// used.
+    /// Returns the pause after a number of consecutive failures. `random` is between 0 and 1;
+    /// without jitter it is not used.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first.saturating_mul(1 << doublings).min(self.longest);
@@ -48,13 +48,21 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     fn backoff(jitter: Jitter) -> Backoff {
-        Backoff { first: MS(100), longest: MS(10_000), jitter }
+        Backoff {
+            first: MS(100),
+            longest: MS(10_000),
+            jitter,
+        }
     }
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let pauses = [0, 1, 2, 3, 7, 8, 17, u32::MAX].map(|failures| backoff(Jitter::None).pause(failures, 0.7));
-        assert_eq!(pauses, [100, 100, 200, 400, 6400, 10_000, 10_000, 10_000].map(MS));
+        let pauses = [0, 1, 2, 3, 7, 8, 17, u32::MAX]
+            .map(|failures| backoff(Jitter::None).pause(failures, 0.7));
+        assert_eq!(
+            pauses,
+            [100, 100, 200, 400, 6400, 10_000, 10_000, 10_000].map(MS)
+        );
     }
 
     #[test]
@@ -67,7 +75,11 @@ mod tests {
             (Jitter::Full, 0.5, 200),
             (Jitter::Full, 1.0, 400),
         ] {
-            assert_eq!(backoff(jitter).pause(3, random), MS(expected), "{jitter:?} {random}");
+            assert_eq!(
+                backoff(jitter).pause(3, random),
+                MS(expected),
+                "{jitter:?} {random}"
+            );
         }
     }
 }

@@ -5,14 +5,18 @@ use std::fmt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The compare-and-swap token of one stored object. It is opaque; equal tokens mean an unchanged object (IPAM-175).
+/// The compare-and-swap token of one stored object. It is opaque; equal tokens mean an unchanged
+/// object (IPAM-175).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
 impl Revision {
-    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest is data of the Kubernetes store.
+    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest is data of the
+    /// Kubernetes store.
     pub fn resource_version(&self) -> &str {
-        self.0.split_once('@').map_or(&self.0, |(version, _)| version)
+        self.0
+            .split_once('@')
+            .map_or(&self.0, |(version, _)| version)
     }
 }
 
@@ -47,7 +51,8 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
-    /// Decodes stored bytes. On `Err` a get of the object fails, and most lists skip the entry (DS-42).
+    /// Decodes stored bytes. On `Err` a get of the object fails, and most lists skip the entry
+    /// (DS-42).
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }

@@ -1,7 +1,7 @@
 //! Calico's data model and rules as pure functions.
 //!
-//! This library does no I/O: it uses no sockets, files, clock or randomness. The `datastore` crate implements
-//! [`store::Store`], the only trait for access to the outside.
+//! This library does no I/O: it uses no sockets, files, clock or randomness. The `datastore` crate
+//! implements [`store::Store`], the only trait for access to the outside.
 
 pub mod api;
 pub mod backoff;

@@ -25,7 +25,11 @@ impl IpVersion {
 
     /// Returns the family of an address.
     pub fn of(ip: IpAddr) -> Self {
-        if ip.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
+        if ip.is_ipv4() {
+            IpVersion::V4
+        } else {
+            IpVersion::V6
+        }
     }
 }
 
@@ -45,7 +49,8 @@ pub struct CidrParseError(pub String);
 pub struct Cidr(IpNetwork);
 
 impl Cidr {
-    /// Returns the network of length `prefix` that contains `ip`; `None` if the prefix is longer than the address.
+    /// Returns the network of length `prefix` that contains `ip`; `None` if the prefix is longer
+    /// than the address.
     pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
         let network = IpNetwork::new(ip, prefix).ok()?.network();
         IpNetwork::new(network, prefix).ok().map(Cidr)
@@ -56,10 +61,14 @@ impl Cidr {
         Cidr(IpNetwork::from(ip))
     }
 
-    /// Parses a network, or an address without a prefix length as the network of that address alone.
+    /// Parses a network, or an address without a prefix length as the network of that address
+    /// alone.
     pub fn parse_or_host(text: &str) -> Option<Self> {
         let text = text.trim();
-        text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
+        text.parse()
+            .map(Cidr::host)
+            .ok()
+            .or_else(|| text.parse().ok())
     }
 
     /// Parses a CIDR, and returns also the address as written.
@@ -68,7 +77,11 @@ impl Cidr {
         let (address, prefix) = text.split_once('/').ok_or_else(parse_error)?;
         // Go's ParseCIDR accepts decimal digits only.
         let is_padded = prefix.len() > 1 && prefix.starts_with('0');
-        if is_padded || prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
+        if is_padded
+            || prefix.is_empty()
+            || prefix.len() > 3
+            || !prefix.bytes().all(|b| b.is_ascii_digit())
+        {
             return Err(parse_error());
         }
         let ip: IpAddr = address.parse().map_err(|_| parse_error())?;
@@ -98,18 +111,23 @@ impl Cidr {
 
     /// Returns true if every address of `other` is in this network.
     pub fn covers(&self, other: &Cidr) -> bool {
-        self.version() == other.version() && self.prefix() <= other.prefix() && self.contains(other.network())
+        self.version() == other.version()
+            && self.prefix() <= other.prefix()
+            && self.contains(other.network())
     }
 
-    /// Returns the range of multicast or loopback that this network overlaps, if any. The kernel drops packets from
-    /// such an address, and gives no interface an address of multicast in IPv6.
+    /// Returns the range of multicast or loopback that this network overlaps, if any. The kernel
+    /// drops packets from such an address, and gives no interface an address of multicast in IPv6.
     pub fn unassignable(&self) -> Option<Cidr> {
         let special = [
             (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
             (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
             (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
         ];
-        special.into_iter().filter_map(|(ip, prefix)| Cidr::new(ip, prefix)).find(|range| range.overlaps(self))
+        special
+            .into_iter()
+            .filter_map(|(ip, prefix)| Cidr::new(ip, prefix))
+            .find(|range| range.overlaps(self))
     }
 
     /// Returns true if the two networks share an address.
@@ -124,10 +142,13 @@ impl Cidr {
 
     /// Returns the number of addresses, saturating at `u128::MAX` for `::/0`.
     pub fn size(&self) -> u128 {
-        1u128.checked_shl(u32::from(self.version().bits() - self.prefix())).unwrap_or(u128::MAX)
+        1u128
+            .checked_shl(u32::from(self.version().bits() - self.prefix()))
+            .unwrap_or(u128::MAX)
     }
 
-    /// Returns the address `offset` above the network address; `None` if that address is outside the network.
+    /// Returns the address `offset` above the network address; `None` if that address is outside
+    /// the network.
     pub fn nth(&self, offset: u128) -> Option<IpAddr> {
         if offset >= self.size() {
             return None;
@@ -173,7 +194,11 @@ impl fmt::Debug for Cidr {
 
 impl Ord for Cidr {
     fn cmp(&self, other: &Self) -> Ordering {
-        (self.version(), self.network(), self.prefix()).cmp(&(other.version(), other.network(), other.prefix()))
+        (self.version(), self.network(), self.prefix()).cmp(&(
+            other.version(),
+            other.network(),
+            other.prefix(),
+        ))
     }
 }
 
@@ -196,12 +221,17 @@ impl<'de> Deserialize<'de> for Cidr {
     }
 }
 
-/// Returns two of the networks that overlap, or are the same. Returns `None` if no address is in two networks.
+/// Returns two of the networks that overlap, or are the same. Returns `None` if no address is in
+/// two networks.
 pub fn first_overlap(networks: impl IntoIterator<Item = Cidr>) -> Option<(Cidr, Cidr)> {
     let mut networks: Vec<Cidr> = networks.into_iter().collect();
-    // Of two networks that overlap, the larger one comes first, and contains the networks between the two.
+    // Of two networks that overlap, the larger one comes first, and contains the networks between
+    // the two.
     networks.sort();
-    networks.windows(2).find(|pair| pair[0].overlaps(&pair[1])).map(|pair| (pair[0], pair[1]))
+    networks
+        .windows(2)
+        .find(|pair| pair[0].overlaps(&pair[1]))
+        .map(|pair| (pair[0], pair[1]))
 }
 
 #[cfg(test)]
@@ -210,7 +240,11 @@ mod tests {
 
     #[test]
     fn nested_blocks_of_different_sizes_clash() {
-        let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().conflicts_with(&b.parse().unwrap());
+        let clash = |a: &str, b: &str| {
+            a.parse::<Cidr>()
+                .unwrap()
+                .conflicts_with(&b.parse().unwrap())
+        };
         assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));
         assert!(!clash("10.0.0.0/26", "10.0.0.64/26") && !clash("10.0.0.0/8", "fd00::/8"));
@@ -222,11 +256,20 @@ mod tests {
             let found = first_overlap(networks.iter().map(|network| network.parse().unwrap()));
             found.map(|(first, second)| format!("{first} {second}"))
         };
-        assert_eq!(overlap(&["10.0.0.0/28", "10.0.0.16/28", "fd00::/124", "10.0.1.0/24"]), None);
+        assert_eq!(
+            overlap(&["10.0.0.0/28", "10.0.0.16/28", "fd00::/124", "10.0.1.0/24"]),
+            None
+        );
         let nested = overlap(&["10.0.0.64/28", "10.0.0.0/24", "10.1.0.0/24"]);
         assert_eq!(nested.as_deref(), Some("10.0.0.0/24 10.0.0.64/28"));
-        assert_eq!(overlap(&["fd00::10/124", "fd00::/120"]).as_deref(), Some("fd00::/120 fd00::10/124"));
-        assert_eq!(overlap(&["10.0.0.0/28", "10.0.0.0/28"]).as_deref(), Some("10.0.0.0/28 10.0.0.0/28"));
+        assert_eq!(
+            overlap(&["fd00::10/124", "fd00::/120"]).as_deref(),
+            Some("fd00::/120 fd00::10/124")
+        );
+        assert_eq!(
+            overlap(&["10.0.0.0/28", "10.0.0.0/28"]).as_deref(),
+            Some("10.0.0.0/28 10.0.0.0/28")
+        );
         assert_eq!(overlap(&[]), None);
     }
 }

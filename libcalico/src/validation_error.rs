@@ -15,18 +15,34 @@ pub struct FieldError {
 
 impl FieldError {
     /// Creates the error of an invalid value.
-    pub fn new(name: impl Into<String>, value: impl fmt::Display, reason: impl Into<String>) -> Self {
-        FieldError { name: name.into(), value: Some(value.to_string()), reason: reason.into() }
+    pub fn new(
+        name: impl Into<String>,
+        value: impl fmt::Display,
+        reason: impl Into<String>,
+    ) -> Self {
+        FieldError {
+            name: name.into(),
+            value: Some(value.to_string()),
+            reason: reason.into(),
+        }
     }
 
     /// Creates the error of a missing value.
     pub fn missing(name: impl Into<String>, reason: impl Into<String>) -> Self {
-        FieldError { name: name.into(), value: None, reason: reason.into() }
+        FieldError {
+            name: name.into(),
+            value: None,
+            reason: reason.into(),
+        }
     }
 
     /// Creates the error of a field that violates upstream's rule `tag` (DS-93).
     pub(crate) fn tag(name: &str, value: impl fmt::Display, tag: &str) -> Self {
-        FieldError::new(name, value, format!("Reason: failed to validate Field: {name} because of Tag: {tag} "))
+        FieldError::new(
+            name,
+            value,
+            format!("Reason: failed to validate Field: {name} because of Tag: {tag} "),
+        )
     }
 }
 
@@ -55,7 +71,11 @@ impl ValidationError {
 
     /// Returns `Ok` if there are no findings, else the error that contains them all.
     pub(crate) fn from_findings(findings: Vec<FieldError>) -> Result<(), Self> {
-        if findings.is_empty() { Ok(()) } else { Err(ValidationError(findings)) }
+        if findings.is_empty() {
+            Ok(())
+        } else {
+            Err(ValidationError(findings))
+        }
     }
 }
 
@@ -89,17 +109,27 @@ mod tests {
         let error: ValidationError = FieldError::tag("LabelsToApply", "map[a b:]", "labels").into();
         assert_eq!(
             error.to_string(),
-            "error with field LabelsToApply = 'map[a b:]' (Reason: failed to validate Field: LabelsToApply because of Tag: labels )"
+            "error with field LabelsToApply = 'map[a b:]' (Reason: failed to validate Field: \
+             LabelsToApply because of Tag: labels )"
         );
         let error: ValidationError = FieldError::missing("node", "field should be assigned").into();
-        assert_eq!(error.to_string(), "error with field node (field should be assigned)");
+        assert_eq!(
+            error.to_string(),
+            "error with field node (field should be assigned)"
+        );
     }
 
     #[test]
     fn validation_error_with_several_fields_prints_as_a_list() {
-        let findings = vec![FieldError::new("A", 1, "small"), FieldError::missing("B", "")];
+        let findings = vec![
+            FieldError::new("A", 1, "small"),
+            FieldError::missing("B", ""),
+        ];
         let error = ValidationError::from_findings(findings).unwrap_err();
-        assert_eq!(error.to_string(), "error with the following fields:\n-  A = '1' (small)\n-  B\n");
+        assert_eq!(
+            error.to_string(),
+            "error with the following fields:\n-  A = '1' (small)\n-  B\n"
+        );
         assert_eq!(error.fields().count(), 2);
         assert_eq!(ValidationError::from_findings(vec![]), Ok(()));
     }

@@ -66,10 +66,15 @@ pub struct PodIdentity {
 impl ContainerIdentity {
     /// Creates the identity of a container in the namespace `default`.
     pub fn new(network: impl Into<String>) -> Self {
-        ContainerIdentity { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
+        ContainerIdentity {
+            namespace: "default".into(),
+            labels: BTreeMap::new(),
+            network: network.into(),
+        }
     }
 
-    /// Adds Mesos labels. The value of the label [`NAMESPACE_LABEL`] becomes the namespace (CNI-153).
+    /// Adds Mesos labels. The value of the label [`NAMESPACE_LABEL`] becomes the namespace
+    /// (CNI-153).
     pub fn add_mesos_labels<'l>(&mut self, labels: impl IntoIterator<Item = (&'l str, &'l str)>) {
         for (key, value) in labels {
             let value = sanitize_mesos_label(value);
@@ -119,38 +124,56 @@ impl WorkloadIdentity {
 
     /// Returns the key under which the endpoint is stored.
     pub fn key(&self) -> Result<ObjectKey, ValidationError> {
-        Ok(ObjectKey::namespaced(self.orchestrator.namespace(), self.identifiers().name()?))
+        Ok(ObjectKey::namespaced(
+            self.orchestrator.namespace(),
+            self.identifiers().name()?,
+        ))
     }
 
-    /// Returns the selection of the workload's endpoints under any interface name. The list may contain others; check
-    /// each with [`WorkloadIdentity::is_endpoint_name`].
+    /// Returns the selection of the workload's endpoints under any interface name. The list may
+    /// contain others; check each with [`WorkloadIdentity::is_endpoint_name`].
     pub fn endpoint_select(&self) -> Result<ObjectSelect, ValidationError> {
-        let any_endpoint = EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() };
-        Ok(ObjectSelect { namespace: Some(self.orchestrator.namespace().into()), name_prefix: any_endpoint.prefix()? })
+        let any_endpoint = EndpointIdentifiers {
+            endpoint: String::new(),
+            ..self.identifiers()
+        };
+        Ok(ObjectSelect {
+            namespace: Some(self.orchestrator.namespace().into()),
+            name_prefix: any_endpoint.prefix()?,
+        })
     }
 
     /// Returns true if an endpoint of this name belongs to the workload, under any interface name.
     pub fn is_endpoint_name(&self, name: &str) -> bool {
-        EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() }.matches(name)
+        EndpointIdentifiers {
+            endpoint: String::new(),
+            ..self.identifiers()
+        }
+        .matches(name)
     }
 
-    /// Returns the name of the host end of the interface pair. `FELIX_INTERFACEPREFIX` applies to pods only (CNI-88,
-    /// CNI-89).
+    /// Returns the name of the host end of the interface pair. `FELIX_INTERFACEPREFIX` applies to
+    /// pods only (CNI-88, CNI-89).
     pub fn host_interface(&self, felix_interface_prefix: Option<&str>) -> String {
         let prefix = names::interface_prefix(felix_interface_prefix);
         match &self.orchestrator {
             Orchestrator::Cni(_) => names::container_interface(&self.container_id),
-            Orchestrator::Kubernetes(pod) => names::pod_interface(prefix, &pod.namespace, &pod.name),
+            Orchestrator::Kubernetes(pod) => {
+                names::pod_interface(prefix, &pod.namespace, &pod.name)
+            }
         }
     }
 }
 
-/// Replaces the characters of the key or the value of a Mesos label that a label cannot contain (CNI-153).
+/// Replaces the characters of the key or the value of a Mesos label that a label cannot contain
+/// (CNI-153).
 ///
-/// `/` becomes `.`. A run of other forbidden characters becomes a single `-`. A run of `.` and `-` that contains a `.`
-/// becomes a single `.`. A `.` or `-` at the beginning or the end is removed.
+/// `/` becomes `.`. A run of other forbidden characters becomes a single `-`. A run of `.` and `-`
+/// that contains a `.` becomes a single `.`. A `.` or `-` at the beginning or the end is removed.
 fn sanitize_mesos_label(text: &str) -> String {
-    dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
+    dots_from_mixed_runs(&dashes_for_forbidden(text))
+        .trim_matches(is_separator)
+        .to_owned()
 }
 
 fn dashes_for_forbidden(text: &str) -> String {
@@ -173,7 +196,11 @@ fn dots_from_mixed_runs(text: &str) -> String {
     let mut rest = text;
     while let Some(start) = rest.find(is_separator) {
         let (before, from_run) = rest.split_at(start);
-        let (run, after) = from_run.split_at(from_run.find(|c| !is_separator(c)).unwrap_or(from_run.len()));
+        let (run, after) = from_run.split_at(
+            from_run
+                .find(|c| !is_separator(c))
+                .unwrap_or(from_run.len()),
+        );
         result.push_str(before);
         result.push_str(if run.contains('.') { "." } else { run });
         rest = after;
@@ -210,7 +237,10 @@ pub(super) mod samples {
             service_account: "robot".into(),
             ports: vec![],
         };
-        WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..container() }
+        WorkloadIdentity {
+            orchestrator: Orchestrator::Kubernetes(pod),
+            ..container()
+        }
     }
 }
 
@@ -228,14 +258,23 @@ mod tests {
         assert_eq!(select.name_prefix, "node--1-k8s-web--0-");
         assert!(pod().is_endpoint_name("node--1-k8s-web--0-eth7"));
         assert!(!pod().is_endpoint_name("node--1-k8s-web--0--1-eth0"));
-        let homeless = WorkloadIdentity { node: String::new(), ..pod() };
-        assert_eq!(homeless.key().unwrap_err().to_string(), "error with field node (field should be assigned)");
+        let homeless = WorkloadIdentity {
+            node: String::new(),
+            ..pod()
+        };
+        assert_eq!(
+            homeless.key().unwrap_err().to_string(),
+            "error with field node (field should be assigned)"
+        );
     }
 
     #[test]
     fn host_interface_name_uses_the_prefix_for_pods_only() {
         assert_eq!(container().host_interface(Some("eni")), "calic0ffee01000");
-        assert_eq!(pod().host_interface(None), names::pod_interface("cali", "prod", "web-0"));
+        assert_eq!(
+            pod().host_interface(None),
+            names::pod_interface("cali", "prod", "web-0")
+        );
         assert!(pod().host_interface(Some("eni,x")).starts_with("eni"));
     }
 
@@ -246,7 +285,10 @@ mod tests {
             ("$my..val", "my.val"),
             ("m$y.val", "m-y.val"),
             ("//my/val/", "my.val"),
-            ("some_val-with.lots*of^weird#characters", "some_val-with.lots-of-weird-characters"),
+            (
+                "some_val-with.lots*of^weird#characters",
+                "some_val-with.lots-of-weird-characters",
+            ),
             ("a--b", "a--b"),
             ("a$$$b", "a-b"),
             ("a-.-b", "a.b"),

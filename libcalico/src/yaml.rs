@@ -1,9 +1,10 @@
-//! [`documents`]: the YAML parser of all programs, with a limit of depth. The parser's time grows with the square of
-//! the depth of flow collections, before its own limit of depth applies.
+//! [`documents`]: the YAML parser of all programs, with a limit of depth. The parser's time grows
+//! with the square of the depth of flow collections, before its own limit of depth applies.
 
-/// The maximum number of brackets that may be open at once if no quote and no comment counts as one. [`find_excess`]
-/// can mistake a quote in a text over several lines for the beginning of a quoted text, and so ignore the brackets
-/// behind it. The parser reads this depth in a fraction of a second.
+/// The maximum number of brackets that may be open at once if no quote and no comment counts as
+/// one. [`find_excess`] can mistake a quote in a text over several lines for the beginning of a
+/// quoted text, and so ignore the brackets behind it. The parser reads this depth in a fraction of
+/// a second.
 const MAX_OPEN: usize = 4000;
 
 /// The maximum depth of nested flow collections (`[…]`, `{…}`). It is also the parser's own limit.
@@ -24,12 +25,17 @@ pub struct TooDeep {
 pub fn documents(text: &str) -> Result<serde_norway::Deserializer<'_>, TooDeep> {
     match find_excess(text.as_bytes()).or_else(|| find_unclosed(text.as_bytes())) {
         None => Ok(serde_norway::Deserializer::from_str(text)),
-        Some(at) => Err(TooDeep { line: 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() }),
+        Some(at) => Err(TooDeep {
+            line: 1 + text.as_bytes()[..at]
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count(),
+        }),
     }
 }
 
-/// Returns the position of the first collection that is too deep. Ignores brackets in quoted texts, in comments, and in
-/// plain texts outside of a collection.
+/// Returns the position of the first collection that is too deep. Ignores brackets in quoted texts,
+/// in comments, and in plain texts outside of a collection.
 fn find_excess(text: &[u8]) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, 0);
     // The last byte that is not blank, by which the beginning of a value is recognized.
@@ -57,7 +63,10 @@ fn find_excess(text: &[u8]) -> Option<usize> {
                 depth = depth.saturating_sub(1);
                 previous = byte;
             }
-            b'-' if previous == b'\n' && text[at..].starts_with(b"---") && (at == 0 || text[at - 1] == b'\n') => {
+            b'-' if previous == b'\n'
+                && text[at..].starts_with(b"---")
+                && (at == 0 || text[at - 1] == b'\n') =>
+            {
                 depth = 0;
                 previous = byte;
             }
@@ -83,13 +92,20 @@ fn find_unclosed(text: &[u8]) -> Option<usize> {
 }
 
 fn end_of_line(text: &[u8], from: usize) -> usize {
-    text[from..].iter().position(|byte| *byte == b'\n').map_or(text.len(), |length| from + length)
+    text[from..]
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .map_or(text.len(), |length| from + length)
 }
 
 /// Returns the position after the tag or the anchor at `from`.
 fn end_of_property(text: &[u8], from: usize) -> usize {
-    let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'[' | b']' | b'{' | b'}');
-    text[from..].iter().position(is_end).map_or(text.len(), |length| from + length)
+    let is_end =
+        |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b'[' | b']' | b'{' | b'}');
+    text[from..]
+        .iter()
+        .position(is_end)
+        .map_or(text.len(), |length| from + length)
 }
 
 /// Returns the position of the quote that ends the text at `from`, or the end of all.
@@ -117,26 +133,50 @@ mod tests {
 
     fn parse(text: &str) -> Result<Vec<Value>, String> {
         let documents = documents(text).map_err(|error| error.to_string())?;
-        documents.map(|document| Value::deserialize(document).map_err(|error| error.to_string())).collect()
+        documents
+            .map(|document| Value::deserialize(document).map_err(|error| error.to_string()))
+            .collect()
     }
 
     #[test]
     fn nesting_is_refused_before_the_parser_reads_the_text() {
-        for open in ["[", "{", "{a: ", "{\"}\": ", "[!t ", "[&a ", "[ # ]\n", "[']', ", "[\"\\\"]\", "] {
-            let error = documents(&format!("users:\n- {}", open.repeat(100_000))).err().unwrap();
+        for open in [
+            "[",
+            "{",
+            "{a: ",
+            "{\"}\": ",
+            "[!t ",
+            "[&a ",
+            "[ # ]\n",
+            "[']', ",
+            "[\"\\\"]\", ",
+        ] {
+            let error = documents(&format!("users:\n- {}", open.repeat(100_000)))
+                .err()
+                .unwrap();
             assert!(error.line >= 2, "{open}: {error}");
         }
         let nested = |depth: usize| format!("a: {}1{}", "[".repeat(depth), "]".repeat(depth));
         assert!(parse(&nested(100)).is_ok());
         let error = parse(&nested(MAX_DEPTH + 1)).unwrap_err();
-        assert_eq!(error, "line 1: the YAML is nested deeper than 128 levels; write fewer levels");
+        assert_eq!(
+            error,
+            "line 1: the YAML is nested deeper than 128 levels; write fewer levels"
+        );
     }
 
     #[test]
     fn nesting_behind_a_quote_that_begins_no_text_is_refused() {
-        for before in ["a: |\n  'x\nb: ", "a: |\n  \"x\nb: ", "a: foo\n  'bar\nb: ", "a: b\n  --- 'x\nc: "] {
+        for before in [
+            "a: |\n  'x\nb: ",
+            "a: |\n  \"x\nb: ",
+            "a: foo\n  'bar\nb: ",
+            "a: b\n  --- 'x\nc: ",
+        ] {
             for open in ["[", "{a: "] {
-                let error = documents(&format!("{before}{}", open.repeat(100_000))).err().unwrap();
+                let error = documents(&format!("{before}{}", open.repeat(100_000)))
+                    .err()
+                    .unwrap();
                 assert_eq!(error.line, 3, "{before}");
             }
         }

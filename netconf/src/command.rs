@@ -23,7 +23,14 @@ pub enum Command {
 
 impl Command {
     /// Every command.
-    pub const ALL: [Command; 6] = [Self::Add, Self::Del, Self::Check, Self::Status, Self::Gc, Self::Version];
+    pub const ALL: [Command; 6] = [
+        Self::Add,
+        Self::Del,
+        Self::Check,
+        Self::Status,
+        Self::Gc,
+        Self::Version,
+    ];
 
     /// Returns the value of `CNI_COMMAND`.
     pub fn as_str(self) -> &'static str {
@@ -42,11 +49,17 @@ impl Command {
     /// # Errors
     /// Code 4 with upstream's text for any other value.
     pub fn parse(text: &str) -> Result<Command, CniError> {
-        Command::ALL.into_iter().find(|command| command.as_str() == text).ok_or_else(|| {
-            let commands = Command::ALL.map(Command::as_str).join(", ");
-            CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {text}"))
+        Command::ALL
+            .into_iter()
+            .find(|command| command.as_str() == text)
+            .ok_or_else(|| {
+                let commands = Command::ALL.map(Command::as_str).join(", ");
+                CniError::new(
+                    Code::INVALID_ENVIRONMENT,
+                    format!("unknown CNI_COMMAND: {text}"),
+                )
                 .with_details(format!("known are {commands}"))
-        })
+            })
     }
 
     /// Returns the first version of the CNI specification that has the command.
@@ -66,9 +79,14 @@ impl Command {
         if version >= self.since() {
             return Ok(());
         }
-        Err(CniError::new(Code::INCOMPATIBLE_VERSION, format!("config version does not allow {self}")).with_details(
-            format!("the configuration has cniVersion {version}; {self} needs at least {}", self.since()),
-        ))
+        Err(CniError::new(
+            Code::INCOMPATIBLE_VERSION,
+            format!("config version does not allow {self}"),
+        )
+        .with_details(format!(
+            "the configuration has cniVersion {version}; {self} needs at least {}",
+            self.since()
+        )))
     }
 }
 
@@ -106,14 +124,24 @@ mod tests {
             (Version::V0_3_1, vec![Add, Del, Command::Version]),
             (Version::V0_4_0, vec![Add, Del, Check, Command::Version]),
             (Version::V1_0_0, vec![Add, Del, Check, Command::Version]),
-            (Version::V1_1_0, vec![Add, Del, Check, Status, Gc, Command::Version]),
+            (
+                Version::V1_1_0,
+                vec![Add, Del, Check, Status, Gc, Command::Version],
+            ),
         ];
         for (version, allowed) in table {
             for command in Command::ALL {
                 let answer = command.check_version(version);
-                assert_eq!(answer.is_ok(), allowed.contains(&command), "{command} with {version}");
+                assert_eq!(
+                    answer.is_ok(),
+                    allowed.contains(&command),
+                    "{command} with {version}"
+                );
                 if let Err(error) = answer {
-                    assert_eq!(error.msg, format!("config version does not allow {command}"));
+                    assert_eq!(
+                        error.msg,
+                        format!("config version does not allow {command}")
+                    );
                 }
             }
         }

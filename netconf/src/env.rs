@@ -2,10 +2,12 @@
 
 use crate::{CniError, Code, Command};
 
-/// A function that returns the value of an environment variable, or `None` if the variable is not set.
+/// A function that returns the value of an environment variable, or `None` if the variable is not
+/// set.
 pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating zero).
+/// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating
+/// zero).
 const IFNAME_MAX: usize = 15;
 
 struct Variable {
@@ -18,19 +20,36 @@ use Command::{Add, Check, Del, Gc};
 
 /// The required variables in upstream's order (CNI-16).
 ///
-/// The CNI specification makes `CNI_PATH` optional for STATUS, and this table follows it. Upstream requires the
-/// variable (CNI-211).
+/// The CNI specification makes `CNI_PATH` optional for STATUS, and this table follows it. Upstream
+/// requires the variable (CNI-211).
 const VARIABLES: [Variable; 4] = [
-    Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
-    Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: |_| Ok(()) },
-    Variable { name: "CNI_IFNAME", required_for: &[Add, Check, Del], check: check_ifname },
-    Variable { name: "CNI_PATH", required_for: &[Add, Check, Del, Gc], check: |_| Ok(()) },
+    Variable {
+        name: "CNI_CONTAINERID",
+        required_for: &[Add, Check, Del],
+        check: check_container_id,
+    },
+    Variable {
+        name: "CNI_NETNS",
+        required_for: &[Add, Check],
+        check: |_| Ok(()),
+    },
+    Variable {
+        name: "CNI_IFNAME",
+        required_for: &[Add, Check, Del],
+        check: check_ifname,
+    },
+    Variable {
+        name: "CNI_PATH",
+        required_for: &[Add, Check, Del, Gc],
+        check: |_| Ok(()),
+    },
 ];
 
 /// The variables of one call. A variable that is not set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// `CNI_COMMAND`, not yet validated: upstream reports errors of stdin before an unknown command (CNI-23).
+    /// `CNI_COMMAND`, not yet validated: upstream reports errors of stdin before an unknown command
+    /// (CNI-23).
     pub command: String,
     /// `CNI_CONTAINERID`: the container's ID.
     pub container_id: String,
@@ -60,8 +79,15 @@ impl Environment {
             netns: get("CNI_NETNS"),
             ifname: get("CNI_IFNAME"),
             args: get("CNI_ARGS"),
-            path: get("CNI_PATH").split(':').filter(|entry| !entry.is_empty()).map(str::to_owned).collect(),
-            netns_override: matches!(get("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(), "1" | "true"),
+            path: get("CNI_PATH")
+                .split(':')
+                .filter(|entry| !entry.is_empty())
+                .map(str::to_owned)
+                .collect(),
+            netns_override: matches!(
+                get("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(),
+                "1" | "true"
+            ),
             command,
         })
     }
@@ -72,7 +98,12 @@ fn check_required(command: &str, get: &dyn Fn(&str) -> String) -> Result<(), Cni
     if command.is_empty() {
         missing.push("CNI_COMMAND");
     }
-    let is_required = |variable: &&Variable| variable.required_for.iter().any(|needs| needs.as_str() == command);
+    let is_required = |variable: &&Variable| {
+        variable
+            .required_for
+            .iter()
+            .any(|needs| needs.as_str() == command)
+    };
     for variable in VARIABLES.iter().filter(is_required) {
         match get(variable.name) {
             value if value.is_empty() => missing.push(variable.name),
@@ -82,25 +113,36 @@ fn check_required(command: &str, get: &dyn Fn(&str) -> String) -> Result<(), Cni
     if missing.is_empty() {
         return Ok(());
     }
-    Err(CniError::new(Code::INVALID_ENVIRONMENT, format!("required env variables [{}] missing", missing.join(","))))
+    Err(CniError::new(
+        Code::INVALID_ENVIRONMENT,
+        format!("required env variables [{}] missing", missing.join(",")),
+    ))
 }
 
 fn check_container_id(value: &str) -> Result<(), CniError> {
     if is_id(value) {
         return Ok(());
     }
-    Err(CniError::new(Code::INVALID_ENVIRONMENT, "invalid characters in containerID").with_details(value))
+    Err(CniError::new(
+        Code::INVALID_ENVIRONMENT,
+        "invalid characters in containerID",
+    )
+    .with_details(value))
 }
 
 fn check_ifname(value: &str) -> Result<(), CniError> {
-    let invalid = |msg: &str| Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(value));
+    let invalid =
+        |msg: &str| Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(value));
     if value.len() > IFNAME_MAX {
         return invalid("interface name is too long");
     }
     if value == "." || value == ".." {
         return invalid("interface name is . or ..");
     }
-    if value.chars().any(|c| c == '/' || c == ':' || c.is_whitespace()) {
+    if value
+        .chars()
+        .any(|c| c == '/' || c == ':' || c.is_whitespace())
+    {
         return invalid("interface name contains / or : or whitespace characters");
     }
     Ok(())
@@ -109,7 +151,9 @@ fn check_ifname(value: &str) -> Result<(), CniError> {
 /// Returns true if `text` is a valid container ID or network name: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`.
 pub(crate) fn is_id(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
 }
 
 #[cfg(test)]
@@ -129,7 +173,12 @@ mod tests {
             if name == "CNI_COMMAND" {
                 return Some(command.to_owned());
             }
-            let find = |table: &[(&str, &str)]| table.iter().find(|(key, _)| *key == name).map(|(_, v)| v.to_string());
+            let find = |table: &[(&str, &str)]| {
+                table
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, v)| v.to_string())
+            };
             find(changed).or_else(|| find(&GOOD))
         };
         Environment::read(&value)
@@ -160,7 +209,11 @@ mod tests {
         for (command, names) in table {
             let error = read(command, &all).unwrap_err();
             assert_eq!(error.code, Code::INVALID_ENVIRONMENT, "{command}");
-            assert_eq!(error.msg, format!("required env variables [{names}] missing"), "{command}");
+            assert_eq!(
+                error.msg,
+                format!("required env variables [{names}] missing"),
+                "{command}"
+            );
         }
         for command in ["STATUS", "VERSION", "NONSENSE"] {
             read(command, &all).unwrap();
@@ -171,7 +224,10 @@ mod tests {
     fn each_missing_variable_is_reported() {
         for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
             let error = read("ADD", &[(name, "")]).unwrap_err();
-            assert_eq!(error.msg, format!("required env variables [{name}] missing"));
+            assert_eq!(
+                error.msg,
+                format!("required env variables [{name}] missing")
+            );
         }
         read("DEL", &[("CNI_NETNS", "")]).unwrap();
     }
@@ -181,7 +237,11 @@ mod tests {
         let error = read("ADD", &[("CNI_CONTAINERID", "a/b"), ("CNI_NETNS", "")]).unwrap_err();
         assert_eq!(
             error,
-            CniError::new(Code::INVALID_ENVIRONMENT, "invalid characters in containerID").with_details("a/b")
+            CniError::new(
+                Code::INVALID_ENVIRONMENT,
+                "invalid characters in containerID"
+            )
+            .with_details("a/b")
         );
         let error = read("ADD", &[("CNI_CONTAINERID", ""), ("CNI_IFNAME", "..")]).unwrap_err();
         assert_eq!(error.msg, "interface name is . or ..");
@@ -207,21 +267,50 @@ mod tests {
             ("sixteen-bytes-xx", "interface name is too long"),
             (".", "interface name is . or .."),
             ("..", "interface name is . or .."),
-            ("a/b", "interface name contains / or : or whitespace characters"),
-            ("a:b", "interface name contains / or : or whitespace characters"),
-            ("a b", "interface name contains / or : or whitespace characters"),
-            ("a\u{2003}b", "interface name contains / or : or whitespace characters"),
+            (
+                "a/b",
+                "interface name contains / or : or whitespace characters",
+            ),
+            (
+                "a:b",
+                "interface name contains / or : or whitespace characters",
+            ),
+            (
+                "a b",
+                "interface name contains / or : or whitespace characters",
+            ),
+            (
+                "a\u{2003}b",
+                "interface name contains / or : or whitespace characters",
+            ),
         ];
         for (name, msg) in table {
             let error = read("DEL", &[("CNI_IFNAME", name)]).unwrap_err();
-            assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_ENVIRONMENT, msg), "{name}");
+            assert_eq!(
+                (error.code, error.msg.as_str()),
+                (Code::INVALID_ENVIRONMENT, msg),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn netns_override_parses_boolean_values() {
-        for (value, on) in [("1", true), ("true", true), ("True", true), ("0", false), ("yes", false), ("", false)] {
-            assert_eq!(read("ADD", &[("CNI_NETNS_OVERRIDE", value)]).unwrap().netns_override, on, "{value}");
+        for (value, on) in [
+            ("1", true),
+            ("true", true),
+            ("True", true),
+            ("0", false),
+            ("yes", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                read("ADD", &[("CNI_NETNS_OVERRIDE", value)])
+                    .unwrap()
+                    .netns_override,
+                on,
+                "{value}"
+            );
         }
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::{Version, printable};
 
-/// The code of a CNI error. The specification defines the codes below 100, and the plugin those from 100 on.
+/// The code of a CNI error. The specification defines the codes below 100, and the plugin those
+/// from 100 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Code(pub u32);
 
@@ -22,9 +23,11 @@ impl Code {
     pub const INVALID_ENVIRONMENT: Code = Code(4);
     /// Reading or writing a file or standard input failed.
     pub const IO: Code = Code(5);
-    /// A document, such as the configuration, is not JSON, or has a duplicate key or a value of the wrong JSON type.
+    /// A document, such as the configuration, is not JSON, or has a duplicate key or a value of the
+    /// wrong JSON type.
     pub const DECODE: Code = Code(6);
-    /// A key of the configuration, or of another document, is missing or has a value that is not allowed.
+    /// A key of the configuration, or of another document, is missing or has a value that is not
+    /// allowed.
     pub const INVALID_CONFIG: Code = Code(7);
     /// `CNI_NETNS` is the plugin's own network namespace.
     pub const SAME_NETNS: Code = Code(8);
@@ -64,7 +67,11 @@ impl CniError {
 
     /// Creates an error without details.
     pub fn new(code: Code, msg: impl Into<String>) -> CniError {
-        CniError { code, msg: msg.into(), details: String::new() }
+        CniError {
+            code,
+            msg: msg.into(),
+            details: String::new(),
+        }
     }
 
     /// Creates an error of code 999.
@@ -79,20 +86,26 @@ impl CniError {
         self
     }
 
-    /// Returns the JSON for stdout. `version` is the configuration's `cniVersion`, or `None` if that is unknown or
-    /// invalid. The specification requires the key `cniVersion`; upstream always omits it (CNI-218).
+    /// Returns the JSON for stdout. `version` is the configuration's `cniVersion`, or `None` if
+    /// that is unknown or invalid. The specification requires the key `cniVersion`; upstream always
+    /// omits it (CNI-218).
     ///
-    /// Control characters of `msg` and `details`, except line breaks at the end of `msg`, are escaped, because runtimes
-    /// print these texts, and kubelet puts them into an Event.
+    /// Control characters of `msg` and `details`, except line breaks at the end of `msg`, are
+    /// escaped, because runtimes print these texts, and kubelet puts them into an Event.
     pub fn to_json(&self, version: Option<Version>) -> String {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);
         let details = printable::line(&self.details);
-        printable::indented_json(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
+        printable::indented_json(&Encoded {
+            cni_version: version,
+            code: self.code,
+            msg: &msg,
+            details: &details,
+        })
     }
 
-    /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such an object. As in
-    /// Go's decoder, every key may be absent (CNI-57).
+    /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such
+    /// an object. As in Go's decoder, every key may be absent (CNI-57).
     pub fn parse(stdout: &[u8]) -> Option<CniError> {
         let object: Map<String, Value> = serde_json::from_slice(stdout).ok()?;
         let text = |key| match find_field(&object, key) {
@@ -104,7 +117,11 @@ impl CniError {
             None | Some(Value::Null) => 0,
             Some(number) => u32::try_from(number.as_u64()?).ok()?,
         };
-        Some(CniError { code: Code(code), msg: text("msg")?, details: text("details")? })
+        Some(CniError {
+            code: Code(code),
+            msg: text("msg")?,
+            details: text("details")?,
+        })
     }
 }
 
@@ -119,7 +136,12 @@ struct Encoded<'a> {
 }
 
 fn find_field<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
-    object.get(key).or_else(|| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value))
+    object.get(key).or_else(|| {
+        object
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(key))
+            .map(|(_, value)| value)
+    })
 }
 
 #[cfg(test)]
@@ -148,21 +170,36 @@ mod tests {
         let error = CniError::internal("m").with_details("d");
         assert_eq!(
             error.to_json(Some(Version::V0_3_1)),
-            "{\n    \"cniVersion\": \"0.3.1\",\n    \"code\": 999,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}"
+            "{\n    \"cniVersion\": \"0.3.1\",\n    \"code\": 999,\n    \"msg\": \"m\",\n    \
+             \"details\": \"d\"\n}"
         );
     }
 
     #[test]
     fn error_of_a_delegated_plugin_round_trips() {
         let error = CniError::new(Code(123), "no room").with_details("pool full");
-        assert_eq!(CniError::parse(error.to_json(Some(Version::V1_0_0)).as_bytes()), Some(error));
-        assert_eq!(CniError::parse(br#"{"Code":7,"MSG":"x"}"#), Some(CniError::new(Code(7), "x")));
+        assert_eq!(
+            CniError::parse(error.to_json(Some(Version::V1_0_0)).as_bytes()),
+            Some(error)
+        );
+        assert_eq!(
+            CniError::parse(br#"{"Code":7,"MSG":"x"}"#),
+            Some(CniError::new(Code(7), "x"))
+        );
         assert_eq!(CniError::parse(b"{}"), Some(CniError::new(Code(0), "")));
     }
 
     #[test]
     fn output_without_an_error_object_is_rejected() {
-        for stdout in ["", "oops", "[]", "null", r#"{"code":-1}"#, r#"{"code":"4"}"#, r#"{"code":4,"msg":1}"#] {
+        for stdout in [
+            "",
+            "oops",
+            "[]",
+            "null",
+            r#"{"code":-1}"#,
+            r#"{"code":"4"}"#,
+            r#"{"code":4,"msg":1}"#,
+        ] {
             assert_eq!(CniError::parse(stdout.as_bytes()), None, "{stdout}");
         }
     }

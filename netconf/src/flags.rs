@@ -1,4 +1,5 @@
-//! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it (CNI-7).
+//! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it
+//! (CNI-7).
 
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
@@ -23,28 +24,46 @@ pub(crate) enum Flags {
     Print(CommandOutput),
 }
 
-/// Parses `arguments` up to the first that is not a flag. The last value of a repeated flag applies.
+/// Parses `arguments` up to the first that is not a flag. The last value of a repeated flag
+/// applies.
 pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {
-        let Some(text) = argument.strip_prefix('-').filter(|text| !["", "-"].contains(text)) else { break };
+        let Some(text) = argument
+            .strip_prefix('-')
+            .filter(|text| !["", "-"].contains(text))
+        else {
+            break;
+        };
         let text = text.strip_prefix('-').unwrap_or(text);
-        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let (name, value) = text
+            .split_once('=')
+            .map_or((text, None), |(name, value)| (name, Some(value)));
         if name.is_empty() || name.starts_with('-') {
             return usage_error(title, defined, &format!("bad flag syntax: {argument}"));
         }
         match defined.iter().find(|flag| flag.name == name) {
             None if name == "h" || name == "help" => {
                 let stderr = format_usage(title, defined);
-                return Flags::Print(CommandOutput { stderr, ..CommandOutput::default() });
+                return Flags::Print(CommandOutput {
+                    stderr,
+                    ..CommandOutput::default()
+                });
             }
-            None => return usage_error(title, defined, &format!("flag provided but not defined: -{name}")),
+            None => {
+                return usage_error(
+                    title,
+                    defined,
+                    &format!("flag provided but not defined: -{name}"),
+                );
+            }
             Some(flag) => match value.map_or(Some(true), parse_boolean) {
                 Some(true) => set.push(flag.name),
                 Some(false) => set.retain(|&on| on != flag.name),
                 None => {
                     let value = value.unwrap_or_default();
-                    let message = format!("invalid boolean value {value:?} for -{name}: parse error");
+                    let message =
+                        format!("invalid boolean value {value:?} for -{name}: parse error");
                     return usage_error(title, defined, &message);
                 }
             },
@@ -54,13 +73,19 @@ pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flag
 }
 
 pub(crate) fn format_usage(title: &str, defined: &[Flag]) -> String {
-    let flags = defined.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
+    let flags = defined
+        .iter()
+        .map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
     format!("Usage of {title}:\n{}", flags.collect::<String>())
 }
 
 fn usage_error(title: &str, defined: &[Flag], message: &str) -> Flags {
     let stderr = format!("{message}\n{}", format_usage(title, defined));
-    Flags::Print(CommandOutput { stderr, status: 2, ..CommandOutput::default() })
+    Flags::Print(CommandOutput {
+        stderr,
+        status: 2,
+        ..CommandOutput::default()
+    })
 }
 
 fn parse_boolean(text: &str) -> Option<bool> {
@@ -75,11 +100,23 @@ fn parse_boolean(text: &str) -> Option<bool> {
 mod tests {
     use super::*;
 
-    const KNOWN: [Flag; 2] = [Flag { name: "t", help: "Test" }, Flag { name: "v", help: "Version" }];
+    const KNOWN: [Flag; 2] = [
+        Flag {
+            name: "t",
+            help: "Test",
+        },
+        Flag {
+            name: "v",
+            help: "Version",
+        },
+    ];
     const USAGE: &str = "Usage of X:\n  -t\tTest\n  -v\tVersion\n";
 
     fn run(arguments: &[&str]) -> Flags {
-        let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
+        let arguments: Vec<String> = arguments
+            .iter()
+            .map(|argument| argument.to_string())
+            .collect();
         parse("X", &KNOWN, &arguments)
     }
 
@@ -104,7 +141,10 @@ mod tests {
     #[test]
     fn help_flag_prints_to_stderr_with_status_0() {
         for argument in ["-h", "-help", "--help", "--h"] {
-            let want = CommandOutput { stderr: USAGE.to_owned(), ..CommandOutput::default() };
+            let want = CommandOutput {
+                stderr: USAGE.to_owned(),
+                ..CommandOutput::default()
+            };
             assert_eq!(run(&[argument]), Flags::Print(want), "{argument}");
         }
     }
@@ -116,13 +156,22 @@ mod tests {
             ("--version", "flag provided but not defined: -version"),
             ("---v", "bad flag syntax: ---v"),
             ("-=v", "bad flag syntax: -=v"),
-            ("-v=perhaps", "invalid boolean value \"perhaps\" for -v: parse error"),
+            (
+                "-v=perhaps",
+                "invalid boolean value \"perhaps\" for -v: parse error",
+            ),
         ];
         for (argument, message) in table {
-            let Flags::Print(printed) = run(&[argument]) else { panic!("{argument}") };
+            let Flags::Print(printed) = run(&[argument]) else {
+                panic!("{argument}")
+            };
             assert_eq!(
                 printed,
-                CommandOutput { stdout: String::new(), stderr: format!("{message}\n{USAGE}"), status: 2 }
+                CommandOutput {
+                    stdout: String::new(),
+                    stderr: format!("{message}\n{USAGE}"),
+                    status: 2
+                }
             );
         }
     }

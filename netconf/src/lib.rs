@@ -5,8 +5,8 @@
 //! Read in this order:
 //!
 //! * [`invocation()`] determines the task of a process, and [`read_call`] validates one CNI call;
-//! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] edits a configuration for a delegated
-//!   plugin;
+//! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] edits a
+//!   configuration for a delegated plugin;
 //! * [`result`] and [`error`] are the outputs; [`printable`] escapes text from outside the program.
 
 pub mod args;

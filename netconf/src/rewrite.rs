@@ -1,5 +1,6 @@
-//! Edits a configuration for a delegated plugin. Upstream converts all numbers to floating point and sorts the keys
-//! (CNI-55). This module keeps numbers, order and unknown keys, so that the delegated plugin gets them as written.
+//! Edits a configuration for a delegated plugin. Upstream converts all numbers to floating point
+//! and sorts the keys (CNI-55). This module keeps numbers, order and unknown keys, so that the
+//! delegated plugin gets them as written.
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -15,12 +16,14 @@ pub struct RawObject {
 }
 
 impl RawObject {
-    /// Returns the value of `key` as written, or `None` if the key is absent. The key matches in any letter case.
+    /// Returns the value of `key` as written, or `None` if the key is absent. The key matches in
+    /// any letter case.
     pub fn get(&self, key: &str) -> Option<&RawValue> {
         self.position(key).map(|at| self.entries[at].1.as_ref())
     }
 
-    /// Sets `key`, which matches in any letter case. An existing key keeps its position and spelling.
+    /// Sets `key`, which matches in any letter case. An existing key keeps its position and
+    /// spelling.
     ///
     /// # Errors
     /// If `value` cannot be written as JSON, such as a map with keys that are not strings.
@@ -40,7 +43,8 @@ impl RawObject {
         }
     }
 
-    /// Changes the object at `key` with `change`. An absent or `null` value counts as an empty object.
+    /// Changes the object at `key` with `change`. An absent or `null` value counts as an empty
+    /// object.
     ///
     /// # Errors
     /// If the value of `key` is not an object, and any error of `change`.
@@ -58,7 +62,9 @@ impl RawObject {
     }
 
     fn position(&self, key: &str) -> Option<usize> {
-        self.entries.iter().position(|(name, _)| name.eq_ignore_ascii_case(key))
+        self.entries
+            .iter()
+            .position(|(name, _)| name.eq_ignore_ascii_case(key))
     }
 }
 
@@ -67,13 +73,23 @@ impl Call {
     ///
     /// # Errors
     /// Code 999 if `edit` fails.
-    pub fn rewritten(&self, edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> Result<Vec<u8>, CniError> {
-        let failed = |e| CniError::internal(format!("cannot change the configuration of the IPAM plugin: {e}"));
+    pub fn rewritten(
+        &self,
+        edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,
+    ) -> Result<Vec<u8>, CniError> {
+        let failed = |e| {
+            CniError::internal(format!(
+                "cannot change the configuration of the IPAM plugin: {e}"
+            ))
+        };
         rewrite(&self.raw, edit).map_err(failed)
     }
 }
 
-fn rewrite(raw: &[u8], edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>) -> serde_json::Result<Vec<u8>> {
+fn rewrite(
+    raw: &[u8],
+    edit: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,
+) -> serde_json::Result<Vec<u8>> {
     let mut object = serde_json::from_slice::<Option<RawObject>>(raw)?.unwrap_or_default();
     edit(&mut object)?;
     serde_json::to_vec(&object)
@@ -124,21 +140,27 @@ mod tests {
     #[test]
     fn rewriting_preserves_order_numbers_and_unknown_keys() {
         let raw = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"usePodCidr","x":[1.0, 2]},"a":"<>"}"#;
-        let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24")));
+        let text = changed(raw, |object| {
+            object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24"))
+        });
         let want = r#"{"z":1.50,"big":9007199254740993,"e":1E3,"ipam":{"subnet":"10.1.0.0/24","x":[1.0, 2]},"a":"<>"}"#;
         assert_eq!(text, want);
     }
 
     #[test]
     fn rewriting_finds_keys_in_any_letter_case() {
-        let text = changed(r#"{"IPAM":{"Type":"a"}}"#, |object| object.change("ipam", |ipam| ipam.set("type", "b")));
+        let text = changed(r#"{"IPAM":{"Type":"a"}}"#, |object| {
+            object.change("ipam", |ipam| ipam.set("type", "b"))
+        });
         assert_eq!(text, r#"{"IPAM":{"Type":"b"}}"#);
     }
 
     #[test]
     fn rewriting_creates_absent_and_null_objects() {
         for raw in ["{}", r#"{"ipam":null}"#, "null"] {
-            let text = changed(raw, |object| object.change("ipam", |ipam| ipam.set("assign_ipv4", "false")));
+            let text = changed(raw, |object| {
+                object.change("ipam", |ipam| ipam.set("assign_ipv4", "false"))
+            });
             assert_eq!(text, r#"{"ipam":{"assign_ipv4":"false"}}"#);
         }
     }
@@ -155,7 +177,11 @@ mod tests {
 
     #[test]
     fn rewriting_other_json_than_an_object_is_an_error() {
-        assert!(rewrite(br#"{"ipam":[]}"#, |object| object.change("ipam", |_| Ok(()))).is_err());
+        assert!(
+            rewrite(br#"{"ipam":[]}"#, |object| object
+                .change("ipam", |_| Ok(())))
+            .is_err()
+        );
         assert!(rewrite(b"[]", |_| Ok(())).is_err());
     }
 }

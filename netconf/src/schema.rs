@@ -14,19 +14,24 @@ pub fn netconf() -> Value {
         settings.meta_schema = None;
     });
     let settings = settings.with_transform(RecursiveTransform(join_lines));
-    settings.into_generator().into_root_schema_for::<NetConf>().to_value()
+    settings
+        .into_generator()
+        .into_root_schema_for::<NetConf>()
+        .to_value()
 }
 
 /// Writes each paragraph of a description on one line. The breaks in it are those of the source.
 fn join_lines(schema: &mut Schema) {
     if let Some(Value::String(description)) = schema.get_mut("description") {
-        let paragraphs = description.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+        let paragraphs = description
+            .split("\n\n")
+            .map(|paragraph| paragraph.replace('\n', " "));
         *description = paragraphs.collect::<Vec<_>>().join("\n\n");
     }
 }
 
-/// Returns the text of `deploy/netconf.schema.json`, for the configuration of one plugin and for a configuration list
-/// that contains Calico's plugin.
+/// Returns the text of `deploy/netconf.schema.json`, for the configuration of one plugin and for a
+/// configuration list that contains Calico's plugin.
 pub fn published() -> String {
     let ours = json!({ "properties": { "type": { "const": "calico" } }, "required": ["type"] });
     let netconf = json!({ "$ref": "#/definitions/NetConf" });
@@ -44,8 +49,12 @@ pub fn published() -> String {
                 "required": ["name", "cniVersion", "plugins"],
                 "properties": {
                     "name": { "type": "string", "description": "Name of the network." },
-                    "cniVersion": { "type": "string", "description": "Version of the CNI specification." },
-                    "plugins": { "type": "array", "minItems": 1, "items": { "if": ours, "then": netconf } },
+                    "cniVersion": {
+                        "type": "string", "description": "Version of the CNI specification.",
+                    },
+                    "plugins": {
+                        "type": "array", "minItems": 1, "items": { "if": ours, "then": netconf },
+                    },
                 },
             },
         },

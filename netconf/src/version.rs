@@ -19,9 +19,17 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every supported version, oldest first. Upstream stops at 1.0.0, but runtimes and Multus request 1.1.0 (CNI-213).
-    pub const ALL: [Version; 7] =
-        [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
+    /// Every supported version, oldest first. Upstream stops at 1.0.0, but runtimes and Multus
+    /// request 1.1.0 (CNI-213).
+    pub const ALL: [Version; 7] = [
+        Self::V0_1_0,
+        Self::V0_2_0,
+        Self::V0_3_0,
+        Self::V0_3_1,
+        Self::V0_4_0,
+        Self::V1_0_0,
+        Self::V1_1_0,
+    ];
 
     /// The newest supported version. Results in memory have the form of this version.
     pub const LATEST: Version = Version::V1_1_0;
@@ -44,7 +52,9 @@ impl Version {
 
     /// Returns the version written exactly as `text`, or `None`.
     pub fn parse(text: &str) -> Option<Version> {
-        Version::ALL.into_iter().find(|version| version.as_str() == text)
+        Version::ALL
+            .into_iter()
+            .find(|version| version.as_str() == text)
     }
 }
 
@@ -60,11 +70,14 @@ impl Serialize for Version {
     }
 }
 
-/// Returns the output of `VERSION`. `requested` is the `cniVersion` from stdin, which the specification requires in the
-/// output. Upstream always prints 1.1.0 (CNI-34).
+/// Returns the output of `VERSION`. `requested` is the `cniVersion` from stdin, which the
+/// specification requires in the output. Upstream always prints 1.1.0 (CNI-34).
 pub(crate) fn format_answer(requested: Option<&str>) -> String {
     let requested = requested.unwrap_or(Version::LATEST.as_str());
-    format!("{}\n", json!({ "cniVersion": requested, "supportedVersions": Version::ALL }))
+    format!(
+        "{}\n",
+        json!({ "cniVersion": requested, "supportedVersions": Version::ALL })
+    )
 }
 
 #[cfg(test)]
@@ -89,7 +102,11 @@ mod tests {
     #[test]
     fn version_output_echoes_the_requested_version() {
         let supported = r#"["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]"#;
-        for (asked, said) in [(Some("1.0.0"), "1.0.0"), (Some("9.9.9"), "9.9.9"), (None, "1.1.0")] {
+        for (asked, said) in [
+            (Some("1.0.0"), "1.0.0"),
+            (Some("9.9.9"), "9.9.9"),
+            (None, "1.1.0"),
+        ] {
             assert_eq!(
                 format_answer(asked),
                 format!("{{\"cniVersion\":\"{said}\",\"supportedVersions\":{supported}}}\n")

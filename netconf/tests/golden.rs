@@ -14,7 +14,9 @@ struct Step {
 fn steps(scenarios: &[&str]) -> Vec<Step> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/etcd");
     let mut found = Vec::new();
-    for file in std::fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display())) {
+    for file in std::fs::read_dir(&directory)
+        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
+    {
         let path = file.unwrap().path();
         let scenario = path.file_stem().unwrap().to_string_lossy().into_owned();
         if !scenarios.is_empty() && !scenarios.contains(&scenario.as_str()) {
@@ -22,14 +24,23 @@ fn steps(scenarios: &[&str]) -> Vec<Step> {
         }
         let recording: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         for (number, step) in recording["steps"].as_array().unwrap().iter().enumerate() {
-            let plugin = if step["prog"] == "calico" { Plugin::Calico } else { Plugin::CalicoIpam };
-            found.push(Step { name: format!("{scenario} {number}"), plugin, recorded: step.clone() });
+            let plugin = if step["prog"] == "calico" {
+                Plugin::Calico
+            } else {
+                Plugin::CalicoIpam
+            };
+            found.push(Step {
+                name: format!("{scenario} {number}"),
+                plugin,
+                recorded: step.clone(),
+            });
         }
     }
     found
 }
 
-/// Returns the exit status and stdout of this implementation, or `None` if this crate accepts the call.
+/// Returns the exit status and stdout of this implementation, or `None` if this crate accepts the
+/// call.
 fn answer(step: &Step) -> Option<(i32, Value)> {
     let stdin = match &step.recorded["stdin"] {
         Value::String(text) => text.clone(),
@@ -41,7 +52,10 @@ fn answer(step: &Step) -> Option<(i32, Value)> {
         _ => step.recorded["env"][name].as_str().map(str::to_owned),
     };
     match invocation(step.plugin, "v", &[], &lookup, || Ok(stdin.into_bytes())) {
-        Ok(Invocation::Print(printed)) => Some((printed.status, serde_json::from_str(&printed.stdout).unwrap())),
+        Ok(Invocation::Print(printed)) => Some((
+            printed.status,
+            serde_json::from_str(&printed.stdout).unwrap(),
+        )),
         Ok(_) => None,
         Err(error) => Some((1, serde_json::from_str(&error.error.to_json(None)).unwrap())),
     }
@@ -52,25 +66,35 @@ fn wanted(step: &str, theirs: &Value) -> Value {
     let mut ours = theirs.clone();
     match step {
         // Upstream gives no details here.
-        "errors 1" => ours["details"] = json!("nothing on standard input; the network configuration is expected there"),
+        "errors 1" => {
+            ours["details"] =
+                json!("nothing on standard input; the network configuration is expected there")
+        }
         "errors 2" => ours["details"] = json!("known are ADD, DEL, CHECK, STATUS, GC, VERSION"),
         // Upstream does not support 1.1.0.
         "errors 6" => {
-            let list = ours["details"].as_str().unwrap().replace("\"1.0.0\"]", "\"1.0.0\" \"1.1.0\"]");
+            let list = ours["details"]
+                .as_str()
+                .unwrap()
+                .replace("\"1.0.0\"]", "\"1.0.0\" \"1.1.0\"]");
             ours["details"] = json!(list);
         }
         // Code and path follow the CNI specification.
         "errors 8" => {
             ours = json!({
                 "code": Code::DECODE,
-                "msg": "failed to load netconf: $.mtu: found the string \"x\", want 0 or an integer from 68 to 65535",
+                "msg": "failed to load netconf: $.mtu: found the string \"x\", want 0 or an \
+                        integer from 68 to 65535",
             });
         }
         "errors 11" => ours["code"] = json!(Code::INVALID_ENVIRONMENT),
         // The output has the requested version.
         "errors 14" => {
             ours["cniVersion"] = json!("1.0.0");
-            ours["supportedVersions"].as_array_mut().unwrap().push(json!("1.1.0"));
+            ours["supportedVersions"]
+                .as_array_mut()
+                .unwrap()
+                .push(json!("1.1.0"));
         }
         _ => {}
     }
@@ -79,15 +103,27 @@ fn wanted(step: &str, theirs: &Value) -> Value {
 
 #[test]
 fn rejected_calls_and_version_match_upstreams_recordings() {
-    let decided_here =
-        ["0", "1", "2", "3", "4", "5", "6", "8", "11", "13", "14"].map(|number| format!("errors {number}"));
+    let decided_here = ["0", "1", "2", "3", "4", "5", "6", "8", "11", "13", "14"]
+        .map(|number| format!("errors {number}"));
     let mut decided = 0;
     for step in steps(&["errors"]) {
         let answer = answer(&step);
-        assert_eq!(answer.is_some(), decided_here.contains(&step.name), "{}: {answer:?}", step.name);
-        let Some((status, stdout)) = answer else { continue };
+        assert_eq!(
+            answer.is_some(),
+            decided_here.contains(&step.name),
+            "{}: {answer:?}",
+            step.name
+        );
+        let Some((status, stdout)) = answer else {
+            continue;
+        };
         decided += 1;
-        assert_eq!(stdout, wanted(&step.name, &step.recorded["stdout"]), "{}", step.name);
+        assert_eq!(
+            stdout,
+            wanted(&step.name, &step.recorded["stdout"]),
+            "{}",
+            step.name
+        );
         assert_eq!(json!(status), step.recorded["exit"], "{}", step.name);
     }
     assert_eq!(decided, decided_here.len());
@@ -97,7 +133,10 @@ fn rejected_calls_and_version_match_upstreams_recordings() {
 fn every_call_accepted_by_upstream_is_accepted() {
     let steps = steps(&[]);
     assert!(steps.len() > 50, "{}", steps.len());
-    for step in steps.iter().filter(|step| step.recorded["exit"] == 0 && step.name != "errors 14") {
+    for step in steps
+        .iter()
+        .filter(|step| step.recorded["exit"] == 0 && step.name != "errors 14")
+    {
         assert_eq!(answer(step), None, "{}", step.name);
     }
 }

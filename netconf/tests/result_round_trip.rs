@@ -23,22 +23,37 @@ fn number() -> impl Strategy<Value = u32> {
 }
 
 fn interface() -> impl Strategy<Value = Interface> {
-    (text(), text(), number(), text(), text(), text()).prop_map(|(name, mac, mtu, sandbox, socket_path, pci_id)| {
-        Interface { name, mac, mtu, sandbox, socket_path, pci_id }
-    })
+    (text(), text(), number(), text(), text(), text()).prop_map(
+        |(name, mac, mtu, sandbox, socket_path, pci_id)| Interface {
+            name,
+            mac,
+            mtu,
+            sandbox,
+            socket_path,
+            pci_id,
+        },
+    )
 }
 
 fn route() -> impl Strategy<Value = Route> {
-    let numbers = (number(), number(), number(), prop::option::of(number()), any::<Option<u8>>());
-    (ip_net(), any::<Option<IpAddr>>(), numbers).prop_map(|(dst, gw, (mtu, advmss, priority, table, scope))| Route {
-        dst,
-        gw,
-        mtu,
-        advmss,
-        priority,
-        table,
-        scope,
-    })
+    let numbers = (
+        number(),
+        number(),
+        number(),
+        prop::option::of(number()),
+        any::<Option<u8>>(),
+    );
+    (ip_net(), any::<Option<IpAddr>>(), numbers).prop_map(
+        |(dst, gw, (mtu, advmss, priority, table, scope))| Route {
+            dst,
+            gw,
+            mtu,
+            advmss,
+            priority,
+            table,
+            scope,
+        },
+    )
 }
 
 fn dns() -> impl Strategy<Value = Dns> {
@@ -53,18 +68,39 @@ fn dns() -> impl Strategy<Value = Dns> {
 
 fn result() -> impl Strategy<Value = CniResult> {
     let interfaces = prop::collection::vec(interface(), 0..3);
-    let ips = prop::collection::vec((ip_net(), any::<Option<prop::sample::Index>>(), any::<Option<IpAddr>>()), 0..4);
-    (interfaces, ips, prop::collection::vec(route(), 0..4), dns()).prop_map(|(interfaces, ips, routes, dns)| {
-        let ip = |(address, index, gateway): (IpNet, Option<prop::sample::Index>, Option<IpAddr>)| IpConfig {
-            interface: index.filter(|_| !interfaces.is_empty()).map(|index| index.index(interfaces.len())),
-            address,
-            gateway,
-        };
-        CniResult { ips: ips.into_iter().map(ip).collect(), interfaces, routes, dns }
-    })
+    let ips = prop::collection::vec(
+        (
+            ip_net(),
+            any::<Option<prop::sample::Index>>(),
+            any::<Option<IpAddr>>(),
+        ),
+        0..4,
+    );
+    (interfaces, ips, prop::collection::vec(route(), 0..4), dns()).prop_map(
+        |(interfaces, ips, routes, dns)| {
+            let ip = |(address, index, gateway): (
+                IpNet,
+                Option<prop::sample::Index>,
+                Option<IpAddr>,
+            )| IpConfig {
+                interface: index
+                    .filter(|_| !interfaces.is_empty())
+                    .map(|index| index.index(interfaces.len())),
+                address,
+                gateway,
+            };
+            CniResult {
+                ips: ips.into_iter().map(ip).collect(),
+                interfaces,
+                routes,
+                dns,
+            }
+        },
+    )
 }
 
-/// Returns the part of `result` that `version` can express, or `None` if it requires an address and there is none.
+/// Returns the part of `result` that `version` can express, or `None` if it requires an address and
+/// there is none.
 fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
     if version >= Version::V1_0_0 {
         return Some(result);
@@ -80,12 +116,26 @@ fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
         }
         return Some(result);
     }
-    let mut said = CniResult { dns: result.dns, ..CniResult::default() };
+    let mut said = CniResult {
+        dns: result.dns,
+        ..CniResult::default()
+    };
     for ipv4 in [true, false] {
-        let Some(first) = result.ips.iter().find(|ip| ip.address.is_ipv4() == ipv4) else { continue };
-        said.ips.push(IpConfig { interface: None, ..first.clone() });
-        let routes = result.routes.iter().filter(|route| route.dst.is_ipv4() == ipv4);
-        said.routes.extend(routes.map(|route| Route { gw: route.gw, ..Route::to(route.dst) }));
+        let Some(first) = result.ips.iter().find(|ip| ip.address.is_ipv4() == ipv4) else {
+            continue;
+        };
+        said.ips.push(IpConfig {
+            interface: None,
+            ..first.clone()
+        });
+        let routes = result
+            .routes
+            .iter()
+            .filter(|route| route.dst.is_ipv4() == ipv4);
+        said.routes.extend(routes.map(|route| Route {
+            gw: route.gw,
+            ..Route::to(route.dst)
+        }));
     }
     (!said.ips.is_empty()).then_some(said)
 }
@@ -98,7 +148,13 @@ proptest! {
                 (Ok(json), Some(said)) => {
                     // The text has its own version, so the assumed version must have no effect.
                     for assumed in [Version::V0_1_0, Version::V1_1_0] {
-                        prop_assert_eq!(&CniResult::parse(json.as_bytes(), assumed), &Ok(said.clone()), "{} {}", version, json);
+                        prop_assert_eq!(
+                            &CniResult::parse(json.as_bytes(), assumed),
+                            &Ok(said.clone()),
+                            "{} {}",
+                            version,
+                            json,
+                        );
                     }
                     prop_assert_eq!(said.to_json(version), Ok(json));
                 }

@@ -1,5 +1,6 @@
-//! The HTTP server of processes that keep running: probes, metrics and profiles, with limits for clients that keep
-//! connections open. A probe that waits behind such connections fails, and kubelet then restarts the pod.
+//! The HTTP server of processes that keep running: probes, metrics and profiles, with limits for
+//! clients that keep connections open. A probe that waits behind such connections fails, and
+//! kubelet then restarts the pod.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -18,7 +19,8 @@ use tokio::time::{sleep, timeout};
 
 /// Maximum number of open connections. For a further one, an older one is closed.
 const MAX_CONNECTIONS: usize = 64;
-/// Maximum number of open connections of one address. For a further one, the oldest one of this address is closed.
+/// Maximum number of open connections of one address. For a further one, the oldest one of this
+/// address is closed.
 const MAX_CONNECTIONS_OF_ADDRESS: usize = 32;
 /// Maximum number of bytes of a request's head, the lowest that hyper accepts.
 const MAX_HEAD_BYTES: usize = 8 * 1024;
@@ -28,8 +30,8 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A response whose body is in memory.
 pub type HttpResponse = Response<Full<Bytes>>;
 
-/// Time limits of a connection. A connection serves one request, so that a client cannot keep it open with further
-/// ones.
+/// Time limits of a connection. A connection serves one request, so that a client cannot keep it
+/// open with further ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLimits {
     /// The time for a client to send the head of its request.
@@ -46,20 +48,21 @@ pub fn page(code: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>)
     page
 }
 
-/// Returns the response to a request with another method than GET and HEAD, and `None` for these two. The server leaves
-/// out the body of a response to HEAD.
+/// Returns the response to a request with another method than GET and HEAD, and `None` for these
+/// two. The server leaves out the body of a response to HEAD.
 pub fn reject_method(method: &Method) -> Option<HttpResponse> {
     if method == Method::GET || method == Method::HEAD {
         return None;
     }
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut page = page(StatusCode::METHOD_NOT_ALLOWED, text, "only GET\n");
-    page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    page.headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     Some(page)
 }
 
-/// Serves connections until the future is dropped, which also closes the open connections. Accepts each connection at
-/// once, and closes others for it beyond the limits.
+/// Serves connections until the future is dropped, which also closes the open connections. Accepts
+/// each connection at once, and closes others for it beyond the limits.
 pub async fn serve<R, F>(listener: TcpListener, limits: TimeLimits, respond: R)
 where
     R: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -75,11 +78,14 @@ where
                     open.retain(|connection| !connection.task.is_finished());
                     let task = tasks.spawn(serve_connection(stream, limits, respond.clone()));
                     open.push(OpenConnection { source: peer.ip().to_canonical(), task });
-                    if let Some(at) = to_close(&open.iter().map(|connection| connection.source).collect::<Vec<_>>()) {
+                    let sources: Vec<_> =
+                        open.iter().map(|connection| connection.source).collect();
+                    if let Some(at) = to_close(&sources) {
                         open.remove(at).task.abort();
                     }
                 }
-                // For example, the process has no file descriptor left, or the client closed the connection.
+                // For example, the process has no file descriptor left, or the client closed the
+                // connection.
                 Err(error) => {
                     tracing::debug!("cannot accept a connection: {error}");
                     sleep(ACCEPT_RETRY).await;
@@ -94,9 +100,9 @@ struct OpenConnection {
     task: AbortHandle,
 }
 
-/// Returns the index of the connection to close, from the addresses of the open ones in the order of their age: the
-/// oldest of the address with the most connections. So a client that opens many connections loses its own, and not that
-/// of kubelet.
+/// Returns the index of the connection to close, from the addresses of the open ones in the order
+/// of their age: the oldest of the address with the most connections. So a client that opens many
+/// connections loses its own, and not that of kubelet.
 fn to_close(open: &[IpAddr]) -> Option<usize> {
     let count = |at: usize| open.iter().filter(|source| **source == open[at]).count();
     // Of equal counts, `max_by_key` returns the last one.
@@ -122,7 +128,10 @@ where
     match timeout(limits.connection, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!("a connection failed: {error}"),
-        Err(_) => tracing::debug!("closed a connection that did not end within {:?}", limits.connection),
+        Err(_) => tracing::debug!(
+            "closed a connection that did not end within {:?}",
+            limits.connection
+        ),
     }
 }
 

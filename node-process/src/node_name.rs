@@ -15,8 +15,14 @@ const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let chosen = choose(conf, file.as_deref()).ok_or_else(|| {
-        CniError::new(Code::INVALID_CONFIG, "cannot determine the name of this node")
-            .with_details(format!("set nodename, or let calico-node write {}", conf.node.nodename_file))
+        CniError::new(
+            Code::INVALID_CONFIG,
+            "cannot determine the name of this node",
+        )
+        .with_details(format!(
+            "set nodename, or let calico-node write {}",
+            conf.node.nodename_file
+        ))
     })?;
     if chosen.source == NodeNameSource::DeprecatedHostname {
         tracing::warn!("configuration option 'hostname' is deprecated, use 'nodename' instead");
@@ -36,12 +42,15 @@ pub fn source(conf: &NetConf) -> Option<String> {
     Some(source)
 }
 
-/// Returns the name of the node for log lines, without logging. The kernel's host name does not count if the nodename
-/// file is required.
+/// Returns the name of the node for log lines, without logging. The kernel's host name does not
+/// count if the nodename file is required.
 pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
-    let file = needs_file.then(|| regular_file::utf8(Path::new(&conf.node.nodename_file)).ok()).flatten();
-    let requires_file = !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
+    let file = needs_file
+        .then(|| regular_file::utf8(Path::new(&conf.node.nodename_file)).ok())
+        .flatten();
+    let requires_file =
+        !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
     let chosen = choose(conf, file.as_deref())?;
     (chosen.source != NodeNameSource::OsHostname || !requires_file).then_some(chosen.name)
 }
@@ -49,18 +58,28 @@ pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
 fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {
     let os_hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap_or_default();
     let (nodename, hostname) = (conf.node.nodename.as_str(), conf.node.hostname.as_str());
-    node_name(NodeNameInputs { nodename, nodename_file: file, hostname, os_hostname: &os_hostname })
+    node_name(NodeNameInputs {
+        nodename,
+        nodename_file: file,
+        hostname,
+        os_hostname: &os_hostname,
+    })
 }
 
 fn read(path: &str) -> Option<String> {
     match regular_file::utf8(Path::new(path)) {
         Ok(content) => Some(content),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            tracing::debug!(%path, "the nodename file is missing; another source may give the node's name");
+            tracing::debug!(
+                %path, "the nodename file is missing; another source may give the node's name",
+            );
             None
         }
         Err(error) => {
-            tracing::error!(%path, %error, "cannot read the nodename file; another source may give the node's name");
+            tracing::error!(
+                %path, %error,
+                "cannot read the nodename file; another source may give the node's name",
+            );
             None
         }
     }
@@ -80,7 +99,13 @@ mod tests {
     fn special_node_name_file_counts_as_missing() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("nodename");
-        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&fifo)
+                .status()
+                .unwrap()
+                .success()
+        );
         for path in [fifo.to_str().unwrap(), "/dev/zero"] {
             assert_eq!(read(path), None);
         }
@@ -95,14 +120,20 @@ mod tests {
         assert_eq!(from_conf(&conf("", file)).unwrap(), "node-7");
         assert_eq!(from_conf(&conf("node-1", file)).unwrap(), "node-1");
         assert_eq!(source(&conf("", file)).unwrap(), format!("the file {file}"));
-        assert_eq!(source(&conf("node-1", file)).unwrap(), "nodename of the network configuration");
+        assert_eq!(
+            source(&conf("node-1", file)).unwrap(),
+            "nodename of the network configuration"
+        );
         assert_eq!(without_logging(&conf("", file)).unwrap(), "node-7");
         assert_eq!(without_logging(&conf("node-1", file)).unwrap(), "node-1");
     }
 
     #[test]
     fn without_configuration_or_file_the_node_name_is_the_hostname() {
-        let hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap().trim().to_lowercase();
+        let hostname = fs::read_to_string(KERNEL_HOSTNAME)
+            .unwrap()
+            .trim()
+            .to_lowercase();
         for unreadable in ["/no/such/file", "/proc/self/mem", "/"] {
             assert_eq!(from_conf(&conf("", unreadable)).unwrap(), hostname);
         }

@@ -17,15 +17,20 @@ use tokio::runtime::Runtime;
 
 use crate::logging::{self, Subject};
 
-/// Returns the version of this build, as `-v` prints it. The build may set it with `CALICO_VERSION`.
+/// Returns the version of this build, as `-v` prints it. The build may set it with
+/// `CALICO_VERSION`.
 pub fn build_version() -> &'static str {
     option_env!("CALICO_VERSION").unwrap_or(concat!("v", env!("CARGO_PKG_VERSION")))
 }
 
 /// Decides the work of this process from its arguments, its environment and stdin.
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
-    // A value that is not UTF-8 is passed on with replacement characters, so that it does not count as missing.
+    let arguments: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|text| text.to_string_lossy().into_owned())
+        .collect();
+    // A value that is not UTF-8 is passed on with replacement characters, so that it does not count
+    // as missing.
     decode_invocation(plugin, build_version(), &arguments, &env_value, read_stdin)
 }
 
@@ -33,15 +38,18 @@ fn env_value(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// Reads stdin, at most one byte more than the longest accepted input. Reads nothing from a terminal, where a read
-/// would block.
+/// Reads stdin, at most one byte more than the longest accepted input. Reads nothing from a
+/// terminal, where a read would block.
 pub fn read_stdin() -> io::Result<Vec<u8>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
         return Ok(Vec::new());
     }
     let mut bytes = Vec::new();
-    stdin.lock().take(MAX_INPUT as u64 + 1).read_to_end(&mut bytes)?;
+    stdin
+        .lock()
+        .take(MAX_INPUT as u64 + 1)
+        .read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -58,12 +66,18 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
     exit_code(print_outcome(outcome))
 }
 
-/// Ends a call that cannot be decoded: prints the error for the runtime and logs it, as far as the configuration was
-/// readable.
+/// Ends a call that cannot be decoded: prints the error for the runtime and logs it, as far as the
+/// configuration was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
-    logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
-    tracing::error!(error = %error.error, command = env_value("CNI_COMMAND"), "the call is refused");
+    logging::init(
+        &conf,
+        component,
+        &Subject::of_environment(&env_value, error.node.as_deref()),
+    );
+    tracing::error!(
+        error = %error.error, command = env_value("CNI_COMMAND"), "the call is refused",
+    );
     finish(Err(error))
 }
 
@@ -80,8 +94,8 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     }
 }
 
-/// Makes every panic print a CNI error and end the process. Release builds abort on panic, so no code after the hook
-/// would run.
+/// Makes every panic print a CNI error and end the process. Release builds abort on panic, so no
+/// code after the hook would run.
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
@@ -98,19 +112,33 @@ pub fn report_panics() {
 fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
     let payload = info.payload();
     let message = payload.downcast_ref::<&str>().copied();
-    let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown reason");
-    let location = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
-    CniError::internal(format!("the plugin panicked: {message}"))
-        .with_details(format!("this is a bug{location} of {}; please report it", build_version()))
+    let message = message
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("unknown reason");
+    let location = info
+        .location()
+        .map(|at| format!(" at {}:{}", at.file(), at.line()))
+        .unwrap_or_default();
+    CniError::internal(format!("the plugin panicked: {message}")).with_details(format!(
+        "this is a bug{location} of {}; please report it",
+        build_version()
+    ))
 }
 
 /// Starts logging by the configuration of a call, and logs the invalid settings that are ignored.
 pub fn start_call_log(call: &Call, component: &'static str) {
     logging::init(&call.conf.log, component, &Subject::of_call(call));
-    let (command, network, netns, ifname) = (call.command.as_str(), &call.conf.name, &call.netns, &call.ifname);
+    let (command, network, netns, ifname) = (
+        call.command.as_str(),
+        &call.conf.name,
+        &call.netns,
+        &call.ifname,
+    );
     tracing::debug!(command, network, netns, ifname, "the call begins");
     for error in &call.ignored_settings {
-        tracing::warn!(%error, command, "ignoring an invalid setting that the command does not need");
+        tracing::warn!(
+            %error, command, "ignoring an invalid setting that the command does not need",
+        );
     }
 }
 
@@ -119,8 +147,8 @@ pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
     runtime().block_on(operation)
 }
 
-/// Runs the only operation of this process, prints its outcome, and ends the process. The async runtime is not dropped,
-/// because the kernel frees its resources faster.
+/// Runs the only operation of this process, prints its outcome, and ends the process. The async
+/// runtime is not dropped, because the kernel frees its resources faster.
 pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
     let runtime = ManuallyDrop::new(runtime());
     let outcome = runtime.block_on(operation);
@@ -128,7 +156,9 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 }
 
 fn runtime() -> Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     // This fails, for example, without free file descriptors.
     runtime.unwrap_or_else(|error| panic!("cannot start the async runtime: {error}"))
 }
@@ -136,7 +166,9 @@ fn runtime() -> Runtime {
 fn write_stdout(text: &str) {
     let mut stdout = io::stdout().lock();
     // A write error is ignored, because there is no other output for the text.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    let _ = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
 }
 
 fn exit_code(status: i32) -> ExitCode {
@@ -155,22 +187,40 @@ pub struct Variable {
 }
 
 /// Creates the description of a variable.
-pub const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
-    Variable { name, default, meaning }
+pub const fn variable(
+    name: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable {
+        name,
+        default,
+        meaning,
+    }
 }
 
 /// Returns a title and the variables below it, for `--help`.
 #[must_use]
 pub fn variables_help(title: &str, variables: &[Variable]) -> String {
     let mut text = format!("{title}:\n");
-    for Variable { name, default, meaning } in variables {
+    for Variable {
+        name,
+        default,
+        meaning,
+    } in variables
+    {
         let _ = write!(text, "  {name}\n          {meaning}");
-        let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
+        let _ = if default.is_empty() {
+            writeln!(text)
+        } else {
+            writeln!(text, " [default: {default}]")
+        };
     }
     text
 }
 
-/// The path of the network namespace of the calling thread. `/proc/self` would be that of the main thread.
+/// The path of the network namespace of the calling thread. `/proc/self` would be that of the main
+/// thread.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 
 /// Returns true for the network namespace of the calling thread.
@@ -179,9 +229,12 @@ pub fn is_own_netns(file: &Metadata) -> io::Result<bool> {
     Ok((file.dev(), file.ino()) == (own.dev(), own.ino()))
 }
 
-/// Returns true if this path leads to the network namespace of the calling thread; false if it cannot be read.
+/// Returns true if this path leads to the network namespace of the calling thread; false if it
+/// cannot be read.
 pub fn is_path_to_own_netns(path: &Path) -> bool {
-    fs::metadata(path).and_then(|file| is_own_netns(&file)).unwrap_or(false)
+    fs::metadata(path)
+        .and_then(|file| is_own_netns(&file))
+        .unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -198,7 +251,9 @@ mod tests {
             panic!("boom <{}>", 7);
         }
         let name = "process::tests::panic_prints_a_cni_error_on_stdout_and_exits_with_status_1";
-        let _forks = crate::FORKS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _forks = crate::FORKS
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env(CHILD, "1")
@@ -206,10 +261,17 @@ mod tests {
             .unwrap();
         assert_eq!(child.status.code(), Some(1));
         let stdout = String::from_utf8(child.stdout).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
         assert_eq!(json["code"], 999);
         assert_eq!(json["msg"], "the plugin panicked: boom <7>");
-        assert!(json["details"].as_str().unwrap().contains("src/process.rs:"), "{json}");
+        assert!(
+            json["details"]
+                .as_str()
+                .unwrap()
+                .contains("src/process.rs:"),
+            "{json}"
+        );
     }
 
     #[test]
@@ -217,7 +279,12 @@ mod tests {
         for own in ["/proc/self/ns/net", "/proc/thread-self/ns/net"] {
             assert!(is_path_to_own_netns(Path::new(own)), "{own}");
         }
-        for other in ["/proc/self/ns/mnt", "/proc/self/status", "/no/such/file", ""] {
+        for other in [
+            "/proc/self/ns/mnt",
+            "/proc/self/status",
+            "/no/such/file",
+            "",
+        ] {
             assert!(!is_path_to_own_netns(Path::new(other)), "{other}");
         }
     }

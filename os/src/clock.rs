@@ -26,7 +26,9 @@ pub struct SystemClock {
 impl SystemClock {
     /// Starts the clock for [`Clock::elapsed`].
     pub fn start() -> Self {
-        SystemClock { started: Instant::now() }
+        SystemClock {
+            started: Instant::now(),
+        }
     }
 }
 

@@ -7,11 +7,13 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fstatfs};
 
-/// The type of the file system of the kernel's pipes without a name, as the shell makes them: `PIPEFS_MAGIC`.
+/// The type of the file system of the kernel's pipes without a name, as the shell makes them:
+/// `PIPEFS_MAGIC`.
 const PIPES: u64 = 0x5049_5045;
 
-/// Opens a regular file, or a pipe of the shell such as `/dev/stdin` and `<(command)`, following links. Waits for no
-/// other program: the open of a named pipe without a writer would never end, and neither would the read of a device.
+/// Opens a regular file, or a pipe of the shell such as `/dev/stdin` and `<(command)`, following
+/// links. Waits for no other program: the open of a named pipe without a writer would never end,
+/// and neither would the read of a device.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or is of another type.
@@ -27,7 +29,10 @@ pub fn open(path: &Path) -> io::Result<File> {
         return Ok(file);
     }
     let kind = kind_of(found);
-    Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {kind}; name a file, or /dev/stdin for a pipe")))
+    Err(io::Error::new(
+        ErrorKind::InvalidInput,
+        format!("it is {kind}; name a file, or /dev/stdin for a pipe"),
+    ))
 }
 
 /// Returns the words for a type of file that is not read.
@@ -50,19 +55,27 @@ pub struct Limited<R> {
 impl<R> Limited<R> {
     /// Returns a reader of at most `limit` bytes of `inner`.
     pub fn new(inner: R, limit: u64) -> Self {
-        Limited { inner, limit, left: limit }
+        Limited {
+            inner,
+            limit,
+            left: limit,
+        }
     }
 }
 
 impl<R: Read> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // A byte more than the limit shows that the file is too large.
-        let wanted = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(buffer.len());
+        let wanted = usize::try_from(self.left.saturating_add(1))
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         let read = self.inner.read(&mut buffer[..wanted])?;
-        self.left = self
-            .left
-            .checked_sub(read as u64)
-            .ok_or_else(|| io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {} bytes", self.limit)))?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
+            io::Error::new(
+                ErrorKind::FileTooLarge,
+                format!("it has more than {} bytes", self.limit),
+            )
+        })?;
         Ok(read)
     }
 }
@@ -100,12 +113,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("fifo");
         mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        for (path, kind) in
-            [(&*fifo, "a named pipe"), (dir.path(), "a directory"), (Path::new("/dev/zero"), "a device")]
-        {
+        for (path, kind) in [
+            (&*fifo, "a named pipe"),
+            (dir.path(), "a directory"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
             let error = open(path).unwrap_err().to_string();
             assert!(error.starts_with(&format!("it is {kind}; ")), "{error}");
         }
-        assert_eq!(open(&dir.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            open(&dir.path().join("none")).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! IPAM bookkeeping read from raw datastore content, independently of the code under test, and the contradictions in
-//! it.
+//! IPAM bookkeeping read from raw datastore content, independently of the code under test, and the
+//! contradictions in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,14 +11,16 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 const AFFINITIES: &str = "/calico/ipam/v2/host/";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 
-/// Prefixes of the same data as Kubernetes objects, whose values are in `spec`. Endpoints are annotations of pods.
+/// Prefixes of the same data as Kubernetes objects, whose values are in `spec`. Endpoints are
+/// annotations of pods.
 const BLOCK_OBJECTS: &str = "ipamblocks/";
 const HANDLE_OBJECTS: &str = "ipamhandles/";
 const AFFINITY_OBJECTS: &str = "blockaffinities/";
 const PODS: &str = "pods/";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// End of the problem text for an address that an endpoint lists although no block assigns the address to a handle.
+/// End of the problem text for an address that an endpoint lists although no block assigns the
+/// address to a handle.
 pub const HELD_BY_NO_ONE: &str = "held by no one";
 
 /// Allocations, handles, endpoints and affinities of one datastore.
@@ -30,19 +32,21 @@ pub struct Accounts {
     pub counted: BTreeMap<(String, String), u64>,
     /// Address → endpoint, from the endpoints.
     pub used: BTreeMap<IpAddr, String>,
-    /// CIDR of each block → the host with its affinity; `None` for a block without an affinity to a host.
+    /// CIDR of each block → the host with its affinity; `None` for a block without an affinity to a
+    /// host.
     pub blocks: BTreeMap<String, Option<String>>,
     /// (host, block) of each affinity.
     pub affinities: BTreeSet<(String, String)>,
     /// Number of released addresses that blocks still allocate, because of a cooldown.
     pub cooling: usize,
-    /// Contradictions in blocks, and between blocks, handles, endpoints and affinities, and values that cannot be
-    /// parsed.
+    /// Contradictions in blocks, and between blocks, handles, endpoints and affinities, and values
+    /// that cannot be parsed.
     pub problems: Vec<String>,
 }
 
 impl Accounts {
-    /// Reads datastore content, with the keys of etcd or with keys such as `ipamblocks/NAME`, and finds contradictions.
+    /// Reads datastore content, with the keys of etcd or with keys such as `ipamblocks/NAME`, and
+    /// finds contradictions.
     pub fn of(content: &BTreeMap<String, Value>) -> Accounts {
         let mut accounts = Accounts::default();
         for (key, value) in content {
@@ -58,13 +62,20 @@ impl Accounts {
             } else if key.starts_with(BLOCK_OBJECTS) {
                 accounts.block(key, &value["spec"]);
             } else if key.starts_with(HANDLE_OBJECTS) {
-                accounts.handle(value["spec"]["handleID"].as_str().unwrap_or_default(), &value["spec"]);
+                accounts.handle(
+                    value["spec"]["handleID"].as_str().unwrap_or_default(),
+                    &value["spec"],
+                );
             } else if key.starts_with(AFFINITY_OBJECTS) {
-                let field = |name: &str| value["spec"][name].as_str().unwrap_or_default().to_owned();
+                let field =
+                    |name: &str| value["spec"][name].as_str().unwrap_or_default().to_owned();
                 accounts.affinities.insert((field("node"), field("cidr")));
             } else if let Some(pod) = key.strip_prefix(PODS) {
                 let networks = value["annotations"][POD_IPS].as_str().unwrap_or_default();
-                accounts.endpoint(pod, networks.split(',').filter(|network| !network.is_empty()));
+                accounts.endpoint(
+                    pod,
+                    networks.split(',').filter(|network| !network.is_empty()),
+                );
             }
         }
         accounts.compare();
@@ -81,42 +92,64 @@ impl Accounts {
         let Some(base) = cidr.split('/').next().and_then(|base| base.parse().ok()) else {
             return self.problems.push(format!("{key}: no cidr"));
         };
-        let affinity = block["affinity"].as_str().and_then(|a| a.strip_prefix("host:")).map(str::to_owned);
+        let affinity = block["affinity"]
+            .as_str()
+            .and_then(|a| a.strip_prefix("host:"))
+            .map(str::to_owned);
         self.blocks.insert(cidr.to_owned(), affinity);
-        let attributes = block["attributes"].as_array().map_or(&[][..], Vec::as_slice);
-        let free: Vec<u64> = block["unallocated"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+        let attributes = block["attributes"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        let free: Vec<u64> = block["unallocated"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_u64)
+            .collect();
         let distinct: BTreeSet<_> = free.iter().collect();
         if distinct.len() != free.len() {
-            self.problems.push(format!("{cidr}: an ordinal is twice in unallocated"));
+            self.problems
+                .push(format!("{cidr}: an ordinal is twice in unallocated"));
         }
         let mut referenced = BTreeSet::new();
-        for (ordinal, attribute) in (0u64..).zip(block["allocations"].as_array().into_iter().flatten()) {
+        for (ordinal, attribute) in
+            (0u64..).zip(block["allocations"].as_array().into_iter().flatten())
+        {
             let address = offset(base, ordinal);
             if attribute.is_null() != free.contains(&ordinal) {
-                self.problems.push(format!("{address}: held and free at once, or neither"));
+                self.problems
+                    .push(format!("{address}: held and free at once, or neither"));
             }
-            let Some(index) = attribute.as_u64() else { continue };
+            let Some(index) = attribute.as_u64() else {
+                continue;
+            };
             referenced.insert(index);
             let attribute = attributes.get(index as usize).unwrap_or(&Value::Null);
             match attribute["handle_id"].as_str() {
-                // With a cooldown, a released address stays allocated for some time, without a handle.
+                // With a cooldown, a released address stays allocated for some time, without a
+                // handle.
                 None if attribute["releasedAt"].is_string() => self.cooling += 1,
                 None => self.problems.push(format!("{address}: no handle")),
                 Some(handle) => {
                     if let Some(other) = self.held.insert(address, handle.to_owned()) {
-                        self.problems.push(format!("{address}: held by {handle} and by {other}"));
+                        self.problems
+                            .push(format!("{address}: held by {handle} and by {other}"));
                     }
                 }
             }
         }
         if referenced.len() != attributes.len() {
-            self.problems.push(format!("{cidr}: attributes that no ordinal refers to"));
+            self.problems
+                .push(format!("{cidr}: attributes that no ordinal refers to"));
         }
     }
 
     fn handle(&mut self, handle: &str, value: &Value) {
         for (block, count) in value["block"].as_object().into_iter().flatten() {
-            self.counted.insert((handle.to_owned(), block.clone()), count.as_u64().unwrap_or(0));
+            self.counted.insert(
+                (handle.to_owned(), block.clone()),
+                count.as_u64().unwrap_or(0),
+            );
         }
     }
 
@@ -125,8 +158,11 @@ impl Accounts {
         let parts: Vec<&str> = key.split('/').collect();
         match parts[..] {
             [host, _, "block", block] => {
-                let cidr = block.rsplit_once('-').map(|(base, length)| format!("{base}/{length}"));
-                self.affinities.insert((host.to_owned(), cidr.unwrap_or_default()));
+                let cidr = block
+                    .rsplit_once('-')
+                    .map(|(base, length)| format!("{base}/{length}"));
+                self.affinities
+                    .insert((host.to_owned(), cidr.unwrap_or_default()));
             }
             _ => self.problems.push(format!("{key}: not an affinity")),
         }
@@ -135,11 +171,13 @@ impl Accounts {
     fn endpoint<'n>(&mut self, key: &str, networks: impl Iterator<Item = &'n str>) {
         for network in networks {
             let Some(address) = network.split('/').next().and_then(|a| a.parse().ok()) else {
-                self.problems.push(format!("{key}: {network} is no network"));
+                self.problems
+                    .push(format!("{key}: {network} is no network"));
                 continue;
             };
             if let Some(other) = self.used.insert(address, key.to_owned()) {
-                self.problems.push(format!("{address}: used by {key} and by {other}"));
+                self.problems
+                    .push(format!("{address}: used by {key} and by {other}"));
             }
         }
     }
@@ -155,19 +193,30 @@ impl Accounts {
         }
         let mut problems = Vec::new();
         for handle in held.keys().chain(counted.keys()).collect::<BTreeSet<_>>() {
-            let (held, counted) = (held.get(*handle).unwrap_or(&0), counted.get(*handle).unwrap_or(&0));
+            let (held, counted) = (
+                held.get(*handle).unwrap_or(&0),
+                counted.get(*handle).unwrap_or(&0),
+            );
             if held != counted {
-                problems.push(format!("handle {handle}: holds {held} addresses, counts {counted}"));
+                problems.push(format!(
+                    "handle {handle}: holds {held} addresses, counts {counted}"
+                ));
             }
         }
-        for (address, endpoint) in self.used.iter().filter(|(address, _)| !self.held.contains_key(*address)) {
+        for (address, endpoint) in self
+            .used
+            .iter()
+            .filter(|(address, _)| !self.held.contains_key(*address))
+        {
             problems.push(format!("{address}: used by {endpoint}, {HELD_BY_NO_ONE}"));
         }
         for (cidr, host) in &self.blocks {
             if let Some(host) = host
                 && !self.affinities.contains(&(host.clone(), cidr.clone()))
             {
-                problems.push(format!("block {cidr} is affine to {host}, which has no affinity for it"));
+                problems.push(format!(
+                    "block {cidr} is affine to {host}, which has no affinity for it"
+                ));
             }
         }
         self.problems.extend(problems);
@@ -208,8 +257,14 @@ mod tests {
                     let mut accounts = Accounts::of(&recorded_on(folder, &name, step));
                     // With host-local or without IPAM, the addresses are not in Calico's blocks.
                     let foreign = name.starts_with("host-local") || name == "annot-noipam-hwaddr";
-                    accounts.problems.retain(|p| !foreign || !p.ends_with(HELD_BY_NO_ONE));
-                    assert_eq!(accounts.problems, Vec::<String>::new(), "{folder}/{name} step {step}");
+                    accounts
+                        .problems
+                        .retain(|p| !foreign || !p.ends_with(HELD_BY_NO_ONE));
+                    assert_eq!(
+                        accounts.problems,
+                        Vec::<String>::new(),
+                        "{folder}/{name} step {step}"
+                    );
                 }
             }
         }
@@ -225,8 +280,14 @@ mod tests {
         assert!(Accounts::of(&recorded("dual-stack", 1)).is_empty());
         for folder in ["kdd1", "kdd3"] {
             let same = Accounts::of(&recorded_on(folder, "dual-stack", 0));
-            assert_eq!((&same.held, &same.counted), (&accounts.held, &accounts.counted));
-            assert_eq!((&same.blocks, &same.affinities), (&accounts.blocks, &accounts.affinities));
+            assert_eq!(
+                (&same.held, &same.counted),
+                (&accounts.held, &accounts.counted)
+            );
+            assert_eq!(
+                (&same.blocks, &same.affinities),
+                (&accounts.blocks, &accounts.affinities)
+            );
             assert!(same.used.keys().eq(accounts.used.keys()));
             assert!(Accounts::of(&recorded_on(folder, "dual-stack", 1)).is_empty());
         }
@@ -240,15 +301,28 @@ mod tests {
         let endpoint = format!("{ENDPOINTS}default/node1-cni-{id}-eth0");
         type Breakage<'a> = (&'a str, &'a dyn Fn(&mut BTreeMap<String, Value>));
         let broken: [Breakage<'_>; 7] = [
-            ("held and free at once", &|c| c.get_mut(block).unwrap()["unallocated"][0] = json!(0)),
-            ("twice in unallocated", &|c| c.get_mut(block).unwrap()["unallocated"][0] = json!(2)),
-            ("no ordinal refers to", &|c| {
-                c.get_mut(block).unwrap()["attributes"].as_array_mut().unwrap().push(json!({"handle_id": "x"}))
+            ("held and free at once", &|c| {
+                c.get_mut(block).unwrap()["unallocated"][0] = json!(0)
             }),
-            ("counts 2", &|c| c.get_mut(&handle).unwrap()["block"]["10.65.166.128/26"] = json!(2)),
+            ("twice in unallocated", &|c| {
+                c.get_mut(block).unwrap()["unallocated"][0] = json!(2)
+            }),
+            ("no ordinal refers to", &|c| {
+                c.get_mut(block).unwrap()["attributes"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({"handle_id": "x"}))
+            }),
+            ("counts 2", &|c| {
+                c.get_mut(&handle).unwrap()["block"]["10.65.166.128/26"] = json!(2)
+            }),
             ("counts 0", &|c| drop(c.remove(&handle))),
-            (HELD_BY_NO_ONE, &|c| c.get_mut(&endpoint).unwrap()["spec"]["ipNetworks"][0] = json!("10.65.1.1/32")),
-            ("has no affinity", &|c| drop(c.remove("/calico/ipam/v2/host/node1/ipv4/block/10.65.166.128-26"))),
+            (HELD_BY_NO_ONE, &|c| {
+                c.get_mut(&endpoint).unwrap()["spec"]["ipNetworks"][0] = json!("10.65.1.1/32")
+            }),
+            ("has no affinity", &|c| {
+                drop(c.remove("/calico/ipam/v2/host/node1/ipv4/block/10.65.166.128-26"))
+            }),
         ];
         for (words, break_it) in broken {
             let mut content = recorded("v4-add-del", 0);

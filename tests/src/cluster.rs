@@ -1,4 +1,5 @@
-//! The starting point of most suites: a private host with an uplink, the plugins, a datastore with content, and pods.
+//! The starting point of most suites: a private host with an uplink, the plugins, a datastore with
+//! content, and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -24,11 +25,12 @@ mod kubernetes;
 
 pub use faulty::{Faults, Faulty, points, shortest, sweep};
 pub use kubernetes::{
-    ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group, on_installation,
-    on_installation_of, on_restricted_api_server, pod_path,
+    ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group,
+    on_installation, on_installation_of, on_restricted_api_server, pod_path,
 };
 
-/// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
+/// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded
+/// datastore.
 #[macro_export]
 macro_rules! on_each_datastore {
     ($($test:ident),* $(,)?) => {
@@ -66,9 +68,12 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Returns `CNI_ARGS` as a runtime passes them for the Pod, but without its UID; empty without a Pod.
+    /// Returns `CNI_ARGS` as a runtime passes them for the Pod, but without its UID; empty without
+    /// a Pod.
     pub fn args(&self) -> String {
-        let Some(name) = &self.object else { return String::new() };
+        let Some(name) = &self.object else {
+            return String::new();
+        };
         format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME={name};K8S_POD_INFRA_CONTAINER_ID={}",
             self.container_id
@@ -94,14 +99,22 @@ impl<'h> Cluster<'h> {
         let plugins = Plugins::locate()?;
         let store = store(&plugins)?;
         host.add_uplink()?;
-        Ok(Cluster { host, plugins, store })
+        Ok(Cluster {
+            host,
+            plugins,
+            store,
+        })
     }
 
     /// Writes content into the datastore.
     pub fn load(&self, content: &Content) {
-        let Store::Kubernetes(objects) = &self.store else { return self.store.load(content.pairs()).unwrap() };
+        let Store::Kubernetes(objects) = &self.store else {
+            return self.store.load(content.pairs()).unwrap();
+        };
         objects.load(&content.objects(objects.group())).unwrap();
-        content.nodes().for_each(|node| objects.client().node(node).unwrap());
+        content
+            .nodes()
+            .for_each(|node| objects.client().node(node).unwrap());
     }
 
     /// Returns a network configuration for a node, see [`conf`].
@@ -109,7 +122,8 @@ impl<'h> Cluster<'h> {
         conf(&self.store, node, more)
     }
 
-    /// Creates the network namespace of the n-th pod and, on an API server, the Pod object on `node1`.
+    /// Creates the network namespace of the n-th pod and, on an API server, the Pod object on
+    /// `node1`.
     pub fn pod(&self, number: usize) -> Pod {
         self.pod_on(kubernetes::NODE, number)
     }
@@ -125,14 +139,24 @@ impl<'h> Cluster<'h> {
             Store::Etcd(_) | Store::Local(_) => None,
         };
         let netns = self.host.add_pod(&name).unwrap();
-        Pod { name, netns, container_id: container_id(number), object }
+        Pod {
+            name,
+            netns,
+            container_id: container_id(number),
+            object,
+        }
     }
 
     /// Creates another sandbox of a pod, with the n-th container ID.
     pub fn sandbox(&self, pod: &Pod, number: usize) -> Pod {
         let name = format!("pod{number}");
         let netns = self.host.add_pod(&name).unwrap();
-        Pod { name, netns, container_id: container_id(number), object: pod.object.clone() }
+        Pod {
+            name,
+            netns,
+            container_id: container_id(number),
+            object: pod.object.clone(),
+        }
     }
 
     /// Deletes the network namespace of a pod and, on an API server, the Pod object.
@@ -146,7 +170,9 @@ impl<'h> Cluster<'h> {
 
     /// Prepares a call of `calico` for a pod's `eth0`.
     pub fn verb(&self, verb: &str, pod: &Pod, conf: &Value) -> Call {
-        self.plugins.verb("calico", verb, &pod.container_id, &pod.netns, conf).env("CNI_ARGS", pod.args())
+        self.plugins
+            .verb("calico", verb, &pod.container_id, &pod.netns, conf)
+            .env("CNI_ARGS", pod.args())
     }
 
     /// Runs ADD for a pod and returns its result.
@@ -162,8 +188,8 @@ impl<'h> Cluster<'h> {
         assert_eq!(answer, "", "DEL prints nothing");
     }
 
-    /// Runs STATUS until one succeeds and the journal is empty. A STATUS leaves a replay that takes too long to a later
-    /// call.
+    /// Runs STATUS until one succeeds and the journal is empty. A STATUS leaves a replay that takes
+    /// too long to a later call.
     #[track_caller]
     pub fn await_replayed(&self, pod: &Pod, conf: &Value) {
         let mut last = None;
@@ -173,7 +199,11 @@ impl<'h> Cluster<'h> {
             last = Some(outcome);
             Ok(is_done)
         });
-        assert!(replayed.is_ok(), "{replayed:?}, {:?}, {last:?}", journal_entries());
+        assert!(
+            replayed.is_ok(),
+            "{replayed:?}, {:?}, {last:?}",
+            journal_entries()
+        );
     }
 
     /// Reads the present bookkeeping from the datastore.
@@ -203,23 +233,31 @@ impl<'h> Cluster<'h> {
         assert_same(before, &self.state());
     }
 
-    /// Asserts that neither the datastore nor the interfaces and routes of the host contain anything of a pod.
+    /// Asserts that neither the datastore nor the interfaces and routes of the host contain
+    /// anything of a pod.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         self.assert_only(&[]);
         assert_eq!(kernel::host().unwrap()["routes"], serde_json::json!([]));
     }
 
-    /// Asserts that exactly these pods have addresses and host interfaces, that the bookkeeping is consistent, and that
-    /// other pods have no interfaces.
+    /// Asserts that exactly these pods have addresses and host interfaces, that the bookkeeping is
+    /// consistent, and that other pods have no interfaces.
     #[track_caller]
     pub fn assert_only(&self, pods: &[&Pod]) {
         let accounts = self.checked_accounts();
         let expected: BTreeSet<String> = pods.iter().copied().map(handle).collect();
         let held: BTreeSet<String> = accounts.held.values().cloned().collect();
-        let counted: BTreeSet<String> = accounts.counted.keys().map(|(handle, _)| handle.clone()).collect();
+        let counted: BTreeSet<String> = accounts
+            .counted
+            .keys()
+            .map(|(handle, _)| handle.clone())
+            .collect();
         assert_eq!((&held, &counted), (&expected, &expected), "{accounts:#?}");
-        assert!(accounts.used.keys().eq(accounts.held.keys()), "{accounts:#?}");
+        assert!(
+            accounts.used.keys().eq(accounts.held.keys()),
+            "{accounts:#?}"
+        );
         let links = kernel::host_links().unwrap();
         assert_eq!(links.len(), pods.len(), "{links:?}");
         let others = |name: &String| *name != "uplink" && pods.iter().all(|pod| pod.name != *name);
@@ -229,7 +267,8 @@ impl<'h> Cluster<'h> {
         }
     }
 
-    /// Asserts that blocks, handles and endpoints agree, according to [`Accounts`] and to `calico-ipam check`.
+    /// Asserts that blocks, handles and endpoints agree, according to [`Accounts`] and to
+    /// `calico-ipam check`.
     #[track_caller]
     pub fn assert_in_order(&self) {
         self.checked_accounts();
@@ -248,7 +287,13 @@ impl<'h> Cluster<'h> {
         let accounts = self.accounts();
         assert_eq!(accounts.problems, Vec::<String>::new());
         let check = self.store.calico_ipam(&self.plugins, &["check"]).unwrap();
-        assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+        assert_eq!(
+            check.exit,
+            Some(0),
+            "calico-ipam check: {}{}",
+            check.stdout,
+            check.stderr
+        );
         accounts
     }
 }
@@ -262,12 +307,24 @@ pub fn assert_same(before: &Value, after: &Value) {
 
 /// Returns a line for each difference.
 pub fn changes(before: &Value, after: &Value) -> Vec<String> {
-    differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect()
+    differences(before, after, "", &mut Bindings::default())
+        .iter()
+        .map(changed)
+        .collect()
 }
 
 fn changed(change: &Difference) -> String {
-    let text = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
-    format!("{}: was {}, is {}", change.path, text(&change.recorded), text(&change.ours))
+    let text = |value: &Option<Value>| {
+        value
+            .as_ref()
+            .map_or("nothing".to_owned(), Value::to_string)
+    };
+    format!(
+        "{}: was {}, is {}",
+        change.path,
+        text(&change.recorded),
+        text(&change.ours)
+    )
 }
 
 /// Returns the handle of a pod in [`NETWORK`].

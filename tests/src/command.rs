@@ -10,12 +10,23 @@ use serde_json::Value;
 /// Runs a tool and returns its stdout.
 pub fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Result<String> {
     let line = || {
-        let args: Vec<_> = args.iter().map(|a| a.as_ref().to_string_lossy().into_owned()).collect();
+        let args: Vec<_> = args
+            .iter()
+            .map(|a| a.as_ref().to_string_lossy().into_owned())
+            .collect();
         format!("{program} {}", args.join(" "))
     };
-    let output = Command::new(program).args(args).output().with_context(|| format!("cannot run {}", line()))?;
+    let output = Command::new(program)
+        .args(args)
+        .output()
+        .with_context(|| format!("cannot run {}", line()))?;
     if !output.status.success() {
-        bail!("{} failed ({}): {}", line(), output.status, String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "{} failed ({}): {}",
+            line(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -27,7 +38,10 @@ pub fn ip(args: &str) -> Result<()> {
 
 /// Runs `ip -json <args>`. iproute2 prints nothing for some empty lists.
 pub fn ip_json(args: &str) -> Result<Value> {
-    let words: Vec<_> = ["-json"].into_iter().chain(args.split_whitespace()).collect();
+    let words: Vec<_> = ["-json"]
+        .into_iter()
+        .chain(args.split_whitespace())
+        .collect();
     let stdout = run("ip", &words)?;
     if stdout.trim().is_empty() {
         return Ok(Value::Array(Vec::new()));
@@ -41,9 +55,14 @@ pub fn present(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Returns the folder in which tests/install-go-tools.sh and tests/install-cargo-deny.sh install programs.
+/// Returns the folder in which tests/install-go-tools.sh and tests/install-cargo-deny.sh install
+/// programs.
 pub fn built_programs() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    Ok(cache.context("neither XDG_CACHE_HOME nor HOME is set")?.join("calico-tests"))
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(home);
+    Ok(cache
+        .context("neither XDG_CACHE_HOME nor HOME is set")?
+        .join("calico-tests"))
 }

@@ -22,8 +22,11 @@ pub struct Content {
 impl Content {
     /// Returns a ready cluster without pools and nodes.
     pub fn ready() -> Content {
-        let mut content = Content { pairs: BTreeMap::new() };
-        let spec = json!({ "clusterGUID": "00000000000000000000000000000000", "datastoreReady": true });
+        let mut content = Content {
+            pairs: BTreeMap::new(),
+        };
+        let spec =
+            json!({ "clusterGUID": "00000000000000000000000000000000", "datastoreReady": true });
         content.object("ClusterInformation", "clusterinformations", "default", spec);
         content
     }
@@ -40,8 +43,10 @@ impl Content {
     #[must_use]
     pub fn pool(mut self, name: &str, cidr: &str, block_size: u8) -> Content {
         let spec = json!({
-            "cidr": cidr, "blockSize": block_size, "nodeSelector": "all()", "assignmentMode": "Automatic",
-            "allowedUses": ["Workload", "Tunnel"], "ipipMode": "Never", "vxlanMode": "Never", "natOutgoing": true,
+            "cidr": cidr, "blockSize": block_size, "nodeSelector": "all()",
+            "assignmentMode": "Automatic",
+            "allowedUses": ["Workload", "Tunnel"], "ipipMode": "Never", "vxlanMode": "Never",
+            "natOutgoing": true,
         });
         self.object("IPPool", "ippools", name, spec);
         self
@@ -57,13 +62,19 @@ impl Content {
 
     /// Returns a cluster with the node `node1`, an IPv4 pool and an IPv6 pool.
     pub fn dual_stack() -> Content {
-        Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
+        Content::ready()
+            .node("node1")
+            .pool("pool4", "10.65.0.0/16", 26)
+            .pool("pool6", "fd00:65::/64", 122)
     }
 
-    /// Returns the content without nodes, as custom resources of a group, keyed by `<plural>/<name>`.
+    /// Returns the content without nodes, as custom resources of a group, keyed by
+    /// `<plural>/<name>`.
     pub fn objects(&self, group: ApiGroup) -> BTreeMap<String, Value> {
         let object = |(key, object): (&String, &Value)| {
-            let name = key.strip_prefix(RESOURCES).filter(|name| !name.starts_with("nodes/"))?;
+            let name = key
+                .strip_prefix(RESOURCES)
+                .filter(|name| !name.starts_with("nodes/"))?;
             let mut object = object.clone();
             object["apiVersion"] = json!(group.api_version());
             Some((name.to_owned(), object))
@@ -73,7 +84,9 @@ impl Content {
 
     /// Returns the names of the nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
-        self.pairs.keys().filter_map(|key| key.strip_prefix(RESOURCES)?.strip_prefix("nodes/"))
+        self.pairs
+            .keys()
+            .filter_map(|key| key.strip_prefix(RESOURCES)?.strip_prefix("nodes/"))
     }
 
     /// Returns the content as pairs of etcd.
@@ -84,15 +97,20 @@ impl Content {
     fn object(&mut self, kind: &str, plural: &str, name: &str, spec: Value) {
         let uid = format!("00000000-0000-4000-8000-{:012x}", self.pairs.len() + 1);
         let metadata = json!({ "name": name, "uid": uid, "creationTimestamp": LOADED_TIME });
-        let object = json!({ "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec });
-        self.pairs.insert(format!("{RESOURCES}{plural}/{name}"), object);
+        let object = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": metadata, "spec": spec,
+        });
+        self.pairs
+            .insert(format!("{RESOURCES}{plural}/{name}"), object);
     }
 }
 
-/// Returns a network configuration for `node` on `store`; the keys of `more` are added or replace others.
+/// Returns a network configuration for `node` on `store`; the keys of `more` are added or replace
+/// others.
 pub fn conf(store: &Store, node: &str, more: Value) -> Value {
     let mut conf = json!({
-        "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "log_level": "error", "nodename": node,
+        "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "log_level": "error",
+        "nodename": node,
         "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
     });
     if let (Some(keys), Value::Object(more)) = (conf.as_object_mut(), more) {

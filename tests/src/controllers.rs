@@ -52,24 +52,42 @@ pub struct Controllers {
 }
 
 impl Setup {
-    /// Returns a setup with Calico's objects in the API server, and the rights of its administrator.
+    /// Returns a setup with Calico's objects in the API server, and the rights of its
+    /// administrator.
     pub fn kubernetes(api: &ApiServer) -> Result<Setup> {
         leave_lease(api)?;
-        Self::new(&[("DATASTORE_TYPE", "kubernetes"), ("KUBECONFIG", &api.admin_kubeconfig().display().to_string())])
+        Self::new(&[
+            ("DATASTORE_TYPE", "kubernetes"),
+            ("KUBECONFIG", &api.admin_kubeconfig().display().to_string()),
+        ])
     }
 
     /// Returns a setup with Calico's objects in the etcd of the host.
     pub fn etcd(api: &ApiServer) -> Result<Setup> {
         leave_lease(api)?;
         let kubeconfig = api.admin_kubeconfig().display().to_string();
-        Self::new(&[("ETCD_ENDPOINTS", etcd::ENDPOINT), ("KUBECONFIG", &kubeconfig)])
+        Self::new(&[
+            ("ETCD_ENDPOINTS", etcd::ENDPOINT),
+            ("KUBECONFIG", &kubeconfig),
+        ])
     }
 
     fn new(environment: &[(&str, &str)]) -> Result<Setup> {
         let program = Plugins::locate()?.dir().join("kube-controllers");
-        ensure!(program.is_file(), "{} is not there: run `make build`", program.display());
-        let environment = environment.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        Ok(Setup { environment, args: Vec::new(), program })
+        ensure!(
+            program.is_file(),
+            "{} is not there: run `make build`",
+            program.display()
+        );
+        let environment = environment
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+            .collect();
+        Ok(Setup {
+            environment,
+            args: Vec::new(),
+            program,
+        })
     }
 
     /// Sets an environment variable.
@@ -90,7 +108,11 @@ impl Setup {
     pub fn start(self, host: &Host, name: &str) -> Result<Controllers> {
         let directory = host.dir(name);
         fs::create_dir_all(&directory)?;
-        let mut controllers = Controllers { directory, setup: self, process: ServerProcess::default() };
+        let mut controllers = Controllers {
+            directory,
+            setup: self,
+            process: ServerProcess::default(),
+        };
         controllers.restart()?;
         Ok(controllers)
     }
@@ -99,14 +121,23 @@ impl Setup {
 impl Controllers {
     /// Starts the process, or starts it again.
     pub fn restart(&mut self) -> Result<()> {
-        let Setup { environment, args, program } = &self.setup;
+        let Setup {
+            environment,
+            args,
+            program,
+        } = &self.setup;
         // `env -i` gives the process no other variables.
         let mut words = vec!["-i".to_owned()];
-        words.extend(environment.iter().map(|(name, text)| format!("{name}={text}")));
+        words.extend(
+            environment
+                .iter()
+                .map(|(name, text)| format!("{name}={text}")),
+        );
         words.push(program.display().to_string());
         words.push(format!("--status-file={}", self.status_file().display()));
         words.extend(args.iter().cloned());
-        self.process.start(Path::new("/usr/bin/env"), &words, &self.log_file())
+        self.process
+            .start(Path::new("/usr/bin/env"), &words, &self.log_file())
     }
 
     /// Reads the log, over all runs of the process.
@@ -118,7 +149,12 @@ impl Controllers {
     /// Waits until the log contains `text` at least `times` times.
     pub fn await_log(&self, text: &str, times: usize) -> Result<()> {
         let seen = await_that(PATIENCE, || Ok(self.log()?.matches(text).count() >= times));
-        seen.with_context(|| format!("no `{text}` in the log:\n{}", self.log().unwrap_or_default()))
+        seen.with_context(|| {
+            format!(
+                "no `{text}` in the log:\n{}",
+                self.log().unwrap_or_default()
+            )
+        })
     }
 
     /// Returns the path of the status file, which `check-status` reads.
@@ -137,11 +173,16 @@ impl Controllers {
         self.ended()
     }
 
-    /// Ends the process as [`Controllers::terminate`] does, expects success, and starts the process again. A new leader
-    /// looks for a migration at once, and a present one may look only after a minute.
+    /// Ends the process as [`Controllers::terminate`] does, expects success, and starts the process
+    /// again. A new leader looks for a migration at once, and a present one may look only after a
+    /// minute.
     #[track_caller]
     pub fn end_and_restart(&mut self) {
-        assert!(self.terminate().unwrap().success(), "{}", self.log().unwrap());
+        assert!(
+            self.terminate().unwrap().success(),
+            "{}",
+            self.log().unwrap()
+        );
         self.restart().unwrap();
     }
 
@@ -177,26 +218,41 @@ impl Controllers {
     }
 }
 
-/// Creates the Lease, unless it exists, as a replica releases it. Without a Lease, or with one that was released long
-/// ago, a new replica waits before it writes.
+/// Creates the Lease, unless it exists, as a replica releases it. Without a Lease, or with one that
+/// was released long ago, a new replica waits before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
     // The API server accepts only six fractional digits.
-    let given_back = OffsetDateTime::now_utc().truncate_to_second().format(&Rfc3339)?.replace('Z', ".000000Z");
-    let spec =
-        json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
-    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    // The server creates the namespace only some time after it is ready. An error of the connection is ignored: no
-    // replica can read a Lease then.
+    let given_back = OffsetDateTime::now_utc()
+        .truncate_to_second()
+        .format(&Rfc3339)?
+        .replace('Z', ".000000Z");
+    let spec = json!({
+        "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0,
+        "renewTime": given_back,
+    });
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec,
+    });
+    // The server creates the namespace only some time after it is ready. An error of the connection
+    // is ignored: no replica can read a Lease then.
     await_that(PATIENCE, || {
-        Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
+        Ok(api
+            .admin()
+            .create(LEASES, &lease)
+            .map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })
 }
 
 /// Reads the metrics of the replica that serves them on this port of the private host.
 pub fn metrics(port: u16) -> Result<String> {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build();
-    let mut answer = ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}/metrics")).call()?;
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .proxy(None)
+        .build();
+    let mut answer = ureq::Agent::from(agent)
+        .get(format!("http://127.0.0.1:{port}/metrics"))
+        .call()?;
     Ok(answer.body_mut().read_to_string()?)
 }
 

@@ -1,4 +1,5 @@
-//! A real etcd for one private host, on the endpoint of the recordings, and a raw client for its content.
+//! A real etcd for one private host, on the endpoint of the recordings, and a raw client for its
+//! content.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +46,11 @@ impl Etcd {
     /// Starts a server as [`Etcd::start`] does, with more arguments (TLS, authentication).
     pub fn start_with(host: &Host, args: &[&str]) -> Result<Etcd> {
         let args = args.iter().map(|&a| a.to_owned()).collect();
-        let mut etcd = Etcd { data: host.dir("etcd"), args, server: ServerProcess::default() };
+        let mut etcd = Etcd {
+            data: host.dir("etcd"),
+            args,
+            server: ServerProcess::default(),
+        };
         etcd.restart()?;
         Ok(etcd)
     }
@@ -53,10 +58,28 @@ impl Etcd {
     /// Starts the server again on the same data.
     pub fn restart(&mut self) -> Result<()> {
         let data = self.data.display().to_string();
-        let fixed = ["--log-level", "warn", "--data-dir", &data, "--listen-peer-urls", "http://127.0.0.1:2380"];
-        let urls = ["--advertise-client-urls", ENDPOINT, "--listen-client-urls", ENDPOINT];
-        let args: Vec<String> = fixed.into_iter().chain(urls).map(str::to_owned).chain(self.args.clone()).collect();
-        self.server.start("etcd".as_ref(), &args, &self.data.with_extension("log"))?;
+        let fixed = [
+            "--log-level",
+            "warn",
+            "--data-dir",
+            &data,
+            "--listen-peer-urls",
+            "http://127.0.0.1:2380",
+        ];
+        let urls = [
+            "--advertise-client-urls",
+            ENDPOINT,
+            "--listen-client-urls",
+            ENDPOINT,
+        ];
+        let args: Vec<String> = fixed
+            .into_iter()
+            .chain(urls)
+            .map(str::to_owned)
+            .chain(self.args.clone())
+            .collect();
+        self.server
+            .start("etcd".as_ref(), &args, &self.data.with_extension("log"))?;
         self.await_answer()
     }
 
@@ -84,7 +107,8 @@ impl Etcd {
         let deadline = Instant::now() + Duration::from_secs(60);
         while let Err(error) = self.dump_raw() {
             if let Some(status) = self.server.ended() {
-                let log = std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
+                let log =
+                    std::fs::read_to_string(self.data.with_extension("log")).unwrap_or_default();
                 bail!("etcd ended ({status}): {log}");
             }
             if Instant::now() > deadline {
@@ -97,8 +121,10 @@ impl Etcd {
 
     /// Runs etcdctl against this server and returns its output.
     pub fn ctl(&self, args: &[&str]) -> Result<String> {
-        let words: Vec<&str> =
-            ["ETCDCTL_API=3", "etcdctl", "--endpoints", ENDPOINT].into_iter().chain(args.iter().copied()).collect();
+        let words: Vec<&str> = ["ETCDCTL_API=3", "etcdctl", "--endpoints", ENDPOINT]
+            .into_iter()
+            .chain(args.iter().copied())
+            .collect();
         crate::command::run("env", &words)
     }
 
@@ -112,7 +138,11 @@ impl Etcd {
 
     /// Writes one raw value.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
-        post("kv/put", &json!({ "key": BASE64.encode(key), "value": BASE64.encode(value) })).map(|_| ())
+        post(
+            "kv/put",
+            &json!({ "key": BASE64.encode(key), "value": BASE64.encode(value) }),
+        )
+        .map(|_| ())
     }
 
     /// Deletes one key.
@@ -122,29 +152,51 @@ impl Etcd {
 
     /// Raises an alarm, such as `NOSPACE`, as a member does.
     pub fn raise_alarm(&self, alarm: &str) -> Result<()> {
-        post("maintenance/alarm", &json!({ "action": "ACTIVATE", "alarm": alarm })).map(|_| ())
+        post(
+            "maintenance/alarm",
+            &json!({ "action": "ACTIVATE", "alarm": alarm }),
+        )
+        .map(|_| ())
     }
 
     /// Compacts the whole history: only the present revision can still be read.
     pub fn compact(&self) -> Result<()> {
         let answer = post("kv/range", &json!({ "key": BASE64.encode("/") }))?;
-        post("kv/compaction", &json!({ "revision": answer["header"]["revision"], "physical": true })).map(|_| ())
+        post(
+            "kv/compaction",
+            &json!({ "revision": answer["header"]["revision"], "physical": true }),
+        )
+        .map(|_| ())
     }
 
     /// Reads the revision of the last write of each key below a prefix.
     pub fn revisions(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
-        let question = json!({ "key": BASE64.encode(prefix), "range_end": end_of(prefix)?, "keys_only": true });
+        let question = json!({
+            "key": BASE64.encode(prefix), "range_end": end_of(prefix)?, "keys_only": true,
+        });
         let answer = post("kv/range", &question)?;
         let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
         // The gateway encodes 64-bit numbers as strings.
-        let revision = |kv: &Value| kv["mod_revision"].as_str().and_then(|text| text.parse().ok());
-        let pair = |kv: &Value| Ok((String::from_utf8(bytes(&kv["key"])?)?, revision(kv).context("no mod_revision")?));
+        let revision = |kv: &Value| {
+            kv["mod_revision"]
+                .as_str()
+                .and_then(|text| text.parse().ok())
+        };
+        let pair = |kv: &Value| {
+            Ok((
+                String::from_utf8(bytes(&kv["key"])?)?,
+                revision(kv).context("no mod_revision")?,
+            ))
+        };
         pairs.iter().map(pair).collect()
     }
 
     /// Reads every pair below a prefix, with values as raw bytes.
     pub(crate) fn dump_below(&self, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-        let answer = post("kv/range", &json!({ "key": BASE64.encode(prefix), "range_end": end_of(prefix)? }))?;
+        let answer = post(
+            "kv/range",
+            &json!({ "key": BASE64.encode(prefix), "range_end": end_of(prefix)? }),
+        )?;
         pairs(&answer)
     }
 
@@ -159,10 +211,15 @@ impl Etcd {
     /// Reads every pair except those of an API server, with parsed values.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let parse = |(key, value): (String, Vec<u8>)| {
-            let value = serde_json::from_slice(&value).with_context(|| format!("{key} holds no JSON"))?;
+            let value =
+                serde_json::from_slice(&value).with_context(|| format!("{key} holds no JSON"))?;
             Ok((key, value))
         };
-        self.dump_raw()?.into_iter().filter(|(key, _)| !key.starts_with(REGISTRY)).map(parse).collect()
+        self.dump_raw()?
+            .into_iter()
+            .filter(|(key, _)| !key.starts_with(REGISTRY))
+            .map(parse)
+            .collect()
     }
 }
 
@@ -176,13 +233,22 @@ fn end_of(prefix: &str) -> Result<String> {
 /// Returns the pairs in the response to a range request.
 fn pairs(answer: &Value) -> Result<BTreeMap<String, Vec<u8>>> {
     let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
-    pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
+    pairs
+        .iter()
+        .map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?)))
+        .collect()
 }
 
 fn post(method: &str, body: &Value) -> Result<Value> {
     let url = format!("{ENDPOINT}/v3/{method}");
-    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).proxy(None).build();
-    let mut answer = ureq::Agent::from(agent).post(&url).send_json(body).with_context(|| url.clone())?;
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(60)))
+        .proxy(None)
+        .build();
+    let mut answer = ureq::Agent::from(agent)
+        .post(&url)
+        .send_json(body)
+        .with_context(|| url.clone())?;
     answer.body_mut().read_json().with_context(|| url)
 }
 

@@ -1,4 +1,5 @@
-//! The installer's container, as a directory: its own files, and the node's directories mounted below `host`.
+//! The installer's container, as a directory: its own files, and the node's directories mounted
+//! below `host`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// Creates a container on an empty node. The image has `portmap` and `loopback`, which are scripts.
+    /// Creates a container on an empty node. The image has `portmap` and `loopback`, which are
+    /// scripts.
     pub fn new(host: &Host, name: &str) -> Result<Container> {
         let root = host.dir(name);
         let program = Plugins::locate()?.dir().join("calico");
@@ -85,14 +87,18 @@ impl Container {
         Ok(path)
     }
 
-    /// Returns a container with another version of the same program: the kernel ignores the added bytes.
+    /// Returns a container with another version of the same program: the kernel ignores the added
+    /// bytes.
     pub fn other_version(&self) -> Result<Container> {
         let program = self.path("calico-other");
         let mut bytes = fs::read(&self.program)?;
         bytes.extend_from_slice(b"another version");
         fs::write(&program, bytes)?;
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-        Ok(Container { root: self.root.clone(), program })
+        Ok(Container {
+            root: self.root.clone(),
+            program,
+        })
     }
 
     /// Returns the path of the program that installs itself.
@@ -100,8 +106,8 @@ impl Container {
         &self.program
     }
 
-    /// Prepares a call of `calico install` for a node called `my-node`. The program exits after the installation
-    /// (`SLEEP=false`).
+    /// Prepares a call of `calico install` for a node called `my-node`. The program exits after the
+    /// installation (`SLEEP=false`).
     pub fn install(&self) -> Call {
         let plugins = Plugins::locate().expect("it was located before");
         let root = self.root.display().to_string();
@@ -115,7 +121,10 @@ impl Container {
 
     /// Installs with additional variables.
     pub fn run(&self, variables: &[(&str, &str)]) -> Result<Outcome> {
-        variables.iter().fold(self.install(), |call, (name, value)| call.env(name, *value)).run()
+        variables
+            .iter()
+            .fold(self.install(), |call, (name, value)| call.env(name, *value))
+            .run()
     }
 
     /// Reads a file in the node's configuration directory.
@@ -126,8 +135,13 @@ impl Container {
 
     /// Returns the sorted names in a directory, hidden ones included.
     pub fn names(&self, directory: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
-        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let entries = fs::read_dir(self.path(directory))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -136,7 +150,11 @@ impl Container {
     pub fn noted(&self, place: &str) -> Vec<String> {
         let text = fs::read(self.path("var/lib/calico/cni-install-state.json")).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
-        state["files"][place].as_object().into_iter().flat_map(|files| files.keys().cloned()).collect()
+        state["files"][place]
+            .as_object()
+            .into_iter()
+            .flat_map(|files| files.keys().cloned())
+            .collect()
     }
 
     /// Returns metadata of every file of the node. A write to a file usually changes them.
@@ -153,13 +171,30 @@ impl Container {
         let (path, nothing) = (self.path(directory), None::<&str>);
         fs::create_dir_all(&path)?;
         mount(Some(&path), &path, nothing, MsFlags::MS_BIND, nothing)?;
-        Ok(mount(nothing, &path, nothing, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flags, nothing)?)
+        Ok(mount(
+            nothing,
+            &path,
+            nothing,
+            MsFlags::MS_BIND | MsFlags::MS_REMOUNT | flags,
+            nothing,
+        )?)
     }
 }
 
 fn walk(path: &Path, found: &mut BTreeMap<PathBuf, (u64, u32, i64, i64, u64)>) {
-    let Ok(seen) = fs::symlink_metadata(path) else { return };
-    found.insert(path.to_owned(), (seen.ino(), seen.mode(), seen.mtime(), seen.mtime_nsec(), seen.len()));
+    let Ok(seen) = fs::symlink_metadata(path) else {
+        return;
+    };
+    found.insert(
+        path.to_owned(),
+        (
+            seen.ino(),
+            seen.mode(),
+            seen.mtime(),
+            seen.mtime_nsec(),
+            seen.len(),
+        ),
+    );
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         walk(&entry.path(), found);
     }

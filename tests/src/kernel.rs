@@ -71,8 +71,9 @@ pub fn pod(host: &Host, name: &str) -> Result<Value> {
     host.in_pod(name, || settled(state))
 }
 
-/// Reads until the state is stable, or until [`SETTLING`] is over. A link gets its link-local address a few
-/// milliseconds after it came up, and a link may disappear between being listed and being read.
+/// Reads until the state is stable, or until [`SETTLING`] is over. A link gets its link-local
+/// address a few milliseconds after it came up, and a link may disappear between being listed and
+/// being read.
 fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -86,18 +87,27 @@ fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
 }
 
 fn is_gone(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn awaits_link_local(state: &Value) -> bool {
     let links = state["links"].as_object().into_iter().flatten();
     links.into_iter().any(|(name, link)| {
-        let up = link["state"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
+        let up = link["state"]
+            .as_array()
+            .is_some_and(|flags| flags.contains(&json!("UP")));
         let ipv6 = state["sysctls"][name][format!("ipv6/conf/{name}/disable_ipv6")] == "0";
         let addresses = link["addrs"].as_array().into_iter().flatten();
-        let has_one = addresses.filter_map(Value::as_str).any(|a| a.ends_with(" link") && a.starts_with("fe80:"));
-        let has_route =
-            state["routes"].as_array().into_iter().flatten().any(|r| r["dev"] == *name && r["dst"] == "fe80::/64");
+        let has_one = addresses
+            .filter_map(Value::as_str)
+            .any(|a| a.ends_with(" link") && a.starts_with("fe80:"));
+        let has_route = state["routes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|r| r["dev"] == *name && r["dst"] == "fe80::/64");
         up && ipv6 && !(has_one && has_route)
     })
 }
@@ -105,17 +115,26 @@ fn awaits_link_local(state: &Value) -> bool {
 fn links(wanted: impl Fn(&str) -> bool) -> Result<Map<String, Value>> {
     let mut links = Map::new();
     for link in array(ip_json("-details address show")?) {
-        let Some(name) = link["ifname"].as_str().filter(|name| wanted(name)) else { continue };
+        let Some(name) = link["ifname"].as_str().filter(|name| wanted(name)) else {
+            continue;
+        };
         links.insert(name.to_owned(), describe_link(&link));
     }
     Ok(links)
 }
 
 fn describe_link(link: &Value) -> Value {
-    let addresses: Vec<_> = list(&link["addr_info"]).iter().map(describe_address).collect();
+    let addresses: Vec<_> = list(&link["addr_info"])
+        .iter()
+        .map(describe_address)
+        .collect();
     // LOWER_UP and NO-CARRIER depend on the peer.
     let of_this_end = |flag: &&Value| *flag != "LOWER_UP" && *flag != "NO-CARRIER";
-    let mut flags: Vec<_> = list(&link["flags"]).iter().filter(of_this_end).cloned().collect();
+    let mut flags: Vec<_> = list(&link["flags"])
+        .iter()
+        .filter(of_this_end)
+        .cloned()
+        .collect();
     flags.sort_by_key(|flag| flag.to_string());
     json!({
         "addrs": addresses,
@@ -131,7 +150,12 @@ fn describe_link(link: &Value) -> Value {
 
 fn describe_address(address: &Value) -> String {
     let field = |name: &str| address[name].as_str().unwrap_or("?").to_owned();
-    format!("{}/{} {}", field("local"), address["prefixlen"], field("scope"))
+    format!(
+        "{}/{} {}",
+        field("local"),
+        address["prefixlen"],
+        field("scope")
+    )
 }
 
 /// Reads the routes of the main table over the given links.
@@ -139,7 +163,10 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     let mut routes = Vec::new();
     for family in ["-4", "-6"] {
         for route in array(ip_json(&format!("{family} route show"))?) {
-            if route["dev"].as_str().is_some_and(|dev| links.contains_key(dev)) {
+            if route["dev"]
+                .as_str()
+                .is_some_and(|dev| links.contains_key(dev))
+            {
                 routes.push(describe_route(route));
             }
         }
@@ -147,8 +174,8 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// Returns a route as iproute2 prints it, without `linkdown`, empty flags and the default `pref`. The kernel sets and
-/// clears `linkdown` some time after the carrier changed.
+/// Returns a route as iproute2 prints it, without `linkdown`, empty flags and the default `pref`.
+/// The kernel sets and clears `linkdown` some time after the carrier changed.
 fn describe_route(mut route: Value) -> Value {
     if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
         flags.retain(|flag| flag != "linkdown");
@@ -167,7 +194,11 @@ fn describe_route(mut route: Value) -> Value {
 pub(crate) fn sorted_routes(mut routes: Vec<Value>) -> Vec<Value> {
     let key = |route: &Value| {
         let text = |field: &str| route[field].as_str().unwrap_or_default().to_owned();
-        (text("dst"), text("dev"), route["metric"].as_u64().unwrap_or(0))
+        (
+            text("dst"),
+            text("dev"),
+            route["metric"].as_u64().unwrap_or(0),
+        )
     };
     routes.sort_by_key(key);
     routes
@@ -190,7 +221,10 @@ fn sysctls(links: &Map<String, Value>) -> Result<Map<String, Value>> {
 /// Reads a value of the calling thread's network namespace.
 pub fn sysctl(path: &str) -> Result<String> {
     let path = format!("/proc/sys/net/{path}");
-    Ok(fs::read_to_string(&path).with_context(|| path)?.trim().to_owned())
+    Ok(fs::read_to_string(&path)
+        .with_context(|| path)?
+        .trim()
+        .to_owned())
 }
 
 fn neighbours() -> Result<Vec<Value>> {
@@ -201,7 +235,10 @@ fn neighbours() -> Result<Vec<Value>> {
 
 fn array(value: Value) -> Vec<Value> {
     match value {
-        Value::Array(items) => items.into_iter().filter(|item| item != &json!({})).collect(),
+        Value::Array(items) => items
+            .into_iter()
+            .filter(|item| item != &json!({}))
+            .collect(),
         _ => Vec::new(),
     }
 }
@@ -220,20 +257,26 @@ mod tests {
     fn kernel_state_has_the_format_of_the_recordings() {
         isolated(|host| {
             host.add_pod("pod1").unwrap();
-            ip("link add caliabc numrxqueues 1 numtxqueues 1 mtu 1410 type veth \
-                peer name eth0 numrxqueues 1 numtxqueues 1 netns pod1")
+            ip(
+                "link add caliabc numrxqueues 1 numtxqueues 1 mtu 1410 type veth peer name eth0 \
+                 numrxqueues 1 numtxqueues 1 netns pod1",
+            )
             .unwrap();
             ip("link set caliabc address ee:ee:ee:ee:ee:ee up").unwrap();
             ip("-n pod1 link set eth0 up").unwrap();
             ip("-n pod1 address add 10.65.1.9/32 dev eth0").unwrap();
             ip("route add 10.65.1.9/32 dev caliabc").unwrap();
-            ip("-n pod1 neighbour add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent").unwrap();
+            ip("-n pod1 neighbour add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0 nud permanent")
+                .unwrap();
 
             let host_state = super::host().unwrap();
             let link = &host_state["links"]["caliabc"];
             assert_eq!(link["addrs"], json!(["fe80::ecee:eeff:feee:eeee/64 link"]));
             assert_eq!(link["state"], json!(["BROADCAST", "MULTICAST", "UP"]));
-            assert_eq!((&link["mtu"], &link["numrx"], &link["kind"]), (&json!(1410), &json!(1), &json!("veth")));
+            assert_eq!(
+                (&link["mtu"], &link["numrx"], &link["kind"]),
+                (&json!(1410), &json!(1), &json!("veth"))
+            );
             assert_eq!(
                 host_state["routes"],
                 json!([
@@ -241,12 +284,21 @@ mod tests {
                     {"dev": "caliabc", "dst": "fe80::/64", "metric": 256, "protocol": "kernel"},
                 ])
             );
-            assert_eq!(host_state["sysctls"]["caliabc"]["ipv4/conf/caliabc/proxy_arp"], "0");
+            assert_eq!(
+                host_state["sysctls"]["caliabc"]["ipv4/conf/caliabc/proxy_arp"],
+                "0"
+            );
 
             let pod_state = pod(host, "pod1").unwrap();
-            assert_eq!(pod_state["links"]["eth0"]["addrs"][0], "10.65.1.9/32 global");
+            assert_eq!(
+                pod_state["links"]["eth0"]["addrs"][0],
+                "10.65.1.9/32 global"
+            );
             assert_eq!(pod_state["sysctls"]["eth0"]["ip_forward"], "0");
-            assert_eq!(pod_state["neigh"], json!([{"dev": "eth0", "dst": "169.254.1.1", "mac": "ee:ee:ee:ee:ee:ee"}]));
+            assert_eq!(
+                pod_state["neigh"],
+                json!([{"dev": "eth0", "dst": "169.254.1.1", "mac": "ee:ee:ee:ee:ee:ee"}])
+            );
             assert_eq!(pods(host).unwrap()["pod1"]["routes"], pod_state["routes"]);
         });
     }

@@ -1,9 +1,10 @@
-//! The harness of the integration suites: private hosts, real datastores, the built programs and inspection of the
-//! state that they leave.
+//! The harness of the integration suites: private hosts, real datastores, the built programs and
+//! inspection of the state that they leave.
 //!
-//! Most suites in `tests/tests/` get a private host from [`namespaces::isolated`], start a datastore in it ([`store`]),
-//! execute the plugins ([`plugin`]) and inspect the kernel ([`kernel`]) and the datastore. [`golden`] replays
-//! recordings of upstream. A test that needs a missing program calls [`skip`].
+//! Most suites in `tests/tests/` get a private host from [`namespaces::isolated`], start a
+//! datastore in it ([`store`]), execute the plugins ([`plugin`]) and inspect the kernel
+//! ([`kernel`]) and the datastore. [`golden`] replays recordings of upstream. A test that needs a
+//! missing program calls [`skip`].
 
 pub mod accounts;
 pub mod clock;

@@ -1,5 +1,5 @@
-//! The manifests below `deploy/`, rendered by the programs that operators use: the kustomize in kubectl, an old
-//! kustomize, and helm.
+//! The manifests below `deploy/`, rendered by the programs that operators use: the kustomize in
+//! kubectl, an old kustomize, and helm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -25,8 +25,9 @@ pub type Objects = BTreeMap<String, Value>;
 pub const NAMESPACE: &str = "kube-system";
 
 /// The name of the workloads' configuration, with the hash that kustomize appends.
-static HASHED: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern"));
+static HASHED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"\bcalico-cni-config-[a-z0-9]{10}\b").expect("a constant pattern")
+});
 
 /// The renderings of the repository's files, by the arguments in JSON. No test changes these files.
 static RENDERED: Memo<String, Objects> = Memo::new();
@@ -36,7 +37,9 @@ static DOCUMENTS: Memo<String, Vec<Value>> = Memo::new();
 
 /// Returns the path of a file or folder below `deploy/`.
 pub fn deploy(path: &str) -> PathBuf {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."));
     workspace.join("deploy").join(path)
 }
 
@@ -45,19 +48,26 @@ pub fn platforms() -> Result<Vec<String>> {
     names("components/platforms")
 }
 
-/// Returns host and port of the API server that the page of a platform names as an address of each node; nothing if the
-/// address depends on the cluster.
+/// Returns host and port of the API server that the page of a platform names as an address of each
+/// node; nothing if the address depends on the cluster.
 pub fn api_server_on_page(platform: &str) -> Result<Option<[String; 2]>> {
     let page = fs::read_to_string(deploy(&format!("../docs/platforms/{platform}.md")))?;
-    let row = page.lines().find_map(|line| line.strip_prefix("| API server without kube-proxy | "));
-    let address = row.context("the page has no row about the API server")?.strip_prefix('`');
-    Ok(address.and_then(|address| address.split_once("`, port ")).map(|(host, rest)| {
-        let port = rest.chars().take_while(char::is_ascii_digit).collect();
-        [host.to_owned(), port]
-    }))
+    let row = page
+        .lines()
+        .find_map(|line| line.strip_prefix("| API server without kube-proxy | "));
+    let address = row
+        .context("the page has no row about the API server")?
+        .strip_prefix('`');
+    Ok(address
+        .and_then(|address| address.split_once("`, port "))
+        .map(|(host, rest)| {
+            let port = rest.chars().take_while(char::is_ascii_digit).collect();
+            [host.to_owned(), port]
+        }))
 }
 
-/// Returns the names of the folders of `deploy/components`; one of them, `platforms`, has the components of platforms.
+/// Returns the names of the folders of `deploy/components`; one of them, `platforms`, has the
+/// components of platforms.
 pub fn components() -> Result<Vec<String>> {
     names("components")
 }
@@ -65,7 +75,9 @@ pub fn components() -> Result<Vec<String>> {
 /// Returns the sorted names in a folder of `deploy/`.
 fn names(folder: &str) -> Result<Vec<String>> {
     let names = fs::read_dir(deploy(folder))?.map(|entry| entry.map(|entry| entry.file_name()));
-    let mut names = names.map(|name| Ok(name?.to_string_lossy().into_owned())).collect::<Result<Vec<String>>>()?;
+    let mut names = names
+        .map(|name| Ok(name?.to_string_lossy().into_owned()))
+        .collect::<Result<Vec<String>>>()?;
     names.sort();
     Ok(names)
 }
@@ -88,23 +100,31 @@ pub fn promtool() -> Result<PathBuf> {
 /// Returns the path of a program that tests/install-go-tools.sh builds.
 pub fn built(program: &str) -> Result<PathBuf> {
     let path = built_programs()?.join("bin").join(program);
-    ensure!(path.is_file(), "{program} is not built (tests/install-go-tools.sh {program})");
+    ensure!(
+        path.is_file(),
+        "{program} is not built (tests/install-go-tools.sh {program})"
+    );
     Ok(path)
 }
 
-/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is removed.
+/// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is
+/// removed.
 ///
 /// # Errors
 /// Returns an error if, for example, an object occurs twice.
 pub fn parse(text: &str) -> Result<Objects> {
     let mut objects = Objects::new();
     let text = HASHED.replace_all(text, "calico-cni-config");
-    // The separator remains, because the newline before it may belong to a value. The empty document after it is null.
+    // The separator remains, because the newline before it may belong to a value. The empty
+    // document after it is null.
     for part in text.split_inclusive("\n---\n") {
         let documents = DOCUMENTS.get(part.to_owned(), || documents(part))?;
         for object in documents.iter().filter(|document| !document.is_null()) {
             let identity = identity(object)?;
-            ensure!(objects.insert(identity.clone(), object.clone()).is_none(), "{identity} is there twice");
+            ensure!(
+                objects.insert(identity.clone(), object.clone()).is_none(),
+                "{identity} is there twice"
+            );
         }
     }
     Ok(objects)
@@ -112,33 +132,49 @@ pub fn parse(text: &str) -> Result<Objects> {
 
 fn documents(text: &str) -> Result<Vec<Value>> {
     let documents = serde_norway::Deserializer::from_str(text);
-    documents.map(|document| Value::deserialize(document).context("no YAML")).collect()
+    documents
+        .map(|document| Value::deserialize(document).context("no YAML"))
+        .collect()
 }
 
 /// Returns the names of the workloads' configuration in a rendering, each once, with their hashes.
 pub fn hashed_names(text: &str) -> BTreeSet<String> {
-    HASHED.find_iter(text).map(|name| name.as_str().to_owned()).collect()
+    HASHED
+        .find_iter(text)
+        .map(|name| name.as_str().to_owned())
+        .collect()
 }
 
-/// Returns the identity of an object, such as `Deployment.apps kube-system/calico-kube-controllers`.
+/// Returns the identity of an object, such as
+/// `Deployment.apps kube-system/calico-kube-controllers`.
 fn identity(object: &Value) -> Result<String> {
     let field = |value: &Value, name: &str| {
-        value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
+        value[name]
+            .as_str()
+            .map(str::to_owned)
+            .with_context(|| format!("an object has no {name}: {object}"))
     };
     let (version, kind) = (field(object, "apiVersion")?, field(object, "kind")?);
-    let group = version.split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
+    let group = version
+        .split_once('/')
+        .map_or(String::new(), |(group, _)| format!(".{group}"));
     let name = field(&object["metadata"], "name")?;
-    let namespace = object["metadata"]["namespace"].as_str().map_or(String::new(), |it| format!("{it}/"));
+    let namespace = object["metadata"]["namespace"]
+        .as_str()
+        .map_or(String::new(), |it| format!("{it}/"));
     Ok(format!("{kind}{group} {namespace}{name}"))
 }
 
 /// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize.
 pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
-    Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
+    Ok([
+        (program("kubectl")?, "kustomize"),
+        (built("kustomize")?, "build"),
+    ])
 }
 
-/// Renders a folder with each of [`kustomizers`], and expects the same result from both. A folder of `deploy/` is
-/// rendered once per process.
+/// Renders a folder with each of [`kustomizers`], and expects the same result from both. A folder
+/// of `deploy/` is rendered once per process.
 pub fn kustomize(folder: &Path) -> Result<Objects> {
     if folder.starts_with(deploy("")) {
         return rendered(&json!({ "folder": folder }), || render(folder));
@@ -148,29 +184,45 @@ pub fn kustomize(folder: &Path) -> Result<Objects> {
 
 /// Returns the rendering that `key` identifies.
 fn rendered(key: &Value, render: impl FnOnce() -> Result<Objects>) -> Result<Objects> {
-    RENDERED.get(key.to_string(), render).map(|objects| (*objects).clone())
+    RENDERED
+        .get(key.to_string(), render)
+        .map(|objects| (*objects).clone())
 }
 
 fn render(folder: &Path) -> Result<Objects> {
-    let [today, old] =
-        kustomizers()?.map(|(program, verb)| run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()]));
+    let [today, old] = kustomizers()?.map(|(program, verb)| {
+        run(
+            &program.display().to_string(),
+            &[verb.as_ref(), folder.as_os_str()],
+        )
+    });
     let (today, old) = (today?, old?);
     let parse = |text: &str| parse(text).with_context(|| folder.display().to_string());
     let objects = parse(&today)?;
     if today != old {
         let differ = changes(&objects, &parse(&old)?);
-        ensure!(differ.is_empty(), "{}: the old kustomize makes something else of it: {differ:?}", folder.display());
+        ensure!(
+            differ.is_empty(),
+            "{}: the old kustomize makes something else of it: {differ:?}",
+            folder.display()
+        );
     }
     Ok(objects)
 }
 
-/// Writes a kustomization of folders below `deploy/` into a folder, as an operator does, and renders it. Each selection
-/// of folders is rendered once per process.
+/// Writes a kustomization of folders below `deploy/` into a folder, as an operator does, and
+/// renders it. Each selection of folders is rendered once per process.
 pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<Objects> {
     // kustomize accepts no absolute paths.
-    let up: PathBuf = fs::canonicalize(into)?.components().skip(1).map(|_| "..").collect();
+    let up: PathBuf = fs::canonicalize(into)?
+        .components()
+        .skip(1)
+        .map(|_| "..")
+        .collect();
     let reached = |name: &&str| -> Result<String> {
-        let folder = deploy(name).canonicalize().with_context(|| (*name).to_owned())?;
+        let folder = deploy(name)
+            .canonicalize()
+            .with_context(|| (*name).to_owned())?;
         Ok(up.join(folder.strip_prefix("/")?).display().to_string())
     };
     let list = |names: &[&str]| names.iter().map(reached).collect::<Result<Vec<String>>>();
@@ -179,11 +231,14 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
         "resources": list(resources)?, "components": list(components)?,
     });
     fs::write(into.join("kustomization.yaml"), kustomization.to_string())?;
-    rendered(&json!({ "resources": resources, "components": components }), || render(into))
+    rendered(
+        &json!({ "resources": resources, "components": components }),
+        || render(into),
+    )
 }
 
-/// Renders the chart, without the pod of `helm test`, with additional arguments. The same arguments are rendered once
-/// per process, so a file among them must not change.
+/// Renders the chart, without the pod of `helm test`, with additional arguments. The same arguments
+/// are rendered once per process, so a file among them must not change.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
     let key = json!({ "chart": args });
@@ -195,45 +250,78 @@ pub fn template(args: &[&str]) -> Result<Objects> {
         "--namespace".as_ref(),
         NAMESPACE.as_ref(),
     ];
-    let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
+    let args: Vec<_> = own
+        .into_iter()
+        .chain(args.iter().map(AsRef::as_ref))
+        .collect();
     rendered(&key, || parse(&run(&helm()?.display().to_string(), &args)?))
 }
 
 /// Writes objects into a folder as one manifest for kubectl, and returns the path of the file.
-pub fn write_list<'o>(directory: &Path, objects: impl IntoIterator<Item = &'o Value>) -> Result<String> {
+pub fn write_list<'o>(
+    directory: &Path,
+    objects: impl IntoIterator<Item = &'o Value>,
+) -> Result<String> {
     let items: Vec<&Value> = objects.into_iter().collect();
     let file = directory.join("list.json");
-    fs::write(&file, json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string())?;
+    fs::write(
+        &file,
+        json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string(),
+    )?;
     Ok(file.display().to_string())
 }
 
-/// Reads the objects of a manifest from the API server. Objects that the server does not have are left out.
+/// Reads the objects of a manifest from the API server. Objects that the server does not have are
+/// left out.
 pub fn stored(api: &ApiServer, file: &str) -> Result<Objects> {
     let text = api.kubectl(&["get", "--ignore-not-found", "-f", file, "-o", "json"])?;
     if text.is_empty() {
         return Ok(Objects::new());
     }
     let list: Value = serde_json::from_str(&text)?;
-    let items = list["items"].as_array().context("kubectl printed no list")?;
+    let items = list["items"]
+        .as_array()
+        .context("kubectl printed no list")?;
     let documents: Vec<String> = items.iter().map(Value::to_string).collect();
     parse(&documents.join("\n---\n"))
 }
 
-/// Returns the differences between two sets of objects: JSON pointers that begin with the object's identity.
+/// Returns the differences between two sets of objects: JSON pointers that begin with the object's
+/// identity.
 pub fn changes(before: &Objects, after: &Objects) -> Vec<String> {
-    // Most objects are equal, and the comparison of two values is faster than the search for their differences.
+    // Most objects are equal, and the comparison of two values is faster than the search for their
+    // differences.
     let differing = |objects: &Objects, others: &Objects| {
-        let differing = objects.iter().filter(|(name, object)| others.get(*name) != Some(*object));
-        Value::Object(differing.map(|(name, object)| (name.clone(), object.clone())).collect())
+        let differing = objects
+            .iter()
+            .filter(|(name, object)| others.get(*name) != Some(*object));
+        Value::Object(
+            differing
+                .map(|(name, object)| (name.clone(), object.clone()))
+                .collect(),
+        )
     };
     let (before, after) = (differing(before, after), differing(after, before));
     let found = differences(&before, &after, "", &mut Bindings::default());
-    found.into_iter().map(|change| change.path.replace("~1", "/").trim_start_matches('/').to_owned()).collect()
+    found
+        .into_iter()
+        .map(|change| {
+            change
+                .path
+                .replace("~1", "/")
+                .trim_start_matches('/')
+                .to_owned()
+        })
+        .collect()
 }
 
 /// Returns the containers of a workload, init containers first.
 pub fn containers(workload: &Value) -> Vec<&Value> {
     let pod = &workload["spec"]["template"]["spec"];
     let lists = [&pod["initContainers"], &pod["containers"]];
-    lists.into_iter().filter_map(Value::as_array).flatten().collect()
+    lists
+        .into_iter()
+        .filter_map(Value::as_array)
+        .flatten()
+        .collect()
 }

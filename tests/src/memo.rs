@@ -8,7 +8,8 @@ use anyhow::Result;
 /// The place of a value that a thread computes while the others wait.
 type Place<V> = Arc<Mutex<Option<Arc<V>>>>;
 
-/// Values by key, each computed once per process. Tests that ask at the same time wait for the first of them.
+/// Values by key, each computed once per process. Tests that ask at the same time wait for the
+/// first of them.
 #[derive(Debug, Default)]
 pub struct Memo<K, V>(Mutex<BTreeMap<K, Place<V>>>);
 

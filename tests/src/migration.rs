@@ -1,6 +1,6 @@
-//! [`Migration`]: a migration to `projectcalico.org/v3` by kube-controllers, with the objects that they check before.
-//! [`migrate`] and [`set_ready`]: states of an API server during and after a migration, without the program that
-//! migrates.
+//! [`Migration`]: a migration to `projectcalico.org/v3` by kube-controllers, with the objects that
+//! they check before. [`migrate`] and [`set_ready`]: states of an API server during and after a
+//! migration, without the program that migrates.
 
 use anyhow::Result;
 use libcalico::kubernetes::{ApiGroup, Location};
@@ -24,7 +24,8 @@ pub struct Migration<'a> {
 
 /// Methods that send a request panic if the API server refuses the request.
 impl<'a> Migration<'a> {
-    /// Prepares the API server, and creates the plugin's DaemonSet, whose configuration names no API group.
+    /// Prepares the API server, and creates the plugin's DaemonSet, whose configuration names no
+    /// API group.
     pub fn new(api: &'a ApiServer) -> Migration<'a> {
         Migration::prepare(api).unwrap();
         Migration::prepared(api)
@@ -36,7 +37,8 @@ impl<'a> Migration<'a> {
         api.namespace(NAMESPACE)
     }
 
-    /// Does the same as [`Migration::new`] on an API server on which [`Migration::prepare`] has run.
+    /// Does the same as [`Migration::new`] on an API server on which [`Migration::prepare`] has
+    /// run.
     pub fn prepared(api: &'a ApiServer) -> Migration<'a> {
         let migration = Migration { api };
         migration.roll_out("DaemonSet", PLUGIN, &installer(Some("")));
@@ -51,26 +53,38 @@ impl<'a> Migration<'a> {
         let template = json!({ "metadata": { "labels": labels }, "spec": pod_spec });
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         let spec = json!({ "selector": { "matchLabels": labels }, "template": template });
-        let workload = json!({ "apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec });
+        let workload =
+            json!({ "apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec });
         self.api.admin().apply_object(&workload).unwrap();
     }
 
     /// Reports that a DaemonSet or Deployment is rolled out, as Kubernetes' controllers do.
     pub fn report_rollout(&self, kind: &str, name: &str) {
-        let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/{}s/{name}", kind.to_lowercase());
+        let path = format!(
+            "/apis/apps/v1/namespaces/{NAMESPACE}/{}s/{name}",
+            kind.to_lowercase()
+        );
         let generation = &self.get(&path)["metadata"]["generation"];
         let status = if kind == "DaemonSet" {
             json!({
-                "observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1,
-                "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1, "numberAvailable": 1,
+                "observedGeneration": generation, "desiredNumberScheduled": 1,
+                "currentNumberScheduled": 1,
+                "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1,
+                "numberAvailable": 1,
             })
         } else {
             json!({
-                "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+                "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1,
+                "readyReplicas": 1,
                 "availableReplicas": 1,
             })
         };
-        self.api.admin().patch(&format!("{path}/status"), &json!({ "status": status })).unwrap().success().unwrap();
+        self.api
+            .admin()
+            .patch(&format!("{path}/status"), &json!({ "status": status }))
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Creates or changes a DaemonSet or Deployment, rolled out.
@@ -83,26 +97,39 @@ impl<'a> Migration<'a> {
 
     /// Creates a pod on the host network. Returns the environment of kube-controllers in this pod.
     pub fn pod(&self, name: &str) -> [(&'static str, String); 2] {
-        let spec =
-            json!({ "nodeName": "node1", "hostNetwork": true, "containers": [{ "name": "c", "image": "none" }] });
+        let spec = json!({
+            "nodeName": "node1", "hostNetwork": true,
+            "containers": [{ "name": "c", "image": "none" }],
+        });
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-        let made = self.api.admin().create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap();
+        let made = self
+            .api
+            .admin()
+            .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
+            .unwrap();
         assert!(matches!(made.code, 201 | 409), "{made:?}");
-        [("POD_NAME", name.to_owned()), ("POD_NAMESPACE", NAMESPACE.to_owned())]
+        [
+            ("POD_NAME", name.to_owned()),
+            ("POD_NAMESPACE", NAMESPACE.to_owned()),
+        ]
     }
 
     /// Adds to a setup that kube-controllers run in a pod on the host network.
     pub fn in_pod(&self, setup: Setup, name: &str) -> Setup {
-        self.pod(name).into_iter().fold(setup, |setup, (name, value)| setup.env(name, value))
+        self.pod(name)
+            .into_iter()
+            .fold(setup, |setup, (name, value)| setup.env(name, value))
     }
 
-    /// Prepares kube-controllers with the rights of the administrator. Their environment names no API group.
+    /// Prepares kube-controllers with the rights of the administrator. Their environment names no
+    /// API group.
     pub fn setup(&self, name: &str) -> Setup {
         self.in_pod(Setup::kubernetes(self.api).unwrap(), name)
     }
 
-    /// Waits until v3 is open and the process has ended, restarts it, and waits until the migration is complete.
+    /// Waits until v3 is open and the process has ended, restarts it, and waits until the migration
+    /// is complete.
     #[track_caller]
     pub fn finish(&self, process: &mut Controllers) {
         self.await_open(process);
@@ -114,7 +141,12 @@ impl<'a> Migration<'a> {
     #[track_caller]
     pub fn await_open(&self, process: &mut Controllers) {
         self.await_phase(process, "Converged");
-        assert_eq!(told(process.ended().unwrap()), "1", "{}", process.log().unwrap());
+        assert_eq!(
+            told(process.ended().unwrap()),
+            "1",
+            "{}",
+            process.log().unwrap()
+        );
     }
 
     // === The object that controls the migration ===
@@ -126,17 +158,28 @@ impl<'a> Migration<'a> {
             metadata["annotations"][DRY_RUN] = text.into();
         }
         let object = json!({
-            "apiVersion": DATASTORE_MIGRATIONS.api_version, "kind": DATASTORE_MIGRATIONS.kind, "metadata": metadata,
+            "apiVersion": DATASTORE_MIGRATIONS.api_version, "kind": DATASTORE_MIGRATIONS.kind,
+            "metadata": metadata,
             "spec": { "type": MIGRATION_TYPE },
         });
-        self.api.admin().create(&DATASTORE_MIGRATIONS.collection(None), &object).unwrap().success().unwrap();
+        self.api
+            .admin()
+            .create(&DATASTORE_MIGRATIONS.collection(None), &object)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Sets an annotation of the object, or removes it.
     pub fn annotate(&self, key: &str, value: Option<&str>) {
         let mut patch = json!({});
         patch["metadata"]["annotations"][key] = value.into();
-        self.api.admin().patch(&path(), &patch).unwrap().success().unwrap();
+        self.api
+            .admin()
+            .patch(&path(), &patch)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Deletes the object, which stays until its finalizer is gone.
@@ -167,8 +210,14 @@ impl<'a> Migration<'a> {
     /// Returns the first condition of this type; null if there is none.
     pub fn condition(&self, kind: &str) -> Value {
         let object = self.object();
-        let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
+        let mut conditions = object["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        conditions
+            .find(|condition| condition["type"] == kind)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// Returns true if the ClusterInformation of a group is ready.
@@ -183,11 +232,17 @@ impl<'a> Migration<'a> {
 
     // === Waiting ===
 
-    /// Waits until a condition holds, for longer than kube-controllers pause between two looks for the object.
+    /// Waits until a condition holds, for longer than kube-controllers pause between two looks for
+    /// the object.
     #[track_caller]
     pub fn until(&self, process: &Controllers, what: &str, is_so: impl Fn() -> bool) {
         let seen = await_that(PATIENCE * 3, || Ok(is_so()));
-        assert!(seen.is_ok(), "{what}: not seen\n{:#}\n{}", self.object(), process.log().unwrap_or_default());
+        assert!(
+            seen.is_ok(),
+            "{what}: not seen\n{:#}\n{}",
+            self.object(),
+            process.log().unwrap_or_default()
+        );
     }
 
     /// Waits for a phase.
@@ -207,10 +262,13 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// Returns the spec of a pod with an installer and a main program. `group` is the installer's `CALICO_API_GROUP`.
+/// Returns the spec of a pod with an installer and a main program. `group` is the installer's
+/// `CALICO_API_GROUP`.
 pub fn installer(group: Option<&str>) -> Value {
-    let template = json!({ "plugins": [{ "type": "calico", "calico_api_group": "__CALICO_API_GROUP__" }] });
-    let mut environment = vec![json!({ "name": "CNI_NETWORK_CONFIG", "value": template.to_string() })];
+    let template =
+        json!({ "plugins": [{ "type": "calico", "calico_api_group": "__CALICO_API_GROUP__" }] });
+    let mut environment =
+        vec![json!({ "name": "CNI_NETWORK_CONFIG", "value": template.to_string() })];
     environment.extend(group.map(|group| json!({ "name": "CALICO_API_GROUP", "value": group })));
     json!({
         "initContainers": [{ "name": "install-cni", "image": "none", "env": environment }],
@@ -236,8 +294,8 @@ pub fn set_ready(api: &ApiServer, ready: bool) {
     api.admin().patch(&path, &spec).unwrap().success().unwrap();
 }
 
-/// Reproduces the state that a migration reaches with `Converged`: v1 is locked, and v3 has the objects of IPAM and is
-/// open.
+/// Reproduces the state that a migration reaches with `Converged`: v1 is locked, and v3 has the
+/// objects of IPAM and is open.
 ///
 /// # Panics
 /// The API server refuses a request.
@@ -246,10 +304,23 @@ pub fn migrate(api: &ApiServer) {
     let admin = api.admin();
     api.define(v3).unwrap();
     set_ready(api, false);
-    for plural in ["ippools", "blockaffinities", "ipamblocks", "ipamhandles", "clusterinformations"] {
-        let items = admin.get(&format!("/apis/{v1}/{plural}")).unwrap().success().unwrap()["items"].take();
+    for plural in [
+        "ippools",
+        "blockaffinities",
+        "ipamblocks",
+        "ipamhandles",
+        "clusterinformations",
+    ] {
+        let items = admin
+            .get(&format!("/apis/{v1}/{plural}"))
+            .unwrap()
+            .success()
+            .unwrap()["items"]
+            .take();
         for mut object in items.as_array().unwrap().clone() {
-            let mut metadata = json!({ "name": object["metadata"]["name"], "labels": object["metadata"]["labels"] });
+            let mut metadata = json!({
+                "name": object["metadata"]["name"], "labels": object["metadata"]["labels"],
+            });
             metadata["annotations"][MIGRATED_BY] = "uid".into();
             object["metadata"] = metadata;
             object["apiVersion"] = json!(v3);
@@ -259,7 +330,11 @@ pub fn migrate(api: &ApiServer) {
                 "blockaffinities" => object["spec"]["deleted"] = json!(false),
                 _ => {}
             }
-            admin.create(&format!("/apis/{v3}/{plural}"), &object).unwrap().success().unwrap();
+            admin
+                .create(&format!("/apis/{v3}/{plural}"), &object)
+                .unwrap()
+                .success()
+                .unwrap();
         }
     }
 }
@@ -269,6 +344,11 @@ pub fn migrate(api: &ApiServer) {
 /// # Panics
 /// The API server refuses the request.
 pub fn handles(api: &ApiServer, group: ApiGroup) -> usize {
-    let list = api.admin().get(&format!("/apis/{}/ipamhandles", group.api_version())).unwrap().success().unwrap();
+    let list = api
+        .admin()
+        .get(&format!("/apis/{}/ipamhandles", group.api_version()))
+        .unwrap()
+        .success()
+        .unwrap();
     list["items"].as_array().unwrap().len()
 }

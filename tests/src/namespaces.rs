@@ -1,7 +1,9 @@
-//! A private host for each test: a separate network and mount namespace with empty state directories.
+//! A private host for each test: a separate network and mount namespace with empty state
+//! directories.
 //!
-//! The namespaces belong to the thread that unshared them, and to the threads and processes that it starts. Once these
-//! have ended and no [`Neighbor`] refers to the namespaces, the kernel removes them and their files.
+//! The namespaces belong to the thread that unshared them, and to the threads and processes that it
+//! starts. Once these have ended and no [`Neighbor`] refers to the namespaces, the kernel removes
+//! them and their files.
 
 use std::env;
 use std::fs::{self, File};
@@ -35,7 +37,8 @@ const INSIDE_PID_NAMESPACE: &str = "INTEGRATION_TESTS_IN_PID_NAMESPACE";
 #[non_exhaustive]
 pub struct Host {}
 
-/// The namespaces of another private host. The kernel removes them once this is dropped and no process runs in them.
+/// The namespaces of another private host. The kernel removes them once this is dropped and no
+/// process runs in them.
 #[derive(Debug)]
 pub struct Neighbor {
     network: File,
@@ -56,11 +59,16 @@ pub fn isolated(test: impl FnOnce(&Host) + Send) {
     });
 }
 
-/// Runs `f` on another thread with the same name, which is that of the test in reports of panics and skips.
+/// Runs `f` on another thread with the same name, which is that of the test in reports of panics
+/// and skips.
 fn on_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let name = thread::current().name().unwrap_or("host").to_owned();
     let joined = thread::scope(|scope| {
-        thread::Builder::new().name(name).spawn_scoped(scope, f).expect("no thread for a private host").join()
+        thread::Builder::new()
+            .name(name)
+            .spawn_scoped(scope, f)
+            .expect("no thread for a private host")
+            .join()
     });
     joined.unwrap_or_else(|panic| resume_unwind(panic))
 }
@@ -76,32 +84,53 @@ impl Host {
         Ok(Host {})
     }
 
-    /// Gives the calling thread a mount namespace in which the private directories are empty, apart from the existing
-    /// directories `kept`.
+    /// Gives the calling thread a mount namespace in which the private directories are empty, apart
+    /// from the existing directories `kept`.
     fn own_files(kept: &[PathBuf]) -> Result<()> {
         unshare(CloneFlags::CLONE_NEWNS).context("cannot unshare mounts")?;
         let nothing = None::<&str>;
-        mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)
-            .context("cannot make mounts private")?;
+        mount(
+            nothing,
+            "/",
+            nothing,
+            MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+            nothing,
+        )
+        .context("cannot make mounts private")?;
         // Only a directory of this mount namespace can be mounted in it.
-        let kept: Vec<(&PathBuf, File)> = kept.iter().map(|dir| Ok((dir, File::open(dir)?))).collect::<Result<_>>()?;
+        let kept: Vec<(&PathBuf, File)> = kept
+            .iter()
+            .map(|dir| Ok((dir, File::open(dir)?)))
+            .collect::<Result<_>>()?;
         for dir in PRIVATE_DIRS {
             if Path::new(dir).is_dir() {
-                mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
-                    .with_context(|| format!("cannot mount a private {dir}"))?;
+                mount(
+                    Some("tmpfs"),
+                    dir,
+                    Some("tmpfs"),
+                    MsFlags::empty(),
+                    Some("mode=755"),
+                )
+                .with_context(|| format!("cannot mount a private {dir}"))?;
             }
         }
         for (dir, opened) in kept {
             fs::create_dir_all(dir)?;
             let source = format!("/proc/self/fd/{}", opened.as_raw_fd());
-            mount(Some(source.as_str()), dir.as_path(), nothing, MsFlags::MS_BIND, nothing)
-                .with_context(|| format!("cannot keep {}", dir.display()))?;
+            mount(
+                Some(source.as_str()),
+                dir.as_path(),
+                nothing,
+                MsFlags::MS_BIND,
+                nothing,
+            )
+            .with_context(|| format!("cannot keep {}", dir.display()))?;
         }
         Ok(fs::create_dir_all(NETNS_DIR)?)
     }
 
-    /// Runs `f` as on a reinstalled host: in the same network, but with empty private directories and without pods. The
-    /// calling thread keeps its directories and pods.
+    /// Runs `f` as on a reinstalled host: in the same network, but with empty private directories
+    /// and without pods. The calling thread keeps its directories and pods.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         self.reinstalled_keeping(&[], f)
     }
@@ -123,7 +152,10 @@ impl Host {
         on_new_thread(|| {
             Self::enter()?;
             let open = |name: &str| File::open(Path::new("/proc/thread-self/ns").join(name));
-            Ok(Neighbor { network: open("net")?, files: open("mnt")? })
+            Ok(Neighbor {
+                network: open("net")?,
+                files: open("mnt")?,
+            })
         })
     }
 
@@ -144,7 +176,11 @@ impl Host {
     /// Creates the network namespace of a pod unless it exists.
     pub fn ensure_pod(&self, name: &str) -> Result<PathBuf> {
         let path = Path::new(NETNS_DIR).join(name);
-        if path.exists() { Ok(path) } else { self.add_pod(name) }
+        if path.exists() {
+            Ok(path)
+        } else {
+            self.add_pod(name)
+        }
     }
 
     /// Deletes the network namespace of a pod.
@@ -166,13 +202,14 @@ impl Host {
     pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(Path::new(NETNS_DIR).join(name))?;
         on_new_thread(move || {
-            setns(&namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the pod's namespace")?;
+            setns(&namespace, CloneFlags::CLONE_NEWNET)
+                .context("cannot enter the pod's namespace")?;
             f()
         })
     }
 
-    /// Gives the host an uplink with a default route: the host answers ARP for 169.254.1.1 only if it has a route to
-    /// that address.
+    /// Gives the host an uplink with a default route: the host answers ARP for 169.254.1.1 only if
+    /// it has a route to that address.
     pub fn add_uplink(&self) -> Result<()> {
         ip("netns add uplink")?;
         ip("link add uplink0 type veth peer name eth0 netns uplink")?;
@@ -189,10 +226,13 @@ impl Neighbor {
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let directory = env::current_dir()?;
         on_new_thread(|| {
-            // A thread that shares its working directory with others cannot enter a mount namespace.
+            // A thread that shares its working directory with others cannot enter a mount
+            // namespace.
             unshare(CloneFlags::CLONE_FS)?;
-            setns(&self.files, CloneFlags::CLONE_NEWNS).context("cannot enter the mounts of another host")?;
-            setns(&self.network, CloneFlags::CLONE_NEWNET).context("cannot enter the network of another host")?;
+            setns(&self.files, CloneFlags::CLONE_NEWNS)
+                .context("cannot enter the mounts of another host")?;
+            setns(&self.network, CloneFlags::CLONE_NEWNET)
+                .context("cannot enter the network of another host")?;
             // A thread that enters a mount namespace is in its root directory.
             env::set_current_dir(&directory)?;
             f(&Host {})
@@ -200,8 +240,9 @@ impl Neighbor {
     }
 }
 
-/// Runs `test` in a copy of this process, in a PID namespace of its own with its own `/proc`. There root sees the
-/// network namespace of each process. A machine may forbid that for processes of others.
+/// Runs `test` in a copy of this process, in a PID namespace of its own with its own `/proc`. There
+/// root sees the network namespace of each process. A machine may forbid that for processes of
+/// others.
 ///
 /// # Panics
 /// Panics if the copy cannot be started, or fails.
@@ -209,9 +250,14 @@ pub fn with_own_processes(test: impl FnOnce()) {
     if env::var_os(INSIDE_PID_NAMESPACE).is_some() {
         return test();
     }
-    let user: &[&str] = if geteuid().is_root() { &[] } else { &["--user", "--map-root-user"] };
+    let user: &[&str] = if geteuid().is_root() {
+        &[]
+    } else {
+        &["--user", "--map-root-user"]
+    };
     let options = [user, &["--pid", "--fork", "--kill-child", "--mount-proc"]].concat();
-    run_self_under(&options, INSIDE_PID_NAMESPACE).expect("the test failed inside its PID namespace");
+    run_self_under(&options, INSIDE_PID_NAMESPACE)
+        .expect("the test failed inside its PID namespace");
 }
 
 fn run_in_user_namespace() {
@@ -220,13 +266,17 @@ fn run_in_user_namespace() {
         "root of a user namespace was asked for but not granted (kernel.unprivileged_userns_clone?)"
     );
     let options = ["--user", "--map-root-user"];
-    run_self_under(&options, INSIDE_USER_NAMESPACE).expect("the test failed inside its user namespace");
+    run_self_under(&options, INSIDE_USER_NAMESPACE)
+        .expect("the test failed inside its user namespace");
 }
 
 /// Runs the calling test again, alone, below `unshare` with these options, and with this variable.
 fn run_self_under(options: &[&str], variable: &str) -> Result<()> {
     let thread = thread::current();
-    let test = thread.name().filter(|name| *name != "main").context("run as root, or without --test-threads=1")?;
+    let test = thread
+        .name()
+        .filter(|name| *name != "main")
+        .context("run as root, or without --test-threads=1")?;
     let inside = Command::new("unshare")
         .args(options)
         .arg(env::current_exe()?)
@@ -236,9 +286,13 @@ fn run_self_under(options: &[&str], variable: &str) -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // The stdout of the copy is printed only if the copy failed: its closing line would be counted as that of another
-    // test.
-    ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
+    // The stdout of the copy is printed only if the copy failed: its closing line would be counted
+    // as that of another test.
+    ensure!(
+        inside.status.success(),
+        "{test}: {}",
+        String::from_utf8_lossy(&inside.stdout)
+    );
     Ok(())
 }
 
@@ -249,14 +303,24 @@ mod tests {
 
     fn link_names() -> Vec<String> {
         let links = ip_json("link show").unwrap();
-        links.as_array().unwrap().iter().map(|l| l["ifname"].as_str().unwrap().to_owned()).collect()
+        links
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|l| l["ifname"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     #[test]
     fn private_host_has_only_lo_and_forwards_packets() {
         isolated(|host| {
             assert_eq!(link_names(), ["lo"]);
-            assert_eq!(fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(), "1");
+            assert_eq!(
+                fs::read_to_string("/proc/sys/net/ipv4/ip_forward")
+                    .unwrap()
+                    .trim(),
+                "1"
+            );
             assert!(host.pods().unwrap().is_empty());
             assert!(!Path::new("/var/lib/calico").exists());
         });
@@ -299,9 +363,16 @@ mod tests {
             let seen = host.reinstalled(|host| {
                 host.add_pod("pod2").unwrap();
                 fs::write("/var/lib/other", "").unwrap();
-                Ok((link_names(), host.pods()?, Path::new("/var/lib/state").exists()))
+                Ok((
+                    link_names(),
+                    host.pods()?,
+                    Path::new("/var/lib/state").exists(),
+                ))
             });
-            assert_eq!(seen.unwrap(), (link_names(), vec!["pod2".to_owned()], false));
+            assert_eq!(
+                seen.unwrap(),
+                (link_names(), vec!["pod2".to_owned()], false)
+            );
             assert_eq!(host.pods().unwrap(), ["pod1"]);
             assert!(!Path::new("/var/lib/other").exists());
         });
@@ -333,9 +404,20 @@ mod tests {
                 Ok(Path::new("/var/lib/state").exists())
             });
             assert!(!sees_our_files.unwrap());
-            let found = neighbor.on(|there| Ok((link_names(), there.pods()?))).unwrap();
-            assert_eq!(found, (vec!["lo".to_owned(), "link1".to_owned()], vec!["pod2".to_owned()]));
-            assert_eq!((link_names(), host.pods().unwrap()), (vec!["lo".to_owned()], vec!["pod1".to_owned()]));
+            let found = neighbor
+                .on(|there| Ok((link_names(), there.pods()?)))
+                .unwrap();
+            assert_eq!(
+                found,
+                (
+                    vec!["lo".to_owned(), "link1".to_owned()],
+                    vec!["pod2".to_owned()]
+                )
+            );
+            assert_eq!(
+                (link_names(), host.pods().unwrap()),
+                (vec!["lo".to_owned()], vec!["pod1".to_owned()])
+            );
         });
     }
 
@@ -343,7 +425,8 @@ mod tests {
     fn uplink_carries_traffic() {
         isolated(|host| {
             host.add_uplink().unwrap();
-            host.in_pod("uplink", || run("ping", &["-c1", "-w10", "192.0.2.2"])).unwrap();
+            host.in_pod("uplink", || run("ping", &["-c1", "-w10", "192.0.2.2"]))
+                .unwrap();
         });
     }
 
@@ -352,7 +435,10 @@ mod tests {
         let outcome = std::panic::catch_unwind(|| isolated(|_| panic!("the test's own words")));
         // Without root, this whole test has run again inside a user namespace.
         if geteuid().is_root() {
-            assert_eq!(outcome.unwrap_err().downcast_ref(), Some(&"the test's own words"));
+            assert_eq!(
+                outcome.unwrap_err().downcast_ref(),
+                Some(&"the test's own words")
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Programs that read and write the same configuration directory as ours, such as a [`Neighbour`], which chains its
-//! plugin into another network's configuration. A [`Running`] program acts on changes in the directory.
-//! docs/neighbors.md has the sources.
+//! Programs that read and write the same configuration directory as ours, such as a [`Neighbour`],
+//! which chains its plugin into another network's configuration. A [`Running`] program acts on
+//! changes in the directory. docs/neighbors.md has the sources.
 
 mod chaining;
 mod cilium;
@@ -30,7 +30,8 @@ pub use upstream::{UPSTREAM_CONF, operator_installs, upstream_installs, upstream
 pub enum Neighbour {
     /// istio-cni: sorts keys as Go does, and renames a new file over the configuration.
     Istio,
-    /// linkerd-cni: moves the file from another file system, which deletes the configuration and creates it again.
+    /// linkerd-cni: moves the file from another file system, which deletes the configuration and
+    /// creates it again.
     Linkerd,
 }
 
@@ -42,8 +43,10 @@ impl Neighbour {
     pub fn entry(self) -> Value {
         match self {
             Neighbour::Istio => json!({
-                "type": "istio-cni", "name": "istio-cni", "plugin_log_level": "info", "ipam": {}, "dns": {},
-                "ambient_enabled": true, "enable_ambient_detection_retry": false, "native_nftables": false,
+                "type": "istio-cni", "name": "istio-cni", "plugin_log_level": "info", "ipam": {},
+                "dns": {},
+                "ambient_enabled": true, "enable_ambient_detection_retry": false,
+                "native_nftables": false,
                 "enablement_selectors": [
                     { "podSelector": { "matchLabels": { "istio.io/dataplane-mode": "ambient" } } },
                 ],
@@ -56,8 +59,10 @@ impl Neighbour {
                             "k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__",
                             "k8s_auth_token": "__SERVICEACCOUNT_TOKEN__" },
                 "kubernetes": { "kubeconfig": "/etc/cni/net.d/ZZZ-linkerd-cni-kubeconfig" },
-                "linkerd": { "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140, "proxy-uid": 2102,
-                             "inbound-ports-to-ignore": ["4191", "4190"], "simulate": false, "ipv6": true },
+                "linkerd": { "incoming-proxy-port": 4143, "outgoing-proxy-port": 4140,
+                    "proxy-uid": 2102,
+                             "inbound-ports-to-ignore": ["4191", "4190"], "simulate": false,
+                             "ipv6": true },
             }),
         }
     }
@@ -70,25 +75,35 @@ impl Neighbour {
         }
     }
 
-    /// Returns a configuration with the program's entry as the last one, and true if the configuration was a list.
+    /// Returns a configuration with the program's entry as the last one, and true if the
+    /// configuration was a list.
     pub fn extended(self, present: &str) -> Result<(String, bool)> {
         let mut conf: Value = serde_json::from_str(present).context("no JSON")?;
         let is_list = conf.get("type").is_none();
         if !is_list {
-            conf.as_object_mut().context("no object")?.remove("cniVersion");
+            conf.as_object_mut()
+                .context("no object")?
+                .remove("cniVersion");
             conf = json!({ "name": "k8s-pod-network", "cniVersion": "0.3.1", "plugins": [conf] });
         }
         let plugins = conf["plugins"].as_array_mut().context("no list")?;
         plugins.retain(|plugin| plugin["type"] != self.kind());
         plugins.push(self.entry());
-        Ok((format!("{}\n", serde_json::to_string_pretty(&conf)?), is_list))
+        Ok((
+            format!("{}\n", serde_json::to_string_pretty(&conf)?),
+            is_list,
+        ))
     }
 
-    /// Adds the program's entry as the last one. Converts a single plugin into a list, and its `.conf` file into a
-    /// `.conflist`.
+    /// Adds the program's entry as the last one. Converts a single plugin into a list, and its
+    /// `.conf` file into a `.conflist`.
     pub fn chains_into(self, file: &Path) -> Result<()> {
         let (text, is_list) = self.extended(&fs::read_to_string(file)?)?;
-        let target = if is_list { file.to_owned() } else { file.with_extension("conflist") };
+        let target = if is_list {
+            file.to_owned()
+        } else {
+            file.with_extension("conflist")
+        };
         match self {
             Neighbour::Istio => {
                 replace(file, &text, 0o644)?;
@@ -108,7 +123,10 @@ impl Neighbour {
     /// Removes the program's entry, as the program does when its DaemonSet is deleted.
     pub fn leaves(self, file: &Path) -> Result<()> {
         let mut conf: Value = serde_json::from_slice(&fs::read(file)?)?;
-        conf["plugins"].as_array_mut().context("no list")?.retain(|plugin| plugin["type"] != self.kind());
+        conf["plugins"]
+            .as_array_mut()
+            .context("no list")?
+            .retain(|plugin| plugin["type"] != self.kind());
         let text = serde_json::to_string_pretty(&conf)?;
         match self {
             Neighbour::Istio => replace(file, &text, 0o644),
@@ -142,17 +160,24 @@ fn names(directory: &Path, extensions: &[&str]) -> Vec<String> {
 }
 
 fn has(name: &str, extensions: &[&str]) -> bool {
-    name.rsplit_once('.').is_some_and(|(_, extension)| extensions.contains(&extension))
+    name.rsplit_once('.')
+        .is_some_and(|(_, extension)| extensions.contains(&extension))
 }
 
 /// Returns the types of the plugins in a configuration, in order.
 pub fn kinds(text: &str) -> Vec<String> {
-    plugins(text).iter().map(|plugin| plugin["type"].as_str().unwrap_or_default().to_owned()).collect()
+    plugins(text)
+        .iter()
+        .map(|plugin| plugin["type"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 /// Returns the first plugin of a type in a configuration, or null.
 pub fn plugin(text: &str, kind: &str) -> Value {
-    plugins(text).into_iter().find(|plugin| plugin["type"] == kind).unwrap_or_default()
+    plugins(text)
+        .into_iter()
+        .find(|plugin| plugin["type"] == kind)
+        .unwrap_or_default()
 }
 
 /// Returns the plugins in a configuration, which is a list or a single plugin.
@@ -160,6 +185,9 @@ fn plugins(text: &str) -> Vec<Value> {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
     match conf["plugins"].as_array() {
         Some(plugins) => plugins.clone(),
-        None => Some(conf).filter(|conf| conf["type"].is_string()).into_iter().collect(),
+        None => Some(conf)
+            .filter(|conf| conf["type"].is_string())
+            .into_iter()
+            .collect(),
     }
 }

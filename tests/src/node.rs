@@ -1,4 +1,5 @@
-//! Several nodes: each has its own network namespace and files, and reaches the datastore through its own proxy.
+//! Several nodes: each has its own network namespace and files, and reaches the datastore through
+//! its own proxy.
 
 use std::process::Child;
 use std::time::Instant;
@@ -40,18 +41,29 @@ pub struct Sandbox {
 }
 
 impl Node {
-    /// Creates a node whose plugins use the etcd of `host`. `more` adds keys to their configuration.
+    /// Creates a node whose plugins use the etcd of `host`. `more` adds keys to their
+    /// configuration.
     pub fn on_etcd(host: &Host, name: &str, store: &Store, more: Value) -> Result<Node> {
         let machine = machine(host)?;
         let listener = machine.on(|_| proxy::listener())?;
         let proxy = Proxy::start_on(listener, etcd::ENDPOINT.trim_start_matches("http://"))?;
-        let mut conf = conf(store, name, json!({ "cniVersion": "1.1.0", "etcd_endpoints": proxy.endpoint() }));
+        let mut conf = conf(
+            store,
+            name,
+            json!({ "cniVersion": "1.1.0", "etcd_endpoints": proxy.endpoint() }),
+        );
         extend(&mut conf, more);
-        Ok(Node { name: name.to_owned(), proxy, conf, plugins: Plugins::locate()?, machine })
+        Ok(Node {
+            name: name.to_owned(),
+            proxy,
+            conf,
+            plugins: Plugins::locate()?,
+            machine,
+        })
     }
 
-    /// Creates a node whose plugins call the API server of `host` as `account`. `more` adds keys to their
-    /// configuration.
+    /// Creates a node whose plugins call the API server of `host` as `account`. `more` adds keys to
+    /// their configuration.
     pub fn on_api_server(
         host: &Host,
         name: &str,
@@ -61,11 +73,22 @@ impl Node {
     ) -> Result<Node> {
         let machine = machine(host)?;
         let proxy = api.proxy_on(machine.on(|_| proxy::listener())?)?;
-        let kubeconfig = machine.on(|_| api.kubeconfig_to(&proxy.endpoint(), "plugin", &account.identity))?;
-        let mut conf = conf(store, name, json!({ "cniVersion": "1.1.0", "policy": { "type": "k8s" } }));
+        let kubeconfig =
+            machine.on(|_| api.kubeconfig_to(&proxy.endpoint(), "plugin", &account.identity))?;
+        let mut conf = conf(
+            store,
+            name,
+            json!({ "cniVersion": "1.1.0", "policy": { "type": "k8s" } }),
+        );
         conf["kubernetes"] = json!({ "kubeconfig": kubeconfig });
         extend(&mut conf, more);
-        Ok(Node { name: name.to_owned(), proxy, conf, plugins: Plugins::locate()?, machine })
+        Ok(Node {
+            name: name.to_owned(),
+            proxy,
+            conf,
+            plugins: Plugins::locate()?,
+            machine,
+        })
     }
 
     /// Runs `f` on this node.
@@ -78,7 +101,11 @@ impl Node {
         let netns = format!("sandbox{number}");
         self.on(|host| host.add_pod(&netns))?;
         let pod = pod.map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
-        Ok(Sandbox { container_id: container_id(number), netns, pod })
+        Ok(Sandbox {
+            container_id: container_id(number),
+            netns,
+            pod,
+        })
     }
 
     /// Prepares a call of `calico` for a sandbox.
@@ -91,7 +118,9 @@ impl Node {
         let mut conf = self.conf.clone();
         extend(&mut conf, more.clone());
         let netns = std::path::Path::new(crate::namespaces::NETNS_DIR).join(&sandbox.netns);
-        self.plugins.verb("calico", verb, &sandbox.container_id, &netns, &conf).env("CNI_ARGS", sandbox.args())
+        self.plugins
+            .verb("calico", verb, &sandbox.container_id, &netns, &conf)
+            .env("CNI_ARGS", sandbox.args())
     }
 
     /// Starts a call on this node.
@@ -112,9 +141,12 @@ impl Node {
 }
 
 impl Sandbox {
-    /// Returns `CNI_ARGS` as a kubelet passes them, but without the pod's UID; empty for a plain container.
+    /// Returns `CNI_ARGS` as a kubelet passes them, but without the pod's UID; empty for a plain
+    /// container.
     fn args(&self) -> String {
-        let Some((namespace, name)) = &self.pod else { return String::new() };
+        let Some((namespace, name)) = &self.pod else {
+            return String::new();
+        };
         format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name};K8S_POD_INFRA_CONTAINER_ID={}",
             self.container_id

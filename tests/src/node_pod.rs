@@ -1,5 +1,5 @@
-//! The DaemonSet's pod on a node: a [`Container`] with the service account that the kubelet mounts, and the commands of
-//! `calico` that run in it.
+//! The DaemonSet's pod on a node: a [`Container`] with the service account that the kubelet mounts,
+//! and the commands of `calico` that run in it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,14 +63,31 @@ impl NodePod {
     pub fn new(host: &Host, api: &ApiServer, url: &str) -> Result<NodePod> {
         let container = Container::new(host, "node-pod")?;
         let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
-        let address = url.strip_prefix("https://").context("a URL of the API server")?;
-        let (server, port) = address.rsplit_once(':').context("a port of the API server")?;
+        let address = url
+            .strip_prefix("https://")
+            .context("a URL of the API server")?;
+        let (server, port) = address
+            .rsplit_once(':')
+            .context("a port of the API server")?;
         // Kubernetes sets an IPv6 address without brackets.
         let server = server.trim_matches(['[', ']']);
-        let environment = [("KUBERNETES_SERVICE_HOST", server), ("KUBERNETES_SERVICE_PORT", port)];
-        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let mut pod = NodePod { container, account, plugins: Plugins::locate()?, environment, generation: 0 };
-        let Identity::Token(token) = pod.account.identity.clone() else { anyhow::bail!("an account has a token") };
+        let environment = [
+            ("KUBERNETES_SERVICE_HOST", server),
+            ("KUBERNETES_SERVICE_PORT", port),
+        ];
+        let environment = environment
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let mut pod = NodePod {
+            container,
+            account,
+            plugins: Plugins::locate()?,
+            environment,
+            generation: 0,
+        };
+        let Identity::Token(token) = pod.account.identity.clone() else {
+            anyhow::bail!("an account has a token")
+        };
         pod.mount(&token, &api.authority_certificate())?;
         Ok(pod)
     }
@@ -80,14 +97,19 @@ impl NodePod {
         self.environment.insert(name.into(), value.into());
     }
 
-    /// Replaces the mounted service account as the kubelet does: renames one symbolic link over another.
+    /// Replaces the mounted service account as the kubelet does: renames one symbolic link over
+    /// another.
     pub fn mount(&mut self, token: &str, authority: &str) -> Result<()> {
         let mount = self.container.path(SERVICE_ACCOUNT);
         self.generation += 1;
         let generation = format!("..generation-{}", self.generation);
         let content = mount.join(&generation);
         fs::create_dir_all(&content)?;
-        for (name, text) in [("token", token), ("ca.crt", authority), ("namespace", NAMESPACE)] {
+        for (name, text) in [
+            ("token", token),
+            ("ca.crt", authority),
+            ("namespace", NAMESPACE),
+        ] {
             fs::write(content.join(name), text)?;
             if !mount.join(name).exists() {
                 symlink(Path::new("..data").join(name), mount.join(name))?;
@@ -106,7 +128,10 @@ impl NodePod {
     pub fn token(&self) -> Result<String> {
         let text = fs::read_to_string(self.kubeconfig())?;
         let parsed: Value = serde_norway::from_str(&text)?;
-        Ok(parsed["users"][0]["user"]["token"].as_str().context("a kubeconfig has a token")?.to_owned())
+        Ok(parsed["users"][0]["user"]["token"]
+            .as_str()
+            .context("a kubeconfig has a token")?
+            .to_owned())
     }
 
     /// Returns a client with the token in the plugins' kubeconfig.
@@ -120,7 +145,9 @@ impl NodePod {
         if words.first() != Some(&"health") {
             call = call.args(["--root".to_owned(), self.root()]);
         }
-        self.environment.iter().fold(call, |call, (name, value)| call.env(name, value.clone()))
+        self.environment
+            .iter()
+            .fold(call, |call, (name, value)| call.env(name, value.clone()))
     }
 
     /// Starts `calico refresh-token` by the command line of upstream's component commands.
@@ -139,18 +166,39 @@ impl NodePod {
     }
 
     fn start(&self, wrapper: &str, command: &[&str]) -> Result<Agent> {
-        let listen = self.environment.get("CNI_AGENT_LISTEN").map_or("", String::as_str);
-        let port = listen.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(AGENT_PORT);
+        let listen = self
+            .environment
+            .get("CNI_AGENT_LISTEN")
+            .map_or("", String::as_str);
+        let port = listen
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse().ok())
+            .unwrap_or(AGENT_PORT);
         let log = self.container.path(&format!("agent-{port}.log"));
-        let mut agent = Agent { process: ServerProcess::default(), log, port };
+        let mut agent = Agent {
+            process: ServerProcess::default(),
+            log,
+            port,
+        };
         // `env -i` gives the process no other variables.
         let mut words = vec!["-i".to_owned()];
-        words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
+        words.extend(
+            self.environment
+                .iter()
+                .map(|(name, text)| format!("{name}={text}")),
+        );
         words.extend(wrapper.split_whitespace().map(str::to_owned));
         words.push(self.plugins.dir().join("calico").display().to_string());
-        words.extend(command.iter().chain(&["--root"]).map(|&word| word.to_owned()));
+        words.extend(
+            command
+                .iter()
+                .chain(&["--root"])
+                .map(|&word| word.to_owned()),
+        );
         words.push(self.root());
-        agent.process.start(Path::new("/usr/bin/env"), &words, &agent.log)?;
+        agent
+            .process
+            .start(Path::new("/usr/bin/env"), &words, &agent.log)?;
         Ok(agent)
     }
 }
@@ -169,7 +217,8 @@ impl Agent {
 
     /// Waits until the log contains `text`.
     pub fn await_log(&self, text: &str) -> Result<()> {
-        await_that(PATIENCE, || Ok(self.log().contains(text))).with_context(|| format!("no `{text}`: {}", self.log()))
+        await_that(PATIENCE, || Ok(self.log().contains(text)))
+            .with_context(|| format!("no `{text}`: {}", self.log()))
     }
 
     /// Requests a page.
@@ -179,9 +228,18 @@ impl Agent {
 
     /// Requests a page at an address of the host.
     pub fn page_at(&self, address: &str, path: &str) -> Result<Page> {
-        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
-        let mut answer = agent.get(format!("http://{address}:{}{path}", self.port)).call()?;
-        Ok(Page { code: answer.status().as_u16(), body: answer.body_mut().read_to_string()? })
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .build()
+            .into();
+        let mut answer = agent
+            .get(format!("http://{address}:{}{path}", self.port))
+            .call()?;
+        Ok(Page {
+            code: answer.status().as_u16(),
+            body: answer.body_mut().read_to_string()?,
+        })
     }
 
     /// Sets the clocks of this process alone.
@@ -190,7 +248,8 @@ impl Agent {
         self.while_frozen(|| clock::set(pid, ahead))
     }
 
-    /// Runs `change` while the process is stopped, so that the process sees all of the change at once.
+    /// Runs `change` while the process is stopped, so that the process sees all of the change at
+    /// once.
     pub fn while_frozen(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         self.process.freeze()?;
         let changed = change();
@@ -214,7 +273,9 @@ impl Agent {
         let mut last = None;
         let seen = await_that(PATIENCE, || {
             last = self.page("/readiness").ok();
-            Ok(last.as_ref().is_some_and(|page| page.code == 503 && words.iter().all(|word| page.body.contains(word))))
+            Ok(last.as_ref().is_some_and(|page| {
+                page.code == 503 && words.iter().all(|word| page.body.contains(word))
+            }))
         });
         seen.with_context(|| format!("/readiness is {last:?}, without {words:?}: {}", self.log()))
     }
@@ -222,13 +283,20 @@ impl Agent {
     /// Reads a metric; `name` is without the prefix `calico_cni_`.
     pub fn metric(&self, name: &str) -> Result<i64> {
         let page = self.page("/metrics")?;
-        let value = page.body.lines().find_map(|line| line.strip_prefix(&format!("calico_cni_{name} ")));
-        Ok(value.with_context(|| format!("no {name}: {}", page.body))?.parse()?)
+        let value = page
+            .body
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("calico_cni_{name} ")));
+        Ok(value
+            .with_context(|| format!("no {name}: {}", page.body))?
+            .parse()?)
     }
 
     /// Waits until a metric is at least this value.
     pub fn await_metric(&self, name: &str, at_least: i64) -> Result<()> {
-        let seen = await_that(PATIENCE, || Ok(self.metric(name).is_ok_and(|value| value >= at_least)));
+        let seen = await_that(PATIENCE, || {
+            Ok(self.metric(name).is_ok_and(|value| value >= at_least))
+        });
         seen.with_context(|| format!("{name} is {:?}: {}", self.metric(name), self.log()))
     }
 
@@ -251,10 +319,14 @@ impl Agent {
     }
 }
 
-/// Allows an account, usually that of the pod, to create tokens of another one, with the rule that upstream grants it.
+/// Allows an account, usually that of the pod, to create tokens of another one, with the rule that
+/// upstream grants it.
 pub fn may_make_tokens(api: &ApiServer, account: &ServiceAccount, of: &str) -> Result<()> {
     let rules = json!([
-        { "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [of], "verbs": ["create"] },
+        {
+            "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [of],
+            "verbs": ["create"],
+        },
         // The harness waits for a rule without resourceNames.
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] },
     ]);

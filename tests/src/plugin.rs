@@ -1,4 +1,5 @@
-//! The binaries under test, executed as a container runtime executes them: with an environment, stdin and a deadline.
+//! The binaries under test, executed as a container runtime executes them: with an environment,
+//! stdin and a deadline.
 
 mod freshness;
 mod measured;
@@ -64,24 +65,38 @@ pub struct Outcome {
 }
 
 impl Plugins {
-    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where they must not be older than the
-    /// sources.
+    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where they must not
+    /// be older than the sources.
     pub fn locate() -> Result<Plugins> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let given = std::env::var_os("CALICO_BIN_DIR").map(PathBuf::from);
-        let dir = given.clone().unwrap_or_else(|| workspace.join("target/plugin"));
+        let dir = given
+            .clone()
+            .unwrap_or_else(|| workspace.join("target/plugin"));
         let dir = dir.canonicalize().with_context(|| {
-            format!("no plugin binaries in {}: run `make build`, or set CALICO_BIN_DIR", dir.display())
+            format!(
+                "no plugin binaries in {}: run `make build`, or set CALICO_BIN_DIR",
+                dir.display()
+            )
         })?;
         for program in ["calico", "calico-ipam"] {
             let path = dir.join(program);
-            ensure!(path.is_file(), "{} is not there: run `make build`, or set CALICO_BIN_DIR", path.display());
+            ensure!(
+                path.is_file(),
+                "{} is not there: run `make build`, or set CALICO_BIN_DIR",
+                path.display()
+            );
         }
         if given.is_none() {
             static FRESH: OnceLock<Result<(), String>> = OnceLock::new();
             let programs = ["calico", "kube-controllers"].map(|program| dir.join(program));
-            let built: Vec<_> = programs.into_iter().filter(|program| program.exists()).collect();
-            let fresh = FRESH.get_or_init(|| require_fresh(&workspace, &built).map_err(|error| error.to_string()));
+            let built: Vec<_> = programs
+                .into_iter()
+                .filter(|program| program.exists())
+                .collect();
+            let fresh = FRESH.get_or_init(|| {
+                require_fresh(&workspace, &built).map_err(|error| error.to_string())
+            });
             fresh.clone().map_err(anyhow::Error::msg)?;
         }
         Ok(Plugins { dir })
@@ -108,7 +123,14 @@ impl Plugins {
     }
 
     /// Prepares a CNI call for one attachment.
-    pub fn verb(&self, program: &str, verb: &str, container_id: &str, netns: &Path, conf: &Value) -> Call {
+    pub fn verb(
+        &self,
+        program: &str,
+        verb: &str,
+        container_id: &str,
+        netns: &Path,
+        conf: &Value,
+    ) -> Call {
         self.call(program)
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", container_id)
@@ -119,12 +141,14 @@ impl Plugins {
     }
 }
 
-/// Starts a program. A program that was just written is busy while a process that another test forked has the file
-/// open.
+/// Starts a program. A program that was just written is busy while a process that another test
+/// forked has the file open.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                thread::sleep(BUSY_PAUSE)
+            }
             outcome => return outcome,
         }
     }
@@ -195,18 +219,23 @@ impl Call {
     fn begin(&self) -> Result<Child> {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(&self.env);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         start(&mut command).with_context(|| format!("cannot start {}", self.program.display()))
     }
 
     /// Runs the plugin to its end.
     pub fn run(&self) -> Result<Outcome> {
         let started = Instant::now();
-        wait(self.spawn()?, started, self.deadline).with_context(|| format!("{}", self.program.display()))
+        wait(self.spawn()?, started, self.deadline)
+            .with_context(|| format!("{}", self.program.display()))
     }
 }
 
-/// Writes all of a plugin's stdin in a separate thread, because the input may be larger than the pipe.
+/// Writes all of a plugin's stdin in a separate thread, because the input may be larger than the
+/// pipe.
 fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     let mut pipe = child.stdin.take().context("stdin is piped")?;
     let stdin = stdin.to_vec();
@@ -214,17 +243,20 @@ fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Collects a started plugin's output and exit status. Kills the plugin if it still runs `deadline` after `started`.
+/// Collects a started plugin's output and exit status. Kills the plugin if it still runs `deadline`
+/// after `started`.
 pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
     let stdout = read_all(child.stdout.take().context("stdout is piped")?);
     let stderr = read_all(child.stderr.take().context("stderr is piped")?);
     let (ended, end) = mpsc::channel::<()>();
     let pid = Pid::from_raw(i32::try_from(child.id())?);
     let watchdog = thread::spawn(move || {
-        let late = end.recv_timeout(deadline.saturating_sub(started.elapsed())) == Err(RecvTimeoutError::Timeout);
+        let late = end.recv_timeout(deadline.saturating_sub(started.elapsed()))
+            == Err(RecvTimeoutError::Timeout);
         late && kill(pid, Signal::SIGKILL).is_ok()
     });
-    // WNOWAIT keeps the process as a zombie, so that the watchdog cannot kill another process with the same ID.
+    // WNOWAIT keeps the process as a zombie, so that the watchdog cannot kill another process with
+    // the same ID.
     waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)?;
     let wall = started.elapsed();
     drop(ended);
@@ -262,22 +294,43 @@ impl Outcome {
     /// Panics if the call failed.
     #[track_caller]
     pub fn success(&self) -> Value {
-        assert_eq!(self.exit, Some(0), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        assert_eq!(
+            self.exit,
+            Some(0),
+            "stdout: {}\nstderr: {}",
+            self.stdout,
+            self.stderr
+        );
         self.answer()
     }
 
     /// Returns the error object of a failed call.
     ///
     /// # Panics
-    /// Panics if the call succeeded, if it failed other than with an error of the CNI specification, or if the plugin
-    /// panicked.
+    /// Panics if the call succeeded, if it failed other than with an error of the CNI
+    /// specification, or if the plugin panicked.
     #[track_caller]
     pub fn error(&self) -> CniError {
-        assert_eq!(self.exit, Some(1), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
-        let error = serde_json::from_str::<CniError>(&self.stdout)
-            .unwrap_or_else(|e| panic!("no CNI error ({e}) on stdout: {}\nstderr: {}", self.stdout, self.stderr));
+        assert_eq!(
+            self.exit,
+            Some(1),
+            "stdout: {}\nstderr: {}",
+            self.stdout,
+            self.stderr
+        );
+        let error = serde_json::from_str::<CniError>(&self.stdout).unwrap_or_else(|e| {
+            panic!(
+                "no CNI error ({e}) on stdout: {}\nstderr: {}",
+                self.stdout, self.stderr
+            )
+        });
         // The plugin reports its panic as a CNI error.
-        assert!(!error.msg.contains("the plugin panicked"), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        assert!(
+            !error.msg.contains("the plugin panicked"),
+            "stdout: {}\nstderr: {}",
+            self.stdout,
+            self.stderr
+        );
         error
     }
 }
@@ -299,13 +352,17 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Call {
-        let plugins = Plugins { dir: PathBuf::from("/bin") };
+        let plugins = Plugins {
+            dir: PathBuf::from("/bin"),
+        };
         plugins.call("sh").args(["-c", script])
     }
 
     #[test]
     fn call_gets_only_the_given_environment_and_stdin() {
-        let call = shell("cat; env | sort | cut -d= -f1; echo words >&2; exit 3").env("CNI_COMMAND", "ADD").stdin("{}");
+        let call = shell("cat; env | sort | cut -d= -f1; echo words >&2; exit 3")
+            .env("CNI_COMMAND", "ADD")
+            .stdin("{}");
         let outcome = call.run().unwrap();
         assert_eq!(outcome.exit, Some(3));
         assert_eq!(outcome.stdout.lines().next(), Some("{}CNI_COMMAND"));
@@ -315,13 +372,20 @@ mod tests {
 
     #[test]
     fn wrapper_starts_the_plugin_with_its_arguments() {
-        let outcome = shell("echo $0").args(["name"]).under("env -u PATH").run().unwrap();
+        let outcome = shell("echo $0")
+            .args(["name"])
+            .under("env -u PATH")
+            .run()
+            .unwrap();
         assert_eq!(outcome.stdout, "name\n");
     }
 
     #[test]
     fn call_past_the_deadline_is_killed() {
-        let error = shell("exec sleep 100").deadline(Duration::from_millis(50)).run().unwrap_err();
+        let error = shell("exec sleep 100")
+            .deadline(Duration::from_millis(50))
+            .run()
+            .unwrap_err();
         assert!(format!("{error:#}").contains("still running"), "{error:#}");
     }
 
@@ -333,7 +397,17 @@ mod tests {
 
     #[test]
     fn error_object_on_stdout_is_parsed() {
-        let error = shell(r#"echo '{"code":7,"msg":"m"}'; exit 1"#).run().unwrap().error();
-        assert_eq!(error, CniError { code: 7, msg: "m".into(), details: String::new() });
+        let error = shell(r#"echo '{"code":7,"msg":"m"}'; exit 1"#)
+            .run()
+            .unwrap()
+            .error();
+        assert_eq!(
+            error,
+            CniError {
+                code: 7,
+                msg: "m".into(),
+                details: String::new()
+            }
+        );
     }
 }

@@ -1,8 +1,9 @@
-//! A proxy between our programs and a real server, etcd or kube-apiserver. It injects faults at requests or responses.
+//! A proxy between our programs and a real server, etcd or kube-apiserver. It injects faults at
+//! requests or responses.
 //!
-//! The proxy reads and counts requests, and can respond in place of the server. A fault at a request happens before the
-//! server executes the request. A fault at a response happens after the execution, and before the client receives the
-//! result.
+//! The proxy reads and counts requests, and can respond in place of the server. A fault at a
+//! request happens before the server executes the request. A fault at a response happens after the
+//! execution, and before the client receives the result.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,8 @@ mod transaction;
 pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
-/// Timeout until a request arrives that the test wants to hold, and until the server has executed late requests.
+/// Timeout until a request arrives that the test wants to hold, and until the server has executed
+/// late requests.
 const HELD_WITHIN: Duration = Duration::from_secs(120);
 
 /// A position in the conversation, counted from 0 since the proxy was armed.
@@ -35,8 +37,9 @@ pub enum Point {
     EveryRequest,
     /// Before each n-th request, until the proxy is armed again.
     EachNth(usize),
-    /// Before the first request of this method whose path and query contain this text. An etcd transaction with
-    /// conditions has their keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
+    /// Before the first request of this method whose path and query contain this text. An etcd
+    /// transaction with conditions has their keys as its query:
+    /// `/etcdserverpb.KV/Txn?if=<key>,<key>`.
     First(&'static str, &'static str),
 }
 
@@ -47,7 +50,8 @@ pub enum Fault {
     Cut,
     /// The connection breaks after a part of the response. At a response only.
     CutMidAnswer,
-    /// The connection breaks, and the server executes the request after this delay. At a request only.
+    /// The connection breaks, and the server executes the request after this delay. At a request
+    /// only.
     Late(Duration),
     /// All connections break, and new ones do too until [`Proxy::arm`] or [`Proxy::cut`].
     Gone,
@@ -121,18 +125,20 @@ struct Plan {
 }
 
 impl Proxy {
-    /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in plain text.
+    /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in
+    /// plain text.
     pub fn start(server: &str) -> Result<Proxy> {
         Self::start_on(listener()?, server)
     }
 
-    /// Starts a proxy as [`Proxy::start`] does, on `listener`, which may belong to another private host.
+    /// Starts a proxy as [`Proxy::start`] does, on `listener`, which may belong to another private
+    /// host.
     pub fn start_on(listener: TcpListener, server: &str) -> Result<Proxy> {
         Self::between("http", None, listener, relay::Server::in_the_clear(server))
     }
 
-    /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides. `authority` (PEM)
-    /// has issued the server's certificate, and `own` is the proxy's.
+    /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides.
+    /// `authority` (PEM) has issued the server's certificate, and `own` is the proxy's.
     pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
         Self::start_tls_on(listener()?, server, authority, own)
     }
@@ -144,7 +150,12 @@ impl Proxy {
         authority: &str,
         own: &ServerCertificate,
     ) -> Result<Proxy> {
-        Self::between("https", Some(own.acceptor()?), listener, relay::Server::inside_tls(server, authority)?)
+        Self::between(
+            "https",
+            Some(own.acceptor()?),
+            listener,
+            relay::Server::inside_tls(server, authority)?,
+        )
     }
 
     fn between(
@@ -164,7 +175,9 @@ impl Proxy {
             late: watch::Sender::new(0),
         });
         let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let shared = state.clone();
         let thread = thread::spawn(move || {
             runtime.block_on(async {
@@ -174,7 +187,13 @@ impl Proxy {
                 }
             });
         });
-        Ok(Proxy { port, scheme, state, stop: Some(stop), thread: Some(thread) })
+        Ok(Proxy {
+            port,
+            scheme,
+            state,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 
     /// Returns the endpoint for plugins.
@@ -182,21 +201,26 @@ impl Proxy {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Resets the counters, the holds and the process ID of [`Proxy::plugin`], accepts new connections again, and plans
-    /// one fault, or none.
+    /// Resets the counters, the holds and the process ID of [`Proxy::plugin`], accepts new
+    /// connections again, and plans one fault, or none.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
 
-    /// Does the same as [`Proxy::arm`] with several faults. If several apply at a point, the first one is used.
+    /// Does the same as [`Proxy::arm`] with several faults. If several apply at a point, the first
+    /// one is used.
     pub fn arm_all(&self, faults: &[(Point, Fault)]) {
-        *self.state.plan() = Plan { faults: faults.to_vec(), ..Plan::default() };
+        *self.state.plan() = Plan {
+            faults: faults.to_vec(),
+            ..Plan::default()
+        };
         self.state.gone.send_replace(false);
         self.state.resumed.send_replace(false);
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`] or [`Proxy::cut`].
+    /// Breaks all connections and refuses new ones until the next call of [`Proxy::arm`] or
+    /// [`Proxy::cut`].
     pub fn go_away(&self) {
         self.arm(None);
         self.break_connections();
@@ -235,7 +259,11 @@ impl Proxy {
             if awaited.is_empty() {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "{awaited:?} did not come: {:#?}", self.requests());
+            ensure!(
+                Instant::now() < deadline,
+                "{awaited:?} did not come: {:#?}",
+                self.requests()
+            );
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -244,7 +272,11 @@ impl Proxy {
     pub fn await_late(&self) -> Result<()> {
         let deadline = Instant::now() + HELD_WITHIN;
         while *self.state.late.borrow() > 0 {
-            ensure!(Instant::now() < deadline, "the server does not execute late requests: {:#?}", self.requests());
+            ensure!(
+                Instant::now() < deadline,
+                "the server does not execute late requests: {:#?}",
+                self.requests()
+            );
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -258,7 +290,11 @@ impl Proxy {
     /// Returns the traffic since [`Proxy::arm`].
     pub fn traffic(&self) -> Traffic {
         let plan = self.state.plan();
-        Traffic { connections: plan.connections, requests: plan.requests.len(), answers: plan.answers }
+        Traffic {
+            connections: plan.connections,
+            requests: plan.requests.len(),
+            answers: plan.answers,
+        }
     }
 
     /// Returns the requests since [`Proxy::arm`], each as `METHOD path?query`.
@@ -322,7 +358,8 @@ impl State {
         (number, fault)
     }
 
-    /// Counts the response to the request with this number, and returns the fault that is planned for it.
+    /// Counts the response to the request with this number, and returns the fault that is planned
+    /// for it.
     fn answer(&self, number: usize) -> Option<Fault> {
         let mut plan = self.plan();
         plan.answers += 1;
@@ -347,7 +384,11 @@ impl Plan {
 
     /// Returns the points of planned holds that have not happened yet.
     fn awaited(&self) -> Vec<Point> {
-        self.faults.iter().filter(|(_, fault)| *fault == Fault::Hold).map(|(point, _)| *point).collect()
+        self.faults
+            .iter()
+            .filter(|(_, fault)| *fault == Fault::Hold)
+            .map(|(point, _)| *point)
+            .collect()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Container runtimes, by Kubernetes' Container Runtime Interface: containerd, and [`Runtime`], which lists the
-//! sandboxes of a test. containerd lists a sandbox only after it has run an image.
+//! Container runtimes, by Kubernetes' Container Runtime Interface: containerd, and [`Runtime`],
+//! which lists the sandboxes of a test. containerd lists a sandbox only after it has run an image.
 
 use std::convert::Infallible;
 use std::fs;
@@ -70,10 +70,19 @@ pub fn start_containerd(containerd: &mut ServerProcess, directory: &Path) -> Res
     );
     fs::write(path("config.toml"), config)?;
     let log = directory.join("log");
-    containerd.start(Path::new("containerd"), &["--config".into(), path("config.toml")], &log)?;
+    containerd.start(
+        Path::new("containerd"),
+        &["--config".into(), path("config.toml")],
+        &log,
+    )?;
     let begun = Instant::now();
-    while !fs::read_to_string(&log).is_ok_and(|log| log.contains("containerd successfully booted")) {
-        ensure!(begun.elapsed() < START_LIMIT, "{}", fs::read_to_string(&log).unwrap_or_default());
+    while !fs::read_to_string(&log).is_ok_and(|log| log.contains("containerd successfully booted"))
+    {
+        ensure!(
+            begun.elapsed() < START_LIMIT,
+            "{}",
+            fs::read_to_string(&log).unwrap_or_default()
+        );
         thread::sleep(Duration::from_millis(50));
     }
     Ok(socket)
@@ -87,14 +96,18 @@ impl Runtime {
         let served = runtime.clone();
         let (report, reported) = channel();
         thread::spawn(move || {
-            let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let built = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
             let serving = async {
                 let listener = UnixListener::bind(&socket)?;
                 let _ = report.send(Ok(()));
                 let connections = futures::stream::unfold(listener, |listener| async {
                     Some((listener.accept().await.map(|(stream, _)| stream), listener))
                 });
-                let _ = Server::builder().serve_with_incoming(served, Box::pin(connections)).await;
+                let _ = Server::builder()
+                    .serve_with_incoming(served, Box::pin(connections))
+                    .await;
                 Ok::<(), std::io::Error>(())
             };
             if let Err(error) = built.and_then(|built| built.block_on(serving)) {
@@ -135,8 +148,13 @@ impl UnaryService<ListRequest> for Runtime {
             if script.is_broken {
                 return Err(Status::unavailable("the test breaks the runtime"));
             }
-            let sandbox = |id: &String| ListedSandbox { id: id.clone(), state: NOT_READY };
-            Ok(Response::new(ListResponse { items: script.sandboxes.iter().map(sandbox).collect() }))
+            let sandbox = |id: &String| ListedSandbox {
+                id: id.clone(),
+                state: NOT_READY,
+            };
+            Ok(Response::new(ListResponse {
+                items: script.sandboxes.iter().map(sandbox).collect(),
+            }))
         }))
     }
 }
@@ -155,7 +173,11 @@ impl Service<http::Request<Body>> for Runtime {
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             assert_eq!(path, "/runtime.v1.RuntimeService/ListPodSandbox");
-            Ok(Grpc::new(ProstCodec::<ListResponse, ListRequest>::default()).unary(runtime, request).await)
+            Ok(
+                Grpc::new(ProstCodec::<ListResponse, ListRequest>::default())
+                    .unary(runtime, request)
+                    .await,
+            )
         })
     }
 }

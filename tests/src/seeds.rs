@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of rounds of a world. A world is small so that the seed of a failure reproduces it quickly.
+/// Number of rounds of a world. A world is small so that the seed of a failure reproduces it
+/// quickly.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounds {
     /// Rounds in a normal run.
@@ -14,16 +15,30 @@ pub struct Rounds {
     pub many: usize,
 }
 
-/// Runs worlds one after the other, each with a different seed, for `<name>_SECONDS`; without that variable, one short
-/// world. `<name>_SEED` is the seed of the first world.
+/// Runs worlds one after the other, each with a different seed, for `<name>_SECONDS`; without that
+/// variable, one short world. `<name>_SEED` is the seed of the first world.
 ///
 /// # Panics
 /// Panics if a world panics, after printing its seed.
 pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
-    let number = |key: &str| std::env::var(format!("{name}_{key}")).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |key: &str| {
+        std::env::var(format!("{name}_{key}"))
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     let end = number("SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let first = number("SEED").unwrap_or_else(|| if end.is_some() { fastrand::u64(1..1 << 32) } else { 1 });
-    let rounds = if end.is_some() { rounds.many } else { rounds.few };
+    let first = number("SEED").unwrap_or_else(|| {
+        if end.is_some() {
+            fastrand::u64(1..1 << 32)
+        } else {
+            1
+        }
+    });
+    let rounds = if end.is_some() {
+        rounds.many
+    } else {
+        rounds.few
+    };
     let test = thread::current().name().unwrap_or_default().to_owned();
     for seed in first.. {
         tell(&format!("{test}: {name}_SEED={seed}"));
@@ -37,7 +52,8 @@ pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
     }
 }
 
-/// Writes around libtest's capture, so that the seed is visible even if somebody interrupts a long run.
+/// Writes around libtest's capture, so that the seed is visible even if somebody interrupts a long
+/// run.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

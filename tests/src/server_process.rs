@@ -18,7 +18,8 @@ impl ServerProcess {
     pub fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
-        // The kernel kills the server when the thread that starts it here ends, even if the test process is killed.
+        // The kernel kills the server when the thread that starts it here ends, even if the test
+        // process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -39,7 +40,8 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and does not respond until [`ServerProcess::thaw`].
+    /// Freezes the server: it accepts connections and does not respond until
+    /// [`ServerProcess::thaw`].
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;
@@ -65,9 +67,12 @@ impl ServerProcess {
         self.0.as_ref().map(Child::id)
     }
 
-    /// Returns the exit status of a server that has exited; `None` if it runs, was stopped or never started.
+    /// Returns the exit status of a server that has exited; `None` if it runs, was stopped or never
+    /// started.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.as_mut().and_then(|server| server.try_wait().ok().flatten())
+        self.0
+            .as_mut()
+            .and_then(|server| server.try_wait().ok().flatten())
     }
 }
 

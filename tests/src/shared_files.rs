@@ -1,6 +1,7 @@
 //! Folders whose files several tests of a process read, such as a release. No test may change them.
 //!
-//! A process runs no code after its last test, so the folders are below `target/`, and the next process deletes them.
+//! A process runs no code after its last test, so the folders are below `target/`, and the next
+//! process deletes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,12 @@ static OWN: Memo<(), PathBuf> = Memo::new();
 
 /// Creates a folder for shared files, with a name that no other files of the process have.
 pub fn shared_folder(name: &str) -> Result<PathBuf> {
-    let own = OWN.get((), || folder_of(std::process::id(), Path::new(&in_tree("target/shared-by-tests"))))?;
+    let own = OWN.get((), || {
+        folder_of(
+            std::process::id(),
+            Path::new(&in_tree("target/shared-by-tests")),
+        )
+    })?;
     let folder = own.join(name);
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(folder)

@@ -44,7 +44,10 @@ impl Store {
 
     /// Returns an embedded datastore in a given directory.
     pub fn local_in(directory: PathBuf, plugins: &Plugins) -> Store {
-        Store::Local(Local { plugins: plugins.clone(), path: directory.join("calico.db") })
+        Store::Local(Local {
+            plugins: plugins.clone(),
+            path: directory.join("calico.db"),
+        })
     }
 
     /// Returns `etcd`, `local`, or the folder of the recordings on an API group: `kdd1`, `kdd3`.
@@ -63,7 +66,9 @@ impl Store {
     pub fn conf(&self) -> Map<String, Value> {
         let keys = match self {
             Store::Etcd(_) => json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT }),
-            Store::Local(local) => json!({ "datastore_type": "local", "datastore_path": local.path }),
+            Store::Local(local) => {
+                json!({ "datastore_type": "local", "datastore_path": local.path })
+            }
             Store::Kubernetes(objects) => json!({
                 "datastore_type": "kubernetes",
                 "calico_api_group": objects.group().api_version(),
@@ -77,17 +82,23 @@ impl Store {
     pub fn conf_of(&self, node: &str) -> Map<String, Value> {
         let mut keys = self.conf();
         if let Store::Kubernetes(objects) = self {
-            keys.insert("kubernetes".into(), json!({ "kubeconfig": objects.kubeconfig_of(node) }));
+            keys.insert(
+                "kubernetes".into(),
+                json!({ "kubeconfig": objects.kubeconfig_of(node) }),
+            );
         }
         keys
     }
 
-    /// Returns a configuration with the keys of this datastore, for the configuration's node, in place of the recorded
-    /// ones, if there are any.
+    /// Returns a configuration with the keys of this datastore, for the configuration's node, in
+    /// place of the recorded ones, if there are any.
     pub fn reconfigured(&self, conf: &Value) -> Value {
         let mut conf = conf.clone();
         let node = conf["nodename"].as_str().unwrap_or_default().to_owned();
-        if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
+        if let Some(keys) = conf
+            .as_object_mut()
+            .filter(|keys| keys.contains_key("datastore_type"))
+        {
             keys.remove("datastore_type");
             keys.remove("etcd_endpoints");
             keys.extend(self.conf_of(&node));
@@ -139,19 +150,24 @@ impl Store {
     pub fn clear(&self) -> Result<()> {
         match self {
             Store::Kubernetes(objects) => objects.clear(),
-            Store::Etcd(_) | Store::Local(_) => self.dump()?.keys().try_for_each(|key| self.delete(key)),
+            Store::Etcd(_) | Store::Local(_) => {
+                self.dump()?.keys().try_for_each(|key| self.delete(key))
+            }
         }
     }
 
     /// Deletes every pair except pods and those with a key in `content`.
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
-        self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
-            match key.strip_prefix("pods/") {
-                // Pods remain: they are not Calico's objects.
-                Some(_) => Ok(()),
-                None => self.delete(key),
-            }
-        })
+        self.dump()?
+            .keys()
+            .filter(|key| !content.contains_key(*key))
+            .try_for_each(|key| {
+                match key.strip_prefix("pods/") {
+                    // Pods remain: they are not Calico's objects.
+                    Some(_) => Ok(()),
+                    None => self.delete(key),
+                }
+            })
     }
 
     /// Reads the bookkeeping of addresses. May read all content where that takes no more requests.
@@ -182,7 +198,10 @@ impl Local {
     /// Runs SQLite's integrity check. Keeps the write-ahead log as a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
-        connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.set_db_config(
+            rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE,
+            true,
+        )?;
         Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
     }
 
@@ -200,13 +219,15 @@ impl Local {
         }
         let file = self.path.with_extension("import.jsonl");
         std::fs::write(&file, lines)?;
-        self.calico_ipam(&["import", &file.display().to_string(), "--overwrite"]).map(|_| ())
+        self.calico_ipam(&["import", &file.display().to_string(), "--overwrite"])
+            .map(|_| ())
     }
 
     fn put(&self, key: &str, value: &Value) -> Result<()> {
         self.change(
-            "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, (SELECT revision FROM counter)) \
-             ON CONFLICT (path) DO UPDATE SET value = excluded.value, revision = excluded.revision",
+            "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, (SELECT revision FROM \
+             counter)) ON CONFLICT (path) DO UPDATE SET value = excluded.value, revision = \
+             excluded.revision",
             &[key, &value.to_string()],
         )
     }
@@ -227,9 +248,14 @@ impl Local {
     fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let outcome = self.calico_ipam(&["export"])?;
         let pair = |line: &str| -> Result<(String, Value)> {
-            let pair: Value = serde_json::from_str(line).with_context(|| format!("calico-ipam export: {line}"))?;
-            let key = pair["key"].as_str().with_context(|| format!("an export line has no key: {line}"))?;
-            let value = pair.get("value").with_context(|| format!("{key} holds no JSON"))?;
+            let pair: Value = serde_json::from_str(line)
+                .with_context(|| format!("calico-ipam export: {line}"))?;
+            let key = pair["key"]
+                .as_str()
+                .with_context(|| format!("an export line has no key: {line}"))?;
+            let value = pair
+                .get("value")
+                .with_context(|| format!("{key} holds no JSON"))?;
             Ok((key.to_owned(), value.clone()))
         };
         // The first line describes the format.
@@ -245,7 +271,12 @@ impl Local {
             .env("DATASTORE_TYPE", "local")
             .env("DATASTORE_PATH", &self.path);
         let outcome = call.run()?;
-        ensure!(outcome.exit == Some(0), "calico-ipam {args:?}: {}{}", outcome.stdout, outcome.stderr);
+        ensure!(
+            outcome.exit == Some(0),
+            "calico-ipam {args:?}: {}{}",
+            outcome.stdout,
+            outcome.stderr
+        );
         Ok(outcome)
     }
 }

@@ -1,7 +1,10 @@
 //! `calico-ipam` with a configuration file of calicoctl, and with a context of a kubeconfig.
 
-#[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
-#[path = "../../datastore/tests/harness/certificates.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "the datastore's own tests share it as a module"
+)]
+#[path = "../../datastore/tests/stores/harness/certificates.rs"]
 mod certificates;
 
 use std::fs;
@@ -24,7 +27,8 @@ const DEAD: &str = "https://127.0.0.1:1";
 
 fn calicoctl_config(spec: &Value) -> NamedTempFile {
     let document = json!({
-        "apiVersion": "projectcalico.org/v3", "kind": "CalicoAPIConfig", "metadata": {}, "spec": spec,
+        "apiVersion": "projectcalico.org/v3", "kind": "CalicoAPIConfig", "metadata": {},
+        "spec": spec,
     });
     yaml_file(&document)
 }
@@ -37,7 +41,10 @@ fn yaml_file(document: &Value) -> NamedTempFile {
 
 /// Prepares `calico-ipam check` with an option that names a file.
 fn check(cluster: &Cluster<'_>, option: &str, file: &NamedTempFile) -> Call {
-    let call = cluster.plugins.call("calico-ipam").args(["check", "--settle", "0", option]);
+    let call = cluster
+        .plugins
+        .call("calico-ipam")
+        .args(["check", "--settle", "0", option]);
     call.args([file.path().to_str().unwrap()])
 }
 
@@ -52,18 +59,30 @@ fn check_with_a_calicoctl_config_works_on_etcd() {
     isolated(|host| {
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let store = Store::Etcd(Etcd::start_with(host, &flags).unwrap());
-        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store };
+        let cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store,
+        };
         cluster.load(&Content::dual_stack());
         let file = calicoctl_config(&json!({
-            "etcdEndpoints": TLS, "etcdCACert": ours.text("ca.pem"), "etcdCert": ours.text("client.pem"),
+            "etcdEndpoints": TLS, "etcdCACert": ours.text("ca.pem"),
+            "etcdCert": ours.text("client.pem"),
             "etcdKey": ours.text("client-key.pem"),
         }));
         let call = check(&cluster, "--calicoctl-config", &file);
         // The environment does not count.
-        let outcome = call.env("ETCD_ENDPOINTS", DEAD).env("ETCD_KEY_FILE", "/nowhere").run().unwrap();
+        let outcome = call
+            .env("ETCD_ENDPOINTS", DEAD)
+            .env("ETCD_KEY_FILE", "/nowhere")
+            .run()
+            .unwrap();
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-        let without_certificate = calicoctl_config(&json!({ "etcdEndpoints": TLS, "etcdCACert": ours.text("ca.pem") }));
-        let outcome = check(&cluster, "--calicoctl-config", &without_certificate).run().unwrap();
+        let without_certificate =
+            calicoctl_config(&json!({ "etcdEndpoints": TLS, "etcdCACert": ours.text("ca.pem") }));
+        let outcome = check(&cluster, "--calicoctl-config", &without_certificate)
+            .run()
+            .unwrap();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
     });
 }
@@ -75,13 +94,19 @@ fn check_with_a_calicoctl_config_works_on_an_api_server() {
         let kubeconfig = control_plane.servers.api.admin_kubeconfig();
         let inline = fs::read_to_string(&kubeconfig).unwrap();
         for spec in [
-            json!({ "datastoreType": "kubernetes", "kubeconfig": kubeconfig, "k8sCurrentContext": "lab" }),
+            json!({
+                "datastoreType": "kubernetes", "kubeconfig": kubeconfig, "k8sCurrentContext": "lab",
+            }),
             // An inline kubeconfig is used alone.
             json!({ "kubeconfigInline": inline, "k8sAPIEndpoint": DEAD, "k8sAPIToken": "none" }),
         ] {
             let file = calicoctl_config(&spec);
             let call = check(cluster, "--calicoctl-config", &file);
-            let outcome = call.env("KUBECONFIG", "/nowhere").env("K8S_API_ENDPOINT", DEAD).run().unwrap();
+            let outcome = call
+                .env("KUBECONFIG", "/nowhere")
+                .env("K8S_API_ENDPOINT", DEAD)
+                .run()
+                .unwrap();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
         }
     });
@@ -99,12 +124,19 @@ fn context_option_selects_the_cluster_of_a_kubeconfig() {
         kubeconfig["contexts"].as_array_mut().unwrap().push(dead);
         kubeconfig["current-context"] = json!("dead");
         let file = yaml_file(&kubeconfig);
-        let check =
-            |context: &[&str]| check(cluster, "--kubeconfig", &file).args(context.iter().copied()).run().unwrap();
+        let check = |context: &[&str]| {
+            check(cluster, "--kubeconfig", &file)
+                .args(context.iter().copied())
+                .run()
+                .unwrap()
+        };
         assert_eq!(check(&[]).exit, Some(1));
         let lab = check(&["--context", "lab"]);
         assert_eq!(lab.exit, Some(0), "{lab:?}");
         let unknown = check(&["--context", "staging"]);
-        assert!(unknown.exit == Some(1) && unknown.stderr.contains("staging"), "{unknown:?}");
+        assert!(
+            unknown.exit == Some(1) && unknown.stderr.contains("staging"),
+            "{unknown:?}"
+        );
     });
 }

@@ -1,5 +1,5 @@
-//! The CNI project's plugins after `calico` in a configuration list, with two runtimes: libcni (cnitool) and CRI-O's
-//! library (ocicnitool), which calls CHECK in each start of a pod.
+//! The CNI project's plugins after `calico` in a configuration list, with two runtimes: libcni
+//! (cnitool) and CRI-O's library (ocicnitool), which calls CHECK in each start of a pod.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -31,12 +31,25 @@ struct Families {
 }
 
 const DUAL_STACK: Families = Families { v4: true, v6: true };
-const FAMILIES: [Families; 3] = [Families { v4: true, v6: false }, Families { v4: false, v6: true }, DUAL_STACK];
+const FAMILIES: [Families; 3] = [
+    Families {
+        v4: true,
+        v6: false,
+    },
+    Families {
+        v4: false,
+        v6: true,
+    },
+    DUAL_STACK,
+];
 
 /// Returns the configurations of the later plugins.
 fn later_plugins() -> Vec<Value> {
     vec![
-        json!({ "type": "tuning", "mtu": 1400, "mac": MAC, "sysctl": { "net.ipv4.conf.all.log_martians": "1" } }),
+        json!({
+            "type": "tuning", "mtu": 1400, "mac": MAC,
+            "sysctl": { "net.ipv4.conf.all.log_martians": "1" },
+        }),
         json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }),
         json!({ "type": "portmap", "capabilities": { "portMappings": true } }),
         json!({ "type": "firewall", "backend": "iptables" }),
@@ -55,8 +68,15 @@ struct Runtimes<'c> {
 impl<'c> Runtimes<'c> {
     /// Returns `None`, and marks the test as skipped, if a program is missing.
     fn new(cluster: &'c Cluster<'c>) -> Option<Runtimes<'c>> {
-        let place = run(&in_tree("tests/install-go-tools.sh"), &["--place", "cni-tests"]).unwrap();
-        let (place, cnitool) = (PathBuf::from(place.trim()), built_programs().unwrap().join("bin/cnitool"));
+        let place = run(
+            &in_tree("tests/install-go-tools.sh"),
+            &["--place", "cni-tests"],
+        )
+        .unwrap();
+        let (place, cnitool) = (
+            PathBuf::from(place.trim()),
+            built_programs().unwrap().join("bin/cnitool"),
+        );
         if !place.is_dir() || !cnitool.is_file() {
             skipped("the programs are not built (tests/install-go-tools.sh cnitool cni-tests)");
             return None;
@@ -73,7 +93,12 @@ impl<'c> Runtimes<'c> {
             }
         }
         cluster.load(&Content::dual_stack());
-        Some(Runtimes { cluster, cnitool, configurations: cluster.host.dir("configurations"), programs })
+        Some(Runtimes {
+            cluster,
+            cnitool,
+            configurations: cluster.host.dir("configurations"),
+            programs,
+        })
     }
 
     /// Writes a configuration list with `calico` and the later plugins.
@@ -87,12 +112,20 @@ impl<'c> Runtimes<'c> {
         let mut plugins = vec![plugin];
         plugins.extend_from_slice(later);
         let list = json!({ "cniVersion": version, "name": NETWORK, "plugins": plugins });
-        fs::write(self.configurations.join("10-net1.conflist"), list.to_string()).unwrap();
+        fs::write(
+            self.configurations.join("10-net1.conflist"),
+            list.to_string(),
+        )
+        .unwrap();
     }
 
     fn call(&self, program: PathBuf, variables: &[String], words: &[&str]) -> Result<String> {
         let program = program.display().to_string();
-        let words = variables.iter().map(String::as_str).chain([program.as_str()]).chain(words.iter().copied());
+        let words = variables
+            .iter()
+            .map(String::as_str)
+            .chain([program.as_str()])
+            .chain(words.iter().copied());
         run("env", &words.collect::<Vec<_>>())
     }
 
@@ -106,9 +139,17 @@ impl<'c> Runtimes<'c> {
     }
 
     fn ocicnitool(&self, verb: &str, pod: &Pod) -> Result<String> {
-        let variables =
-            [format!("CONF_PATH={}", self.configurations.display()), format!("BIN_PATH={}", self.programs.display())];
-        let words = [verb, NAMESPACE, &pod.name, &pod.container_id, pod.netns.to_str().unwrap()];
+        let variables = [
+            format!("CONF_PATH={}", self.configurations.display()),
+            format!("BIN_PATH={}", self.programs.display()),
+        ];
+        let words = [
+            verb,
+            NAMESPACE,
+            &pod.name,
+            &pod.container_id,
+            pod.netns.to_str().unwrap(),
+        ];
         self.call(self.programs.join("ocicnitool"), &variables, &words)
     }
 }
@@ -116,7 +157,9 @@ impl<'c> Runtimes<'c> {
 #[test]
 fn each_plugin_after_calico_passes_the_check_of_libcni() {
     on_local(|cluster| {
-        let Some(runtimes) = Runtimes::new(cluster) else { return };
+        let Some(runtimes) = Runtimes::new(cluster) else {
+            return;
+        };
         for plugin in later_plugins() {
             runtimes.configure("1.1.0", DUAL_STACK, &[plugin]);
             live(&runtimes, "1.1.0", DUAL_STACK);
@@ -127,12 +170,21 @@ fn each_plugin_after_calico_passes_the_check_of_libcni() {
 #[test]
 fn all_plugins_after_calico_pass_the_check_of_libcni() {
     on_local(|cluster| {
-        let Some(runtimes) = Runtimes::new(cluster) else { return };
+        let Some(runtimes) = Runtimes::new(cluster) else {
+            return;
+        };
         for version in VERSIONS {
             for families in FAMILIES {
                 runtimes.configure(version, families, &later_plugins());
                 let result = live(&runtimes, version, families);
-                assert!(result["interfaces"].as_array().unwrap().iter().any(|end| end["mac"] == MAC), "{result}");
+                assert!(
+                    result["interfaces"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .any(|end| end["mac"] == MAC),
+                    "{result}"
+                );
             }
         }
     });
@@ -145,7 +197,9 @@ fn all_plugins_after_calico_pass_the_check_of_crio() {
 
 #[test]
 fn all_plugins_after_calico_pass_the_check_of_crio_on_kubernetes() {
-    on_api_server(ApiGroup::V3, |cluster, _| live_on_crio(cluster, &[DUAL_STACK]));
+    on_api_server(ApiGroup::V3, |cluster, _| {
+        live_on_crio(cluster, &[DUAL_STACK])
+    });
 }
 
 /// Runs ADD, CHECK and DEL of a pod, and returns the result of the ADD.
@@ -155,7 +209,14 @@ fn live(runtimes: &Runtimes<'_>, version: &str, families: Families) -> Value {
     let netns = pod.netns.to_str().unwrap();
     let result: Value = serde_json::from_str(&runtimes.cnitool("add", netns).unwrap()).unwrap();
     let count = usize::from(families.v4) + usize::from(families.v6);
-    assert_eq!((&result["cniVersion"], result["ips"].as_array().unwrap().len()), (&json!(version), count), "{result}");
+    assert_eq!(
+        (
+            &result["cniVersion"],
+            result["ips"].as_array().unwrap().len()
+        ),
+        (&json!(version), count),
+        "{result}"
+    );
     runtimes.cnitool("check", netns).unwrap();
     runtimes.cnitool("del", netns).unwrap();
     runtimes.cnitool("del", netns).unwrap();
@@ -166,13 +227,22 @@ fn live(runtimes: &Runtimes<'_>, version: &str, families: Families) -> Value {
 
 /// Runs ADD, CHECK and DEL of a pod as CRI-O does, with each version.
 fn live_on_crio(cluster: &Cluster<'_>, families: &[Families]) {
-    let Some(runtimes) = Runtimes::new(cluster) else { return };
-    for (version, families) in VERSIONS.iter().flat_map(|version| families.iter().map(move |of| (version, *of))) {
+    let Some(runtimes) = Runtimes::new(cluster) else {
+        return;
+    };
+    for (version, families) in VERSIONS
+        .iter()
+        .flat_map(|version| families.iter().map(move |of| (version, *of)))
+    {
         runtimes.configure(version, families, &later_plugins());
         let pod = cluster.pod(1);
         let call = |verb: &str| runtimes.ocicnitool(verb, &pod);
         let added = call("add").unwrap();
-        assert_eq!(added.lines().count(), usize::from(families.v4) + usize::from(families.v6), "{added}");
+        assert_eq!(
+            added.lines().count(),
+            usize::from(families.v4) + usize::from(families.v6),
+            "{added}"
+        );
         let in_pod = kernel::pod(cluster.host, &pod.name).unwrap();
         assert_eq!(in_pod["links"]["eth0"]["mtu"], 1400, "{in_pod}");
         assert_eq!(call("status").unwrap(), added, "{version}, {families:?}");

@@ -34,7 +34,12 @@ fn added(cluster: &Cluster<'_>) -> (Pod, Value) {
 
 fn assert_passes(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
     let outcome = cluster.verb("CHECK", pod, conf).run().unwrap();
-    assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "stderr: {}", outcome.stderr);
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str()),
+        (Some(0), ""),
+        "stderr: {}",
+        outcome.stderr
+    );
 }
 
 fn assert_named(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, thing: &str, words: &[&str]) {
@@ -68,12 +73,25 @@ fn check_accepts_the_changes_of_later_plugins(cluster: &Cluster<'_>) {
     ] {
         ip(&format!("-n {} {command}", pod.name)).unwrap();
     }
-    ip(&format!("netns exec {} sysctl -qw net.ipv4.ip_forward=1", pod.name)).unwrap();
+    ip(&format!(
+        "netns exec {} sysctl -qw net.ipv4.ip_forward=1",
+        pod.name
+    ))
+    .unwrap();
     let result = &mut conf["prevResult"];
     result["interfaces"][1]["mac"] = json!(mac);
-    result["interfaces"].as_array_mut().unwrap().push(json!({ "name": "bwp00000000" }));
-    result["ips"].as_array_mut().unwrap().push(json!({ "address": "192.0.2.99/24", "interface": 1 }));
-    result["routes"].as_array_mut().unwrap().push(json!({ "dst": "0.0.0.0/0" }));
+    result["interfaces"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "name": "bwp00000000" }));
+    result["ips"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "address": "192.0.2.99/24", "interface": 1 }));
+    result["routes"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "dst": "0.0.0.0/0" }));
     assert_passes(cluster, &pod, &conf);
 }
 
@@ -83,7 +101,8 @@ fn check_without_a_prev_result_fails(cluster: &Cluster<'_>) {
     assert_named(cluster, &pod, &conf, "no prevResult", &["prevResult"]);
 }
 
-/// An item in the kernel, the commands that break it, the commands that repair it, and words of its error.
+/// An item in the kernel, the commands that break it, the commands that repair it, and words of its
+/// error.
 type Breakage = (&'static str, Vec<String>, Vec<String>, Vec<String>);
 
 fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
@@ -94,21 +113,31 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
     let in_pod = |command: &str| format!("ip -n {} {command}", pod.name);
     let in_host = |command: &str| format!("ip {command}");
     let sysctl = |path: String, value: u8| format!("sysctl {path} {value}");
-    let of = |name: &'static str, broken: &[String], mended: &[String], words: &[&str]| -> Breakage {
-        (name, broken.to_vec(), mended.to_vec(), words.iter().map(|w| (*w).to_owned()).collect())
-    };
+    let of =
+        |name: &'static str, broken: &[String], mended: &[String], words: &[&str]| -> Breakage {
+            (
+                name,
+                broken.to_vec(),
+                mended.to_vec(),
+                words.iter().map(|w| (*w).to_owned()).collect(),
+            )
+        };
     let v4_bare = v4.trim_end_matches("/32");
     let breakages = [
         of(
             "the host's route",
             &[in_host(&format!("route del {v4}"))],
-            &[in_host(&format!("route add {v4} dev {HOST_LINK} scope link"))],
+            &[in_host(&format!(
+                "route add {v4} dev {HOST_LINK} scope link"
+            ))],
             &[v4_bare, HOST_LINK],
         ),
         of(
             "the host's IPv6 route",
             &[in_host(&format!("-6 route del {v6}"))],
-            &[in_host(&format!("-6 route add {v6} dev {HOST_LINK} metric 1024"))],
+            &[in_host(&format!(
+                "-6 route add {v6} dev {HOST_LINK} metric 1024"
+            ))],
             &[v6.trim_end_matches("/128"), HOST_LINK],
         ),
         of(
@@ -125,8 +154,12 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
         ),
         of(
             "the host's MAC",
-            &[in_host(&format!("link set {HOST_LINK} address 02:00:00:00:00:96"))],
-            &[in_host(&format!("link set {HOST_LINK} address ee:ee:ee:ee:ee:ee"))],
+            &[in_host(&format!(
+                "link set {HOST_LINK} address 02:00:00:00:00:96"
+            ))],
+            &[in_host(&format!(
+                "link set {HOST_LINK} address ee:ee:ee:ee:ee:ee"
+            ))],
             &["02:00:00:00:00:96", HOST_LINK],
         ),
         of(
@@ -153,14 +186,22 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
         ),
         of(
             "a neighbour",
-            &[in_pod("neighbour replace 169.254.1.1 lladdr 02:00:00:00:00:98 dev eth0 nud permanent")],
+            &[in_pod(
+                "neighbour replace 169.254.1.1 lladdr 02:00:00:00:00:98 dev eth0 nud permanent",
+            )],
             &[in_pod("neighbour del 169.254.1.1 dev eth0")],
             &["169.254.1.1", "02:00:00:00:00:98"],
         ),
     ];
     for (thing, broken, mended, words) in breakages {
         broken.iter().for_each(|command| apply(command));
-        assert_named(cluster, &pod, &conf, thing, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_named(
+            cluster,
+            &pod,
+            &conf,
+            thing,
+            &words.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
         mended.iter().for_each(|command| apply(command));
         assert_passes(cluster, &pod, &conf);
     }
@@ -179,18 +220,50 @@ fn apply(command: &str) {
 fn check_names_each_defect_in_the_datastore(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     let content = cluster.store.dump().unwrap();
-    let key = |part: &str| content.keys().find(|key| key.contains(part)).unwrap().clone();
+    let key = |part: &str| {
+        content
+            .keys()
+            .find(|key| key.contains(part))
+            .unwrap()
+            .clone()
+    };
     let (endpoint, block) = (key("/workloadendpoints/"), key("/ipv4/block/10."));
     let other = json!("10.65.77.77/32");
     let breakages: [(&str, &str, &str, Value, &str); 4] = [
-        ("the endpoint's address", &endpoint, "/spec/ipNetworks/0", other, "10.65.77.77"),
-        ("the endpoint's interface", &endpoint, "/spec/interfaceName", json!("cali-other"), "cali-other"),
-        ("the endpoint's container", &endpoint, "/spec/containerID", json!("another"), "another"),
-        ("the holder of the address", &block, "/attributes/0/handle_id", json!("someone-else"), "someone-else"),
+        (
+            "the endpoint's address",
+            &endpoint,
+            "/spec/ipNetworks/0",
+            other,
+            "10.65.77.77",
+        ),
+        (
+            "the endpoint's interface",
+            &endpoint,
+            "/spec/interfaceName",
+            json!("cali-other"),
+            "cali-other",
+        ),
+        (
+            "the endpoint's container",
+            &endpoint,
+            "/spec/containerID",
+            json!("another"),
+            "another",
+        ),
+        (
+            "the holder of the address",
+            &block,
+            "/attributes/0/handle_id",
+            json!("someone-else"),
+            "someone-else",
+        ),
     ];
     for (thing, key, path, value, word) in breakages {
         let mut object = content[key].clone();
-        *object.pointer_mut(path).unwrap_or_else(|| panic!("{key} has no {path}")) = value;
+        *object
+            .pointer_mut(path)
+            .unwrap_or_else(|| panic!("{key} has no {path}")) = value;
         put(&cluster.store, key, &object);
         assert_named(cluster, &pod, &conf, thing, &[word]);
         put(&cluster.store, key, &content[key]);

@@ -24,10 +24,17 @@ fn cnitool() -> Option<PathBuf> {
 
 fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>) {
     let Some(cnitool) = cnitool() else {
-        return skipped("cnitool is not installed (Go module github.com/containernetworking/cni/cnitool)");
+        return skipped(
+            "cnitool is not installed (Go module github.com/containernetworking/cni/cnitool)",
+        );
     };
     // Version 1.3 of cnitool introduced `gc` and results of version 1.1.0.
-    let knows_more = run("sh", &["-c", &format!("{} 2>&1 || true", cnitool.display())]).unwrap().contains("gc");
+    let knows_more = run(
+        "sh",
+        &["-c", &format!("{} 2>&1 || true", cnitool.display())],
+    )
+    .unwrap()
+    .contains("gc");
     let version = if knows_more { "1.1.0" } else { "1.0.0" };
     cluster.load(&Content::dual_stack());
     let lab = cluster.host.dir("cnitool");
@@ -41,10 +48,17 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     let call = |verb: &str, netns: &str| -> Result<String> {
         let paths = [
             format!("NETCONFPATH={}", lab.display()),
-            format!("CNI_PATH={}:{FOREIGN_PLUGINS}", cluster.plugins.dir().display()),
+            format!(
+                "CNI_PATH={}:{FOREIGN_PLUGINS}",
+                cluster.plugins.dir().display()
+            ),
             cnitool.display().to_string(),
         ];
-        let words: Vec<&str> = paths.iter().map(String::as_str).chain([verb, "net1", netns]).collect();
+        let words: Vec<&str> = paths
+            .iter()
+            .map(String::as_str)
+            .chain([verb, "net1", netns])
+            .collect();
         run("env", &words)
     };
     let pod = cluster.pod(1);
@@ -57,12 +71,23 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     assert_eq!(result["cniVersion"], version);
     let address = result["ips"][0]["address"].as_str().unwrap();
     let in_pod = kernel::pod(cluster.host, &pod.name).unwrap();
-    assert_eq!(in_pod["links"]["eth0"]["addrs"][0], format!("{address} global"));
+    assert_eq!(
+        in_pod["links"]["eth0"]["addrs"][0],
+        format!("{address} global")
+    );
     call("check", netns).unwrap();
 
-    cluster.host.in_pod(&pod.name, || run("ip", &["address", "flush", "dev", "eth0"])).unwrap();
+    cluster
+        .host
+        .in_pod(&pod.name, || {
+            run("ip", &["address", "flush", "dev", "eth0"])
+        })
+        .unwrap();
     let refused = call("check", netns).unwrap_err().to_string();
-    assert!(refused.contains(address.trim_end_matches("/32")), "{refused}");
+    assert!(
+        refused.contains(address.trim_end_matches("/32")),
+        "{refused}"
+    );
 
     if knows_more {
         // For `gc`, cnitool calls GC without a list of valid attachments, which the plugin rejects.

@@ -1,6 +1,7 @@
 //! Many concurrent plugin processes of several nodes on the same blocks.
 //!
-//! Tests run in the order of their names. Those on an API server take longest, so their names are early.
+//! Tests run in the order of their names. Those on an API server take longest, so their names are
+//! early.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,11 +33,13 @@ on_each_datastore!(
 );
 
 fn content(cidr: &str, block_size: u8) -> Content {
-    (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
+    (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| {
+        c.node(&format!("node{n}"))
+    })
 }
 
-/// Returns a guard that keeps the tests with the most load on an API server apart. At the same time on two processors,
-/// their calls would reach their time limits.
+/// Returns a guard that keeps the tests with the most load on an API server apart. At the same time
+/// on two processors, their calls would reach their time limits.
 fn alone() -> MutexGuard<'static, ()> {
     static LOAD: Mutex<()> = Mutex::new(());
     LOAD.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +69,11 @@ fn at_a_time(
             scope.spawn(|| {
                 while let Some((number, pod)) = pods.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let conf = cluster.conf(&node(*number), json!({}));
-                    let outcome = cluster.verb(verb, pod, &conf).deadline(RUNTIMES_LIMIT).run().unwrap();
+                    let outcome = cluster
+                        .verb(verb, pod, &conf)
+                        .deadline(RUNTIMES_LIMIT)
+                        .run()
+                        .unwrap();
                     outcomes.lock().unwrap().push((*number, outcome));
                 }
             });
@@ -76,7 +83,9 @@ fn at_a_time(
 }
 
 fn pods(cluster: &Cluster<'_>, count: usize, node: impl Fn(usize) -> String) -> Vec<(usize, Pod)> {
-    (0..count).map(|number| (number, cluster.pod_on(&node(number), number))).collect()
+    (0..count)
+        .map(|number| (number, cluster.pod_on(&node(number), number)))
+        .collect()
 }
 
 fn address(result: &Value) -> String {
@@ -85,16 +94,28 @@ fn address(result: &Value) -> String {
 
 /// Returns the pods in an irregular but constant order: 97 and 200 have no common factor.
 fn scrambled(pods: &[(usize, Pod)]) -> Vec<(usize, Pod)> {
-    (0..pods.len()).map(|i| pods[i * 97 % pods.len()].clone()).collect()
+    (0..pods.len())
+        .map(|i| pods[i * 97 % pods.len()].clone())
+        .collect()
 }
 
-/// Runs DEL for every pod as [`all_at_once`] does, and STATUS on each node until no DEL is deferred. Only a DEL that
-/// waited too long may be deferred. Only the token of its own node may change a pod.
+/// Runs DEL for every pod as [`all_at_once`] does, and STATUS on each node until no DEL is
+/// deferred. Only a DEL that waited too long may be deferred. Only the token of its own node may
+/// change a pod.
 fn delete_all_at_once(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
     let outcomes = all_at_once(cluster, "DEL", &scrambled(pods));
-    outcomes.iter().for_each(|(_, outcome)| drop(outcome.success()));
-    let slow = outcomes.iter().filter(|(_, outcome)| outcome.wall >= FIRST_RESPONSE_LIMIT).count();
-    assert!(journal_entries().len() <= slow, "{slow} DELs were slow: {:?}", journal_entries());
+    outcomes
+        .iter()
+        .for_each(|(_, outcome)| drop(outcome.success()));
+    let slow = outcomes
+        .iter()
+        .filter(|(_, outcome)| outcome.wall >= FIRST_RESPONSE_LIMIT)
+        .count();
+    assert!(
+        journal_entries().len() <= slow,
+        "{slow} DELs were slow: {:?}",
+        journal_entries()
+    );
     let replayed = await_that(PATIENCE, || {
         for (number, pod) in &pods[..NODES] {
             if journal_entries().is_empty() {
@@ -120,7 +141,10 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
     cluster.load(&content("10.65.0.0/24", 25));
     let pods = pods(cluster, PODS, node_of);
     let added = all_at_once(cluster, "ADD", &pods);
-    let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
+    let addresses: BTreeSet<String> = added
+        .iter()
+        .map(|(_, outcome)| address(&outcome.success()))
+        .collect();
     assert_eq!(addresses.len(), PODS, "an address was given twice");
     assert_held(cluster, &pods);
     assert_eq!(cluster.accounts().blocks.len(), 2);
@@ -134,7 +158,11 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
         let leaving = scope.spawn(|| delete_all_at_once(cluster, second));
         let coming = scope.spawn(|| all_at_once(cluster, "ADD", &scrambled(first)));
         leaving.join().unwrap();
-        coming.join().unwrap().iter().for_each(|(_, outcome)| drop(outcome.success()));
+        coming
+            .join()
+            .unwrap()
+            .iter()
+            .for_each(|(_, outcome)| drop(outcome.success()));
     });
     assert_held(cluster, first);
     cluster.assert_in_order();
@@ -146,14 +174,24 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
 fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/25", 26));
     let pods = pods(cluster, PODS, node_of);
-    let (served, refused): (Vec<_>, Vec<_>) =
-        all_at_once(cluster, "ADD", &pods).into_iter().partition(|(_, outcome)| outcome.exit == Some(0));
-    let addresses: BTreeSet<String> = served.iter().map(|(_, outcome)| address(&outcome.success())).collect();
-    assert_eq!((served.len(), addresses.len(), refused.len()), (128, 128, 72));
+    let (served, refused): (Vec<_>, Vec<_>) = all_at_once(cluster, "ADD", &pods)
+        .into_iter()
+        .partition(|(_, outcome)| outcome.exit == Some(0));
+    let addresses: BTreeSet<String> = served
+        .iter()
+        .map(|(_, outcome)| address(&outcome.success()))
+        .collect();
+    assert_eq!(
+        (served.len(), addresses.len(), refused.len()),
+        (128, 128, 72)
+    );
     for (number, outcome) in &refused {
         let error = outcome.error();
         let said = format!("{} {}", error.msg, error.details);
-        assert!(said.contains("10.65.0.0/25") && said.contains("128"), "pod {number} got no clear error: {error:?}");
+        assert!(
+            said.contains("10.65.0.0/25") && said.contains("128"),
+            "pod {number} got no clear error: {error:?}"
+        );
     }
     cluster.assert_in_order();
     delete_all_at_once(cluster, &pods);
@@ -163,7 +201,11 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
 /// The route of the deleted pod may still exist when the address is assigned to the next pod.
 fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 100;
-    cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .pool("pool4", "10.65.0.7/32", 32),
+    );
     let conf = cluster.conf("node1", json!({}));
     let pods = [cluster.pod(0), cluster.pod(1)];
     cluster.add(&pods[0], &conf);
@@ -182,7 +224,11 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
         }
         let result = added.success();
         let host = kernel::host().unwrap();
-        let to_pod = host["routes"].as_array().unwrap().iter().filter(|route| route["dst"] == "10.65.0.7");
+        let to_pod = host["routes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|route| route["dst"] == "10.65.0.7");
         let devices: Vec<&Value> = to_pod.map(|route| &route["dev"]).collect();
         assert_eq!(devices, [&result["interfaces"][0]["name"]], "turn {turn}");
         assert_held(cluster, &[(0, new.clone())]);
@@ -196,27 +242,42 @@ fn adds_of_a_hundred_pods_on_an_api_server_at_once_get_unique_addresses() {
     const AT_ONCE: usize = 100;
     let _alone = alone();
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
-        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        cluster.load(
+            &Content::ready()
+                .node("node1")
+                .pool("pool4", "10.65.0.0/16", 26),
+        );
         let node = |_: usize| "node1".to_owned();
         let pods = pods(cluster, AT_ONCE, node);
         let at_once = |verb| at_a_time(AT_ONCE, cluster, verb, &pods, node);
         let added = at_once("ADD");
-        let addresses: BTreeSet<String> = added.iter().map(|(_, outcome)| address(&outcome.success())).collect();
+        let addresses: BTreeSet<String> = added
+            .iter()
+            .map(|(_, outcome)| address(&outcome.success()))
+            .collect();
         assert_eq!(addresses.len(), AT_ONCE, "an address was given twice");
         cluster.assert_only(&pods.iter().map(|(_, pod)| pod).collect::<Vec<_>>());
-        at_once("DEL").iter().for_each(|(_, outcome)| drop(outcome.success()));
+        at_once("DEL")
+            .iter()
+            .for_each(|(_, outcome)| drop(outcome.success()));
         // A DEL that waits too long for the others is deferred.
-        cluster.await_replayed(&pods[0].1, &cluster.conf("node1", json!({ "cniVersion": "1.1.0" })));
+        cluster.await_replayed(
+            &pods[0].1,
+            &cluster.conf("node1", json!({ "cniVersion": "1.1.0" })),
+        );
         cluster.assert_nothing_left();
     });
 }
 
 #[test]
 fn address_passes_from_pod_to_pod_on_an_api_server() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| only_address_of_a_pool_passes_from_pod_to_pod(cluster));
+    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+        only_address_of_a_pool_passes_from_pod_to_pod(cluster)
+    });
 }
 
-/// Each node has a token of its own, and policies keep the blocks of a node from the others, which only borrow.
+/// Each node has a token of its own, and policies keep the blocks of a node from the others, which
+/// only borrow.
 #[test]
 fn four_nodes_with_node_restriction_share_two_small_blocks() {
     let _alone = alone();

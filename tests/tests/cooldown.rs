@@ -16,7 +16,11 @@ const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.66.0.0-30";
 
 /// Fills a pool of four addresses whose cooldown is a minute.
 fn full_pool(cluster: &Cluster<'_>) -> (Vec<Pod>, Value) {
-    cluster.load(&Content::ready().node("node1").pool("tiny", "10.66.0.0/30", 30));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .pool("tiny", "10.66.0.0/30", 30),
+    );
     rest(cluster, 60);
     let conf = cluster.conf("node1", json!({}));
     let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
@@ -27,15 +31,26 @@ fn full_pool(cluster: &Cluster<'_>) -> (Vec<Pod>, Value) {
 }
 
 fn rest(cluster: &Cluster<'_>, seconds: u32) {
-    let config = json!({ "strict_affinity": false, "auto_allocate_blocks": true, "ipCooldownSeconds": seconds });
-    cluster.store.put("/calico/ipam/v2/config", &config).unwrap();
+    let config = json!({
+        "strict_affinity": false, "auto_allocate_blocks": true, "ipCooldownSeconds": seconds,
+    });
+    cluster
+        .store
+        .put("/calico/ipam/v2/config", &config)
+        .unwrap();
 }
 
 /// Sets the release time of the block's first released address to `ago` before now.
 fn released(cluster: &Cluster<'_>, ago: Duration) {
     let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
-    let cooling = block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["releasedAt"].is_string());
-    let at = (OffsetDateTime::now_utc() - ago).replace_nanosecond(0).unwrap();
+    let cooling = block["attributes"]
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .find(|a| a["releasedAt"].is_string());
+    let at = (OffsetDateTime::now_utc() - ago)
+        .replace_nanosecond(0)
+        .unwrap();
     cooling.expect("an address that rests")["releasedAt"] = json!(at.format(&Rfc3339).unwrap());
     cluster.store.put(BLOCK, &block).unwrap();
 }
@@ -51,7 +66,14 @@ fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     cluster.delete(&pods[1], &conf);
     let accounts = cluster.accounts();
-    assert_eq!((accounts.held.len(), accounts.cooling, accounts.counted.len()), (3, 1, 3));
+    assert_eq!(
+        (
+            accounts.held.len(),
+            accounts.cooling,
+            accounts.counted.len()
+        ),
+        (3, 1, 3)
+    );
     cluster.assert_in_order();
 
     let newcomer = cluster.pod(5);
@@ -64,7 +86,10 @@ fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
     released(cluster, Duration::seconds(30));
     assert_refused(cluster, &newcomer, &conf);
     released(cluster, Duration::seconds(62));
-    assert_eq!(cluster.add(&newcomer, &conf)["ips"][0]["address"], "10.66.0.1/32");
+    assert_eq!(
+        cluster.add(&newcomer, &conf)["ips"][0]["address"],
+        "10.66.0.1/32"
+    );
     assert_eq!(cluster.accounts().cooling, 0);
 
     for pod in pods.iter().chain([&newcomer]) {

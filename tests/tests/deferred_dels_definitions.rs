@@ -1,4 +1,5 @@
-//! DELs while the API server lacks Calico's definitions, or with a configuration that names an unknown API group.
+//! DELs while the API server lacks Calico's definitions, or with a configuration that names an
+//! unknown API group.
 
 use std::fs;
 
@@ -14,8 +15,14 @@ use serde_json::{Value, json};
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "info" }));
-        test(&mut Faulty::new(cluster, &control_plane.proxy, conf), control_plane);
+        let conf = cluster.conf(
+            "node1",
+            json!({ "cniVersion": "1.1.0", "log_level": "info" }),
+        );
+        test(
+            &mut Faulty::new(cluster, &control_plane.proxy, conf),
+            control_plane,
+        );
     });
 }
 
@@ -37,15 +44,26 @@ fn replays_once_the_definitions_exist(group: ApiGroup) {
         api.admin().undefine().unwrap();
         assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+        let [entry] = &journal_entries()[..] else {
+            panic!("{:?}", journal_entries())
+        };
         let pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
-        assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
+        assert!(
+            pending_del["reason"]
+                .as_str()
+                .unwrap()
+                .contains("ClusterInformation(default)"),
+            "{pending_del}"
+        );
         faulty.call("STATUS", &pod).run().unwrap().error();
         assert_eq!(journal_entries().len(), 1);
 
         api.define(group.api_version()).unwrap();
         objects(faulty.cluster).load(&backup).unwrap();
-        assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
+        assert!(
+            !faulty.cluster.accounts().held.is_empty(),
+            "the address is still held"
+        );
         faulty.await_replayed(&pod);
         faulty.cluster.assert_nothing_left();
     });
@@ -61,7 +79,8 @@ fn del_deferred_without_v3_definitions_is_replayed_once_they_exist() {
     replays_once_the_definitions_exist(ApiGroup::V3);
 }
 
-/// ADD fails with an unknown group, because it could write into another group than the other nodes do.
+/// ADD fails with an unknown group, because it could write into another group than the other nodes
+/// do.
 fn deletes_with_an_unknown_group(group: ApiGroup) {
     on_group(group, |faulty, _| {
         let pod = faulty.pod();
@@ -72,9 +91,18 @@ fn deletes_with_an_unknown_group(group: ApiGroup) {
         faulty.proxy.arm(None);
         let deleted = faulty.call("DEL", &pod).run().unwrap();
         assert_eq!(deleted.success(), "");
-        let told = deleted.stderr.lines().filter(|line| line.contains("calico_api_group")).count();
+        let told = deleted
+            .stderr
+            .lines()
+            .filter(|line| line.contains("calico_api_group"))
+            .count();
         assert_eq!(told, 1, "{}", deleted.stderr);
-        let questions = faulty.proxy.requests().iter().filter(|request| *request == "GET /apis").count();
+        let questions = faulty
+            .proxy
+            .requests()
+            .iter()
+            .filter(|request| *request == "GET /apis")
+            .count();
         assert_eq!((questions, journal_entries()), (1, Vec::new()));
         faulty.cluster.assert_nothing_left();
     });

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 
 /// Returns a configuration of version 1.1.0, which STATUS needs.
 fn conf(cluster: &Cluster<'_>) -> Value {
-    cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "info" }))
+    cluster.conf(
+        "node1",
+        json!({ "cniVersion": "1.1.0", "log_level": "info" }),
+    )
 }
 
 fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>) + Send) {
@@ -57,7 +60,11 @@ fn status_and_del_with_an_unreadable_journal_succeed_and_log_once() {
             for verb in ["STATUS", "DEL"] {
                 let outcome = cluster.verb(verb, &pod, &conf).run().unwrap();
                 assert_eq!(outcome.success(), "", "{verb}");
-                let told = outcome.stderr.lines().filter(|line| line.contains(JOURNAL)).count();
+                let told = outcome
+                    .stderr
+                    .lines()
+                    .filter(|line| line.contains(JOURNAL))
+                    .count();
                 assert_eq!(told, 1, "{verb}: {}", outcome.stderr);
             }
             cluster.assert_nothing_left();
@@ -83,8 +90,15 @@ fn add_with_a_file_in_place_of_the_journal_succeeds_and_logs() {
 #[test]
 fn calico_ipam_journal_with_an_unreadable_directory_fails() {
     with_journal(link_to_itself, |cluster| {
-        let listed = cluster.store.calico_ipam(&cluster.plugins, &["journal"]).unwrap();
+        let listed = cluster
+            .store
+            .calico_ipam(&cluster.plugins, &["journal"])
+            .unwrap();
         assert_eq!((listed.exit, listed.stdout.as_str()), (Some(1), ""));
-        assert!(listed.stderr.contains(&format!("read {JOURNAL}: ")), "{}", listed.stderr);
+        assert!(
+            listed.stderr.contains(&format!("read {JOURNAL}: ")),
+            "{}",
+            listed.stderr
+        );
     });
 }

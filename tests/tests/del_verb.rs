@@ -24,7 +24,10 @@ on_each_datastore!(
 
 fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.load(&Content::dual_stack());
-    cluster.conf("node1", json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }))
+    cluster.conf(
+        "node1",
+        json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }),
+    )
 }
 
 fn del_before_any_add_and_repeated_del_succeed(cluster: &Cluster<'_>) {
@@ -58,7 +61,11 @@ fn del_without_cni_netns_removes_the_host_interface_too(cluster: &Cluster<'_>) {
         let pod = cluster.pod(number);
         cluster.add(&pod, &conf);
         let call = cluster.verb("DEL", &pod, &conf);
-        let call = if number == 1 { call.env("CNI_NETNS", "") } else { call.without_env("CNI_NETNS") };
+        let call = if number == 1 {
+            call.env("CNI_NETNS", "")
+        } else {
+            call.without_env("CNI_NETNS")
+        };
         call.run().unwrap().success();
         cluster.assert_nothing_left();
     }
@@ -85,11 +92,21 @@ fn del_leaves_the_network_of_another_container(cluster: &Cluster<'_>) {
         assert_eq!(after.pointer(part), alone.pointer(part), "{part}");
     }
     let endpoints: Vec<_> = cluster.endpoints().into_keys().collect();
-    assert_eq!(endpoints, [format!("default/node1-cni-{}-eth0", other.container_id)]);
-    assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
+    assert_eq!(
+        endpoints,
+        [format!("default/node1-cni-{}-eth0", other.container_id)]
+    );
+    assert_eq!(
+        cluster.accounts().held.len(),
+        2,
+        "an address of each family"
+    );
 
     // Its ID begins like that of the other container.
-    let stranger = Pod { container_id: other.container_id[..63].to_owned(), ..pod };
+    let stranger = Pod {
+        container_id: other.container_id[..63].to_owned(),
+        ..pod
+    };
     cluster.delete(&stranger, &conf);
     assert_eq!(cluster.endpoints().len(), 1);
     assert_eq!(cluster.accounts().held.len(), 2);
@@ -103,16 +120,25 @@ fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
     ip("link add other0 type veth peer name eth1 netns pod1").unwrap();
     cluster.delete(&pod, &conf);
     let links = &kernel::pod(cluster.host, &pod.name).unwrap()["links"];
-    assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
+    assert_eq!(
+        links.as_object().unwrap().keys().collect::<Vec<_>>(),
+        ["eth1"]
+    );
 }
 
-/// The names of the host interface and of the handle do not depend on the name of the pod's interface.
+/// The names of the host interface and of the handle do not depend on the name of the pod's
+/// interface.
 fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     let before = cluster.state();
-    cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
+    cluster
+        .verb("DEL", &pod, &conf)
+        .env("CNI_IFNAME", "eth1")
+        .run()
+        .unwrap()
+        .success();
     assert_eq!(cluster.state(), before);
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
@@ -123,7 +149,12 @@ fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     ip("link add cali00000001ccc type bridge").unwrap();
-    cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", "").run().unwrap().success();
+    cluster
+        .verb("DEL", &pod, &conf)
+        .env("CNI_NETNS", "")
+        .run()
+        .unwrap()
+        .success();
     assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
 }
 
@@ -131,12 +162,33 @@ fn del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0(cluster: &
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
     ip("link add eth0 type veth peer name other0").unwrap();
-    for netns in ["/etc/passwd", "/etc/passwd/below", "/etc", "/proc/self/ns/net", "/proc/self/ns/mnt"] {
+    for netns in [
+        "/etc/passwd",
+        "/etc/passwd/below",
+        "/etc",
+        "/proc/self/ns/net",
+        "/proc/self/ns/mnt",
+    ] {
         cluster.add(&pod, &conf);
-        cluster.verb("DEL", &pod, &conf).env("CNI_NETNS", netns).run().unwrap().success();
-        assert_eq!((cluster.endpoints().len(), cluster.accounts().held.len()), (0, 0), "{netns}");
+        cluster
+            .verb("DEL", &pod, &conf)
+            .env("CNI_NETNS", netns)
+            .run()
+            .unwrap()
+            .success();
+        assert_eq!(
+            (cluster.endpoints().len(), cluster.accounts().held.len()),
+            (0, 0),
+            "{netns}"
+        );
         // These links are the pods' only.
-        assert!(kernel::host().unwrap()["links"].as_object().unwrap().is_empty(), "{netns}");
+        assert!(
+            kernel::host().unwrap()["links"]
+                .as_object()
+                .unwrap()
+                .is_empty(),
+            "{netns}"
+        );
         ip("link show eth0").unwrap();
     }
     ip("link delete eth0").unwrap();
@@ -153,12 +205,19 @@ fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<
     let mut not_ready = ready.clone();
     not_ready["spec"]["datastoreReady"] = json!(false);
     let mut silent = ready.clone();
-    silent["spec"].as_object_mut().unwrap().remove("datastoreReady");
+    silent["spec"]
+        .as_object_mut()
+        .unwrap()
+        .remove("datastoreReady");
     for information in [not_ready, silent] {
         cluster.store.put(CLUSTER, &information).unwrap();
         let before = cluster.state();
         let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
-        assert_eq!((error.code, error.msg.contains("not ready")), (11, true), "{error:?}");
+        assert_eq!(
+            (error.code, error.msg.contains("not ready")),
+            (11, true),
+            "{error:?}"
+        );
         assert_eq!(cluster.state(), before, "{information:?}");
     }
     cluster.store.put(CLUSTER, &ready).unwrap();
@@ -171,7 +230,10 @@ fn del_ignores_an_invalid_prev_result(cluster: &Cluster<'_>) {
     for (number, garbage) in [
         (1, json!({})),
         (2, json!({ "cniVersion": "9.9.9" })),
-        (3, json!({ "cniVersion": 7, "ips": "none", "interfaces": [7], "routes": { "dst": "x" } })),
+        (
+            3,
+            json!({ "cniVersion": 7, "ips": "none", "interfaces": [7], "routes": { "dst": "x" } }),
+        ),
     ] {
         let pod = cluster.pod(number);
         cluster.add(&pod, &conf);
@@ -192,7 +254,11 @@ fn del_ignores_invalid_settings_that_only_add_uses(cluster: &Cluster<'_>) {
     wrong["mtu"] = json!("large");
     wrong["ipam"]["assign_ipv4"] = json!("perhaps");
     wrong["log_level"] = json!("info");
-    let error = cluster.verb("ADD", &cluster.pod(2), &wrong).run().unwrap().error();
+    let error = cluster
+        .verb("ADD", &cluster.pod(2), &wrong)
+        .run()
+        .unwrap()
+        .error();
     assert!(matches!(error.code, 6 | 7), "{error:?}");
     let outcome = cluster.verb("DEL", &pod, &wrong).run().unwrap();
     outcome.success();

@@ -1,4 +1,5 @@
-//! The plugin on a real etcd, with a fault at each request and each response of ADD and DEL in turn.
+//! The plugin on a real etcd, with a fault at each request and each response of ADD and DEL in
+//! turn.
 
 use std::time::Duration;
 
@@ -12,13 +13,17 @@ use serde_json::json;
 fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
     cluster.load(&Content::dual_stack());
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
-    let conf = cluster.conf("node1", json!({ "ipam": ipam, "etcd_endpoints": proxy.endpoint() }));
+    let conf = cluster.conf(
+        "node1",
+        json!({ "ipam": ipam, "etcd_endpoints": proxy.endpoint() }),
+    );
     Faulty::new(cluster, proxy, conf)
 }
 
 const FAMILIES: usize = 2;
 
-/// Returns the points at which a fault is injected. The client cannot distinguish a late request from a late response.
+/// Returns the points at which a fault is injected. The client cannot distinguish a late request
+/// from a late response.
 fn points_of(fault: Fault, requests: usize) -> Vec<Point> {
     let mut points = points(requests);
     points.retain(|point| !matches!((fault, point), (Fault::Delay(_), Point::Answer(_))));
@@ -39,7 +44,8 @@ fn on_etcd(test: impl FnOnce(&mut Faulty<'_>) + Send) {
     });
 }
 
-/// Injects the fault at each point of an ADD that has to claim a block; cuts and kills also with an existing block.
+/// Injects the fault at each point of an ADD that has to claim a block; cuts and kills also with an
+/// existing block.
 fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
@@ -53,7 +59,10 @@ fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let pod = faulty.pod();
     let with_block = faulty.requests("ADD", &pod);
     faulty.recover(&pod, FAMILIES);
-    assert!(with_block < claiming, "{with_block} requests with a block, {claiming} without");
+    assert!(
+        with_block < claiming,
+        "{with_block} requests with a block, {claiming} without"
+    );
     // The other faults take long, and their effect does not depend on the block.
     if matches!(fault, Fault::Cut | Fault::Kill) {
         for point in points(with_block) {
@@ -85,12 +94,14 @@ macro_rules! faults {
 }
 
 faults! {
-    add_with_a_broken_connection_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Cut;
+    add_with_a_broken_connection_at_each_request_leaks_no_address
+        fault_at_each_point_of_add Fault::Cut;
     add_with_etcd_lost_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Gone;
     add_with_slow_etcd_at_each_request_leaks_no_address
         fault_at_each_point_of_add Fault::Delay(Duration::from_millis(300));
     add_killed_at_each_request_leaks_no_address fault_at_each_point_of_add Fault::Kill;
-    del_with_a_broken_connection_at_each_request_leaks_no_address fault_at_each_point_of_del Fault::Cut;
+    del_with_a_broken_connection_at_each_request_leaks_no_address
+        fault_at_each_point_of_del Fault::Cut;
     del_with_etcd_lost_at_each_request_leaks_no_address fault_at_each_point_of_del Fault::Gone;
     del_with_slow_etcd_at_each_request_leaks_no_address
         fault_at_each_point_of_del Fault::Delay(Duration::from_millis(300));
@@ -128,9 +139,25 @@ fn add_and_del_with_a_delayed_response_succeed() {
         faulty.requests("ADD", &resident);
         for verb in ["ADD", "DEL"] {
             let requests = faulty.requests(verb, &plain);
-            faulty.faulted(verb, &pod, Point::Answer(1), Fault::Delay(Duration::from_secs(1))).success();
-            assert!(faulty.proxy.fired(), "{verb}: {:?}", faulty.proxy.requests());
-            assert_eq!(faulty.proxy.traffic().requests, requests, "{verb}: {:?}", faulty.proxy.requests());
+            faulty
+                .faulted(
+                    verb,
+                    &pod,
+                    Point::Answer(1),
+                    Fault::Delay(Duration::from_secs(1)),
+                )
+                .success();
+            assert!(
+                faulty.proxy.fired(),
+                "{verb}: {:?}",
+                faulty.proxy.requests()
+            );
+            assert_eq!(
+                faulty.proxy.traffic().requests,
+                requests,
+                "{verb}: {:?}",
+                faulty.proxy.requests()
+            );
         }
         faulty.run("DEL", &resident);
         faulty.cluster.assert_nothing_left();
@@ -144,13 +171,19 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add() {
         let (gone, refused) = (faulty.pod(), faulty.pod());
         faulty.requests("ADD", &gone);
 
-        let Store::Etcd(etcd) = &cluster.store else { panic!("not on etcd") };
+        let Store::Etcd(etcd) = &cluster.store else {
+            panic!("not on etcd")
+        };
         etcd.freeze().unwrap();
         let error = faulty.call("ADD", &refused).run().unwrap().error();
         assert_eq!(error.code, 11, "try again: {error:?}");
         faulty.call("DEL", &gone).run().unwrap().success();
         etcd.thaw().unwrap();
-        assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
+        assert_eq!(
+            integration_tests::kernel::host().unwrap()["links"],
+            json!({}),
+            "taken down at once"
+        );
 
         let next = faulty.pod();
         faulty.requests("ADD", &next);

@@ -1,4 +1,5 @@
-//! The plugin on the embedded datastore, with SIGKILL at its system calls, and on failing file systems.
+//! The plugin on the embedded datastore, with SIGKILL at its system calls, and on failing file
+//! systems.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,18 +37,33 @@ fn local<'a>(cluster: &'a Cluster<'_>) -> &'a Local {
 
 fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
     let trace = cluster.host.dir("strace").join("trace");
-    let wrapper = format!("strace -f -qq -o {} -e trace={set} -e signal=none", trace.display());
-    cluster.verb(verb, pod, &conf(cluster)).under(&wrapper).run().unwrap().success();
+    let wrapper = format!(
+        "strace -f -qq -o {} -e trace={set} -e signal=none",
+        trace.display()
+    );
+    cluster
+        .verb(verb, pod, &conf(cluster))
+        .under(&wrapper)
+        .run()
+        .unwrap()
+        .success();
     let mut by_thread: BTreeMap<String, usize> = BTreeMap::new();
-    for line in fs::read_to_string(&trace).unwrap().lines().filter(|line| !line.contains(" resumed>")) {
-        *by_thread.entry(line.split(' ').next().unwrap().to_owned()).or_default() += 1;
+    for line in fs::read_to_string(&trace)
+        .unwrap()
+        .lines()
+        .filter(|line| !line.contains(" resumed>"))
+    {
+        *by_thread
+            .entry(line.split(' ').next().unwrap().to_owned())
+            .or_default() += 1;
     }
     let most = by_thread.into_values().max().unwrap_or(0);
     assert!(most > 0, "{verb} makes none of {set}");
     most
 }
 
-/// Makes the calls of a runtime after an ADD or DEL, and asserts that no address is leaked and the file is intact.
+/// Makes the calls of a runtime after an ADD or DEL, and asserts that no address is leaked and the
+/// file is intact.
 fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     assert_eq!(local(cluster).integrity().unwrap(), "ok");
     cluster.assert_listed_is_held();
@@ -56,7 +72,11 @@ fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     *pods += 1;
     let again = cluster.pod(*pods);
     cluster.add(&again, &conf(cluster));
-    assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
+    assert_eq!(
+        cluster.accounts().held.len(),
+        2,
+        "an address of each family"
+    );
     cluster.assert_in_order();
     cluster.delete(&again, &conf(cluster));
     cluster.assert_nothing_left();
@@ -89,13 +109,22 @@ fn killed_at_each(verb: &'static str, set: &'static str) {
             if verb == "DEL" {
                 cluster.add(&pod, &conf(cluster));
             }
-            let wrapper = format!("strace -f -qq -o /dev/null -e trace={set} -e inject={set}:signal=KILL:when={n}");
-            let outcome = cluster.verb(verb, &pod, &conf(cluster)).under(&wrapper).run().unwrap();
+            let wrapper = format!(
+                "strace -f -qq -o /dev/null -e trace={set} -e inject={set}:signal=KILL:when={n}"
+            );
+            let outcome = cluster
+                .verb(verb, &pod, &conf(cluster))
+                .under(&wrapper)
+                .run()
+                .unwrap();
             killed += usize::from(outcome.exit.is_none());
             recover(cluster, &mut pods, &pod);
         }
         // Not each run makes as many calls.
-        assert!(killed * 2 >= most, "only {killed} of {most} calls were reached");
+        assert!(
+            killed * 2 >= most,
+            "only {killed} of {most} calls were reached"
+        );
     });
 }
 
@@ -128,9 +157,20 @@ fn del_killed_at_each_netlink_message_leaks_no_address() {
 fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
     on_local(|cluster| {
         let disk = cluster.host.dir("disk");
-        mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=2m")).unwrap();
+        mount(
+            Some("tmpfs"),
+            &disk,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=2m"),
+        )
+        .unwrap();
         let store = Store::local_in(disk.clone(), &cluster.plugins);
-        let cluster = Cluster { host: cluster.host, plugins: cluster.plugins.clone(), store };
+        let cluster = Cluster {
+            host: cluster.host,
+            plugins: cluster.plugins.clone(),
+            store,
+        };
         cluster.load(&Content::dual_stack());
         test(&cluster, &disk);
     });
@@ -141,7 +181,11 @@ fn fill(disk: &Path, pages: u64) -> PathBuf {
     let file = disk.join("filler");
     let stat = nix::sys::statvfs::statvfs(disk).unwrap();
     let free = stat.blocks_available().saturating_sub(pages);
-    fs::write(&file, vec![0; usize::try_from(free * stat.fragment_size()).unwrap()]).unwrap();
+    fs::write(
+        &file,
+        vec![0; usize::try_from(free * stat.fragment_size()).unwrap()],
+    )
+    .unwrap();
     file
 }
 
@@ -157,14 +201,24 @@ fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface() {
             let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap();
             if outcome.exit != Some(0) {
                 let error: CniError = outcome.error();
-                assert!(error.msg.contains("disk full"), "{pages} free pages: {error:?}");
-                assert_eq!(kernel::host().unwrap()["links"], json!({}), "{pages} free pages");
+                assert!(
+                    error.msg.contains("disk full"),
+                    "{pages} free pages: {error:?}"
+                );
+                assert_eq!(
+                    kernel::host().unwrap()["links"],
+                    json!({}),
+                    "{pages} free pages"
+                );
                 refused += 1;
             }
             fs::remove_file(filler).unwrap();
             recover(cluster, &mut pods, &pod);
         }
-        assert!((1..24).contains(&refused), "{refused} of 24 sizes were too small");
+        assert!(
+            (1..24).contains(&refused),
+            "{refused} of 24 sizes were too small"
+        );
     });
 }
 
@@ -179,10 +233,17 @@ fn del_on_a_full_disk_is_deferred() {
             // The next write needs space for a new log.
             local(cluster).checkpoint().unwrap();
             let filler = fill(disk, pages);
-            cluster.verb("DEL", &pod, &conf(cluster)).run().unwrap().success();
+            cluster
+                .verb("DEL", &pod, &conf(cluster))
+                .run()
+                .unwrap()
+                .success();
             for entry in journal_entries() {
                 let pending_del = fs::read_to_string(entry).unwrap();
-                assert!(pending_del.contains("disk full"), "{pages} free pages: {pending_del}");
+                assert!(
+                    pending_del.contains("disk full"),
+                    "{pages} free pages: {pending_del}"
+                );
                 deferred += 1;
             }
             fs::remove_file(filler).unwrap();
@@ -198,14 +259,35 @@ fn add_on_a_read_only_disk_names_the_file() {
         let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
         cluster.add(&there, &conf(cluster));
         let remount = |flags| {
-            mount(None::<&str>, disk, None::<&str>, MsFlags::MS_REMOUNT | flags, None::<&str>).unwrap();
+            mount(
+                None::<&str>,
+                disk,
+                None::<&str>,
+                MsFlags::MS_REMOUNT | flags,
+                None::<&str>,
+            )
+            .unwrap();
         };
         remount(MsFlags::MS_RDONLY);
-        let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
+        let error = cluster
+            .verb("ADD", &newcomer, &conf(cluster))
+            .run()
+            .unwrap()
+            .error();
         let said = format!("{} {}", error.msg, error.details);
-        assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
-        cluster.verb("DEL", &there, &conf(cluster)).run().unwrap().success();
-        assert_eq!((&kernel::host().unwrap()["links"], journal_entries().len()), (&json!({}), 1));
+        assert!(
+            said.contains("read-only") && said.contains(&disk.display().to_string()),
+            "{error:?}"
+        );
+        cluster
+            .verb("DEL", &there, &conf(cluster))
+            .run()
+            .unwrap()
+            .success();
+        assert_eq!(
+            (&kernel::host().unwrap()["links"], journal_entries().len()),
+            (&json!({}), 1)
+        );
         remount(MsFlags::empty());
         let mut pods = 2;
         recover(cluster, &mut pods, &there);
@@ -224,7 +306,10 @@ fn damaged_database_is_named_and_not_overwritten() {
         let mut torn = intact.clone();
         torn[100..4096].fill(0xa5);
         let damages: [(&str, Vec<u8>); 3] = [
-            ("another format", b"this is not a database, it is a letter to a friend".repeat(100)),
+            (
+                "another format",
+                b"this is not a database, it is a letter to a friend".repeat(100),
+            ),
             ("a first page overwritten", torn),
             ("a file cut short", intact[..intact.len() / 2].to_vec()),
         ];
@@ -233,11 +318,25 @@ fn damaged_database_is_named_and_not_overwritten() {
                 let _ = fs::remove_file(format!("{}{beside}", path.display()));
             }
             fs::write(&path, &bytes).unwrap();
-            let error = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap().error();
+            let error = cluster
+                .verb("ADD", &pod, &conf(cluster))
+                .run()
+                .unwrap()
+                .error();
             let said = format!("{} {}", error.msg, error.details);
-            assert!(said.contains(&path.display().to_string()), "{damage}: {error:?}");
-            assert!(said.contains("import") || said.contains("move"), "{damage}: no way out in {error:?}");
-            assert_eq!(fs::read(&path).unwrap(), bytes, "{damage}: the file was changed");
+            assert!(
+                said.contains(&path.display().to_string()),
+                "{damage}: {error:?}"
+            );
+            assert!(
+                said.contains("import") || said.contains("move"),
+                "{damage}: no way out in {error:?}"
+            );
+            assert_eq!(
+                fs::read(&path).unwrap(),
+                bytes,
+                "{damage}: the file was changed"
+            );
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{damage}");
         }
         fs::write(&path, &intact).unwrap();

@@ -44,12 +44,17 @@ fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
     let data = cluster.host.dir("host-local");
     let ranges = json!([[{ "subnet": "10.88.0.0/24" }], [{ "subnet": "fd00:88::/64" }]]);
     let ipam = json!({ "type": "host-local", "dataDir": data, "ranges": ranges });
-    (cluster.conf("node1", json!({ "ipam": ipam })), data.join("k8s-pod-network"))
+    (
+        cluster.conf("node1", json!({ "ipam": ipam })),
+        data.join("k8s-pod-network"),
+    )
 }
 
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .collect();
     names.retain(|name| name.parse::<std::net::Ipv4Addr>().is_ok() || name.contains(':'));
     names.sort();
     names
@@ -64,17 +69,26 @@ fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
     assert_eq!(leases(&data), ["10.88.0.2", "fd00:88::2"]);
     let endpoints = cluster.endpoints();
     let endpoint = endpoints.values().next().unwrap();
-    assert_eq!(endpoint["spec"]["ipNetworks"], json!(["10.88.0.2/32", "fd00:88::2/128"]));
+    assert_eq!(
+        endpoint["spec"]["ipNetworks"],
+        json!(["10.88.0.2/32", "fd00:88::2/128"])
+    );
     assert!(cluster.accounts().held.is_empty(), "they are not Calico's");
     let addresses = kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"]["addrs"].clone();
-    assert!(addresses.to_string().contains("10.88.0.2/32"), "{addresses}");
+    assert!(
+        addresses.to_string().contains("10.88.0.2/32"),
+        "{addresses}"
+    );
 
     conf["prevResult"] = result;
     cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
     fs::remove_file(data.join("10.88.0.2")).unwrap();
     fs::remove_file(data.join("fd00:88::2")).unwrap();
     let error = cluster.verb("CHECK", &pod, &conf).run().unwrap().error();
-    assert!(format!("{} {}", error.msg, error.details).contains("host-local"), "{error:?}");
+    assert!(
+        format!("{} {}", error.msg, error.details).contains("host-local"),
+        "{error:?}"
+    );
 
     let next = cluster.pod(2);
     cluster.add(&next, &conf);
@@ -101,28 +115,50 @@ fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
 /// Canal with etcd: the image's flannel runs calico, which runs host-local.
 fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
     let place = ["--place".to_owned(), format!("cni-plugins-{}", arch())];
-    let flannel = PathBuf::from(run(&in_tree("tests/install-go-tools.sh"), &place).unwrap().trim()).join("flannel");
+    let flannel = PathBuf::from(
+        run(&in_tree("tests/install-go-tools.sh"), &place)
+            .unwrap()
+            .trim(),
+    )
+    .join("flannel");
     if !flannel.is_file() {
-        return skipped(&format!("flannel is not built (tests/install-go-tools.sh cni-plugins-{})", arch()));
+        return skipped(&format!(
+            "flannel is not built (tests/install-go-tools.sh cni-plugins-{})",
+            arch()
+        ));
     }
     cluster.load(&Content::ready().node("node1"));
-    let (data, subnet) = (cluster.host.dir("host-local"), cluster.host.dir("flannel").join("subnet.env"));
+    let (data, subnet) = (
+        cluster.host.dir("host-local"),
+        cluster.host.dir("flannel").join("subnet.env"),
+    );
     let mut delegate = cluster.conf("node1", json!({}));
-    let [name, version, _] = ["name", "cniVersion", "ipam"].map(|key| delegate.as_object_mut().unwrap().remove(key));
+    let [name, version, _] =
+        ["name", "cniVersion", "ipam"].map(|key| delegate.as_object_mut().unwrap().remove(key));
     let stored = cluster.host.dir("flannel").join("pods");
-    let mut conf = json!({ "name": name, "cniVersion": version, "type": "flannel", "subnetFile": subnet,
+    let mut conf = json!({ "name": name, "cniVersion": version, "type": "flannel",
+            "subnetFile": subnet,
         "dataDir": stored, "ipam": { "dataDir": data }, "delegate": delegate });
     let pod = cluster.pod(1);
-    let call = |verb: &str, conf: &Value| cluster.verb(verb, &pod, conf).program(&flannel).run().unwrap();
+    let call = |verb: &str, conf: &Value| {
+        cluster
+            .verb(verb, &pod, conf)
+            .program(&flannel)
+            .run()
+            .unwrap()
+    };
 
     let error = call("ADD", &conf).error();
     assert!(error.msg.contains("subnet.env"), "{error:?}");
     let text = "FLANNEL_NETWORK=10.88.0.0/16\nFLANNEL_SUBNET=10.88.3.1/24\nFLANNEL_IPV6_NETWORK=fd00:88::/48\n\
-        FLANNEL_IPV6_SUBNET=fd00:88:0:3::1/64\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=true\n";
+                FLANNEL_IPV6_SUBNET=fd00:88:0:3::1/64\nFLANNEL_MTU=1400\nFLANNEL_IPMASQ=true\n";
     fs::write(&subnet, text).unwrap();
     let result = call("ADD", &conf).success();
     let address = |index: usize| result["ips"][index]["address"].as_str().unwrap();
-    assert!(address(0).starts_with("10.88.3.") && address(1).starts_with("fd00:88:0:3:"), "{result}");
+    assert!(
+        address(0).starts_with("10.88.3.") && address(1).starts_with("fd00:88:0:3:"),
+        "{result}"
+    );
     let pods_end = kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone();
     assert_eq!(pods_end["mtu"], 1400, "{pods_end}");
     assert_eq!(leases(&data.join("k8s-pod-network")).len(), 2);
@@ -141,7 +177,11 @@ fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(clust
     conf["cniVersion"] = json!("1.1.0");
     conf["cni.dev/valid-attachments"] = json!([]);
     for verb in ["STATUS", "GC"] {
-        let call = cluster.plugins.call("calico").env("CNI_COMMAND", verb).stdin(conf.to_string());
+        let call = cluster
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", verb)
+            .stdin(conf.to_string());
         call.run().unwrap().success();
     }
     assert!(cluster.endpoints().is_empty());
@@ -154,11 +194,22 @@ fn with_fake(script: &str, test: impl FnOnce(&Fake<'_, '_>) + Send) {
         cluster.load(&Content::dual_stack());
         let dir = cluster.host.dir("ipam");
         let calls = dir.join("calls");
-        let text = format!("#!/bin/sh\necho \"$CNI_COMMAND $CNI_ARGS\" >>{}\n{script}\n", calls.display());
+        let text = format!(
+            "#!/bin/sh\necho \"$CNI_COMMAND $CNI_ARGS\" >>{}\n{script}\n",
+            calls.display()
+        );
         fs::write(dir.join("fake-ipam"), text).unwrap();
         fs::set_permissions(dir.join("fake-ipam"), fs::Permissions::from_mode(0o755)).unwrap();
-        let conf = cluster.conf("node1", json!({ "ipam": { "type": "fake-ipam", "colour": "blue" } }));
-        test(&Fake { cluster, dir, conf, pod: cluster.pod(1) });
+        let conf = cluster.conf(
+            "node1",
+            json!({ "ipam": { "type": "fake-ipam", "colour": "blue" } }),
+        );
+        test(&Fake {
+            cluster,
+            dir,
+            conf,
+            pod: cluster.pod(1),
+        });
     });
 }
 
@@ -171,7 +222,9 @@ struct Fake<'c, 'h> {
 
 impl Fake<'_, '_> {
     fn verb(&self, verb: &str) -> integration_tests::plugin::Call {
-        self.cluster.verb(verb, &self.pod, &self.conf).env("CNI_PATH", self.dir.as_os_str())
+        self.cluster
+            .verb(verb, &self.pod, &self.conf)
+            .env("CNI_PATH", self.dir.as_os_str())
     }
 
     fn failed_add(&self) -> CniError {
@@ -182,7 +235,11 @@ impl Fake<'_, '_> {
     }
 
     fn calls(&self) -> Vec<String> {
-        fs::read_to_string(self.dir.join("calls")).unwrap().lines().map(str::to_owned).collect()
+        fs::read_to_string(self.dir.join("calls"))
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 }
 
@@ -192,15 +249,29 @@ fn ipam_plugin_is_called_as_in_the_cni_specification() {
 test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24", "gateway": "10.99.0.1"}],
   "dns": {"nameservers": ["10.99.0.53"]}}'; echo 'a word of warning' >&2"#;
     with_fake(script, |fake| {
-        let outcome = fake.verb("ADD").env("CNI_ARGS", "COLOUR=red").run().unwrap();
+        let outcome = fake
+            .verb("ADD")
+            .env("CNI_ARGS", "COLOUR=red")
+            .run()
+            .unwrap();
         let result = outcome.success();
-        assert_eq!(result["ips"], json!([{ "address": "10.99.0.7/32", "interface": 1 }]));
+        assert_eq!(
+            result["ips"],
+            json!([{ "address": "10.99.0.7/32", "interface": 1 }])
+        );
         assert_eq!(result["dns"], json!({ "nameservers": ["10.99.0.53"] }));
         assert!(outcome.stderr.contains("a word of warning"));
         fake.verb("DEL").run().unwrap().success();
-        assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]);
+        assert_eq!(
+            fake.calls(),
+            ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]
+        );
         let stdin = fs::read_to_string(fake.dir.join("stdin")).unwrap();
-        assert_eq!(stdin, format!("{0}{0}", fake.conf), "the configuration is passed on as it came");
+        assert_eq!(
+            stdin,
+            format!("{0}{0}", fake.conf),
+            "the configuration is passed on as it came"
+        );
         fake.cluster.assert_nothing_left();
     });
 }
@@ -208,8 +279,7 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
 /// The IPAM plugin would release the addresses of containers that are not in the list.
 #[test]
 fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
-    let script =
-        r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
+    let script = r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
     with_fake(script, |fake| {
         let added = fake.verb("ADD").run().unwrap().success();
         let ifname = added["interfaces"][0]["name"].as_str().unwrap();
@@ -218,20 +288,38 @@ fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
         let mut conf = fake.conf.clone();
         conf["cniVersion"] = json!("1.1.0");
         conf["cni.dev/valid-attachments"] = json!([]);
-        let gc = fake.cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
-        let error = gc.env("CNI_PATH", fake.dir.as_os_str()).run().unwrap().error();
-        let left_out = format!("is skipped, because these containers keep their addresses: {}", fake.pod.container_id);
-        assert!(error.details.contains(ifname) && error.details.contains(&left_out), "{error:?}");
+        let gc = fake
+            .cluster
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", "GC")
+            .stdin(conf.to_string());
+        let error = gc
+            .env("CNI_PATH", fake.dir.as_os_str())
+            .run()
+            .unwrap()
+            .error();
+        let left_out = format!(
+            "is skipped, because these containers keep their addresses: {}",
+            fake.pod.container_id
+        );
+        assert!(
+            error.details.contains(ifname) && error.details.contains(&left_out),
+            "{error:?}"
+        );
         assert_eq!((fake.calls().len(), fake.cluster.endpoints().len()), (1, 1));
     });
 }
 
 #[test]
 fn ipam_result_without_addresses_is_an_error_followed_by_del() {
-    with_fake(r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#, |fake| {
-        assert!(fake.failed_add().msg.contains("missing IP config"));
-        assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
-    });
+    with_fake(
+        r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#,
+        |fake| {
+            assert!(fake.failed_add().msg.contains("missing IP config"));
+            assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
+        },
+    );
 }
 
 #[test]
@@ -239,25 +327,37 @@ fn invalid_ipam_result_is_an_error_naming_the_cause() {
     for (printed, word) in [
         ("hello", "result"),
         ("", "result"),
-        (r#"{"cniVersion": "1.0.0", "ips": [{"address": "300.1.1.1/24"}]}"#, "300.1.1.1"),
+        (
+            r#"{"cniVersion": "1.0.0", "ips": [{"address": "300.1.1.1/24"}]}"#,
+            "300.1.1.1",
+        ),
         (r#"{"cniVersion": "7.0.0", "ips": []}"#, "7.0.0"),
     ] {
-        with_fake(&format!("test \"$CNI_COMMAND\" = ADD && echo '{printed}'; true"), |fake| {
-            let error = fake.failed_add();
-            let said = format!("{} {}", error.msg, error.details);
-            assert!(said.contains(word), "{printed}: {word:?} is not in {said}");
-            assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"], "{printed}");
-        });
+        with_fake(
+            &format!("test \"$CNI_COMMAND\" = ADD && echo '{printed}'; true"),
+            |fake| {
+                let error = fake.failed_add();
+                let said = format!("{} {}", error.msg, error.details);
+                assert!(said.contains(word), "{printed}: {word:?} is not in {said}");
+                assert_eq!(
+                    fake.calls(),
+                    ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"],
+                    "{printed}"
+                );
+            },
+        );
     }
 }
 
 #[test]
 fn error_object_of_the_ipam_plugin_is_returned() {
-    let script =
-        r#"echo '{"cniVersion": "1.0.0", "code": 117, "msg": "out of blue addresses", "details": "of 12"}'; exit 1"#;
+    let script = r#"echo '{"cniVersion": "1.0.0", "code": 117, "msg": "out of blue addresses", "details": "of 12"}'; exit 1"#;
     with_fake(script, |fake| {
         let error = fake.failed_add();
-        assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (117, "out of blue addresses", "of 12"));
+        assert_eq!(
+            (error.code, error.msg.as_str(), error.details.as_str()),
+            (117, "out of blue addresses", "of 12")
+        );
         let error = fake.verb("DEL").run().unwrap().error();
         assert_eq!(error.code, 117);
     });
@@ -267,7 +367,10 @@ fn error_object_of_the_ipam_plugin_is_returned() {
 fn crash_of_the_ipam_plugin_is_an_error_with_its_stderr() {
     with_fake("echo 'lost my mind' >&2; kill -9 $$", |fake| {
         let error = fake.failed_add();
-        assert!(error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"), "{error:?}");
+        assert!(
+            error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"),
+            "{error:?}"
+        );
     });
 }
 
@@ -277,11 +380,19 @@ fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds() {
     with_fake("exec sleep 30", |fake| {
         let mut conf = fake.conf.clone();
         conf["cniVersion"] = json!("1.1.0");
-        let call = fake.cluster.verb("STATUS", &fake.pod, &conf).env("CNI_PATH", fake.dir.as_os_str());
+        let call = fake
+            .cluster
+            .verb("STATUS", &fake.pod, &conf)
+            .env("CNI_PATH", fake.dir.as_os_str());
         let outcome = call.run().unwrap();
         let error = outcome.error();
         assert_eq!(
-            (error.code, error.msg.contains("fake-ipam did not finish STATUS within 2s")),
+            (
+                error.code,
+                error
+                    .msg
+                    .contains("fake-ipam did not finish STATUS within 2s")
+            ),
             (50, true),
             "{error:?}"
         );
@@ -292,8 +403,16 @@ fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds() {
 fn missing_ipam_plugin_is_named_with_the_path() {
     with_fake("true", |fake| {
         for verb in ["ADD", "DEL"] {
-            let error = fake.verb(verb).env("CNI_PATH", "/nowhere:/opt/none").run().unwrap().error();
-            assert!(error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"), "{verb}: {error:?}");
+            let error = fake
+                .verb(verb)
+                .env("CNI_PATH", "/nowhere:/opt/none")
+                .run()
+                .unwrap()
+                .error();
+            assert!(
+                error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"),
+                "{verb}: {error:?}"
+            );
         }
     });
 }

@@ -1,5 +1,5 @@
-//! A pool that was deleted while its blocks were in use, and created again with another block size. `calicoctl` and
-//! `calico-ipam apply` refuse that. `kubectl` and `etcdctl` do not.
+//! A pool that was deleted while its blocks were in use, and created again with another block size.
+//! `calicoctl` and `calico-ipam apply` refuse that. `kubectl` and `etcdctl` do not.
 
 use std::fs;
 
@@ -45,7 +45,12 @@ fn in_v1_and_v3(test: fn(&Cluster<'_>)) {
 }
 
 fn load(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
-    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", pool, block_size));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .node("node2")
+            .pool("pool4", pool, block_size),
+    );
 }
 
 /// Deletes the pool and creates it again.
@@ -55,7 +60,10 @@ fn recreate(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
         Store::Kubernetes(objects) => content.objects(objects.group()),
         Store::Etcd(_) | Store::Local(_) => content.pairs().clone(),
     };
-    let (key, object) = objects.iter().find(|(key, _)| key.ends_with("ippools/pool4")).unwrap();
+    let (key, object) = objects
+        .iter()
+        .find(|(key, _)| key.ends_with("ippools/pool4"))
+        .unwrap();
     cluster.store.delete(key).unwrap();
     cluster.store.put(key, object).unwrap();
 }
@@ -88,28 +96,48 @@ fn delete(cluster: &Cluster<'_>, node: &str, pod: &Pod) {
 
 /// Returns the prefix lengths of a node's blocks, in ascending order.
 fn sizes(cluster: &Cluster<'_>, node: &str) -> Vec<u8> {
-    let blocks = cluster.accounts().blocks.into_iter().filter(|(_, owner)| owner.as_deref() == Some(node));
-    let mut sizes: Vec<u8> = blocks.map(|(cidr, _)| cidr.parse::<Cidr>().unwrap().prefix()).collect();
+    let blocks = cluster
+        .accounts()
+        .blocks
+        .into_iter()
+        .filter(|(_, owner)| owner.as_deref() == Some(node));
+    let mut sizes: Vec<u8> = blocks
+        .map(|(cidr, _)| cidr.parse::<Cidr>().unwrap().prefix())
+        .collect();
     sizes.sort_unstable();
     sizes
 }
 
-/// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is empty.
+/// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is
+/// empty.
 fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     let old = add(cluster, "node1", 1);
     delete(cluster, "node2", &add(cluster, "node2", 2));
-    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![26], vec![26]));
+    assert_eq!(
+        (sizes(cluster, "node1"), sizes(cluster, "node2")),
+        (vec![26], vec![26])
+    );
 
     recreate(cluster, POOL, 28);
     let (one, two) = (add(cluster, "node1", 3), add(cluster, "node2", 4));
-    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![26, 28], vec![28]));
+    assert_eq!(
+        (sizes(cluster, "node1"), sizes(cluster, "node2")),
+        (vec![26, 28], vec![28])
+    );
     cluster.assert_only(&[&old, &one, &two]);
 
     delete(cluster, "node1", &old);
     let next = add(cluster, "node1", 5);
-    assert_eq!((sizes(cluster, "node1"), sizes(cluster, "node2")), (vec![28], vec![28]));
-    assert_eq!(cluster.accounts().affinities.len(), 2, "the affinities went with the blocks");
+    assert_eq!(
+        (sizes(cluster, "node1"), sizes(cluster, "node2")),
+        (vec![28], vec![28])
+    );
+    assert_eq!(
+        cluster.accounts().affinities.len(),
+        2,
+        "the affinities went with the blocks"
+    );
     cluster.assert_only(&[&one, &two, &next]);
     for (node, pod) in [("node1", &one), ("node2", &two), ("node1", &next)] {
         delete(cluster, node, pod);
@@ -125,7 +153,10 @@ fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Clu
     let next = add(cluster, "node1", 2);
     assert_eq!(sizes(cluster, "node1"), [26]);
     let refused = cluster.pod_on("node2", 3);
-    let outcome = cluster.verb("ADD", &refused, &cluster.conf("node2", json!({}))).run().unwrap();
+    let outcome = cluster
+        .verb("ADD", &refused, &cluster.conf("node2", json!({})))
+        .run()
+        .unwrap();
     assert!(outcome.error().msg.contains(SMALL), "{outcome:?}");
     for pod in [&old, &next] {
         delete(cluster, "node1", pod);
@@ -148,17 +179,22 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
     add(cluster, "node1", 2);
     assert_eq!(counted(), 1);
     let text = show(&["show"]);
-    assert!(text.contains("\npool pool4: 1 of 2 blocks have another size than /28\n"), "{text}");
+    assert!(
+        text.contains("\npool pool4: 1 of 2 blocks have another size than /28\n"),
+        "{text}"
+    );
 }
 
-/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former block and assigns an
-/// address in it. Only a person can decide which pod keeps an address, so an ADD leaves both blocks unchanged.
+/// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former
+/// block and assigns an address in it. Only a person can decide which pod keeps an address, so an
+/// ADD leaves both blocks unchanged.
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     add(cluster, "node1", 1);
     recreate(cluster, POOL, 28);
     let content = cluster.store.dump().unwrap();
-    let is_block = |key: &str| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/");
+    let is_block =
+        |key: &str| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/");
     let (key, block) = content.iter().find(|(key, _)| is_block(key)).unwrap();
     let (mut inner_key, mut inner) = (key.clone(), block.clone());
     inner_key.truncate(key.len() - 2);
@@ -192,11 +228,21 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
 
     let check = calico_ipam(cluster, &["check", "--settle", "0"]);
     assert_eq!(check.exit, Some(1), "{check:?}");
-    assert!(check.stdout.contains(&format!("overlapping blocks: {outer} and {cidr}; ")), "{check:?}");
-    assert_eq!(check.stdout.matches("overlapping blocks: ").count(), 1, "{check:?}");
+    assert!(
+        check
+            .stdout
+            .contains(&format!("overlapping blocks: {outer} and {cidr}; ")),
+        "{check:?}"
+    );
+    assert_eq!(
+        check.stdout.matches("overlapping blocks: ").count(),
+        1,
+        "{check:?}"
+    );
 }
 
-/// The course of upstream's guide, in which the pool is first deleted while a pod has an address in it.
+/// The course of upstream's guide, in which the pool is first deleted while a pod has an address in
+/// it.
 fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_>) {
     const SECOND: &str = "10.66.0.0/16";
     load(cluster, POOL, 26);
@@ -210,22 +256,51 @@ fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_
 
     let deleted = calico_ipam(cluster, &["delete", "ippool", "pool4"]);
     deleted.success();
-    assert!(deleted.stderr.contains("note: 1 addresses of IPPool pool4 stay in use"), "{deleted:?}");
+    assert!(
+        deleted
+            .stderr
+            .contains("note: 1 addresses of IPPool pool4 stay in use"),
+        "{deleted:?}"
+    );
     let refused = apply(cluster, "pool4", POOL, 28, false);
     assert_eq!(refused.exit, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("IPPool blocksSize conflicts with existing"), "{refused:?}");
-    assert!(!cluster.store.dump().unwrap().keys().any(|key| key.ends_with("ippools/pool4")));
+    assert!(
+        refused
+            .stderr
+            .contains("IPPool blocksSize conflicts with existing"),
+        "{refused:?}"
+    );
+    assert!(
+        !cluster
+            .store
+            .dump()
+            .unwrap()
+            .keys()
+            .any(|key| key.ends_with("ippools/pool4"))
+    );
     let blocks = cluster.accounts().blocks;
-    let former: Vec<&String> = blocks.keys().filter(|cidr| cidr.starts_with("10.65.")).collect();
+    let former: Vec<&String> = blocks
+        .keys()
+        .filter(|cidr| cidr.starts_with("10.65."))
+        .collect();
     assert_eq!(former.len(), 1, "{blocks:?}");
     let check = calico_ipam(cluster, &["check", "--settle", "0"]);
-    let left = format!("block outside pools: {} of no owner, 1 addresses in use", former[0]);
-    assert!(check.exit == Some(1) && check.stdout.contains(&left), "{check:?}");
+    let left = format!(
+        "block outside pools: {} of no owner, 1 addresses in use",
+        former[0]
+    );
+    assert!(
+        check.exit == Some(1) && check.stdout.contains(&left),
+        "{check:?}"
+    );
 
     delete(cluster, "node2", &two);
     let two = add(cluster, "node2", 4);
     let blocks = cluster.accounts().blocks;
-    assert!(blocks.keys().all(|cidr| cidr.starts_with("10.66.")), "{blocks:?}");
+    assert!(
+        blocks.keys().all(|cidr| cidr.starts_with("10.66.")),
+        "{blocks:?}"
+    );
     apply(cluster, "pool4", POOL, 28, false).success();
     apply(cluster, "second", SECOND, 26, true).success();
     for (node, pod) in [("node1", &one), ("node2", &two)] {
@@ -233,7 +308,14 @@ fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_
     }
     let last = add(cluster, "node1", 5);
     calico_ipam(cluster, &["delete", "ippool", "second"]).success();
-    assert_eq!((sizes(cluster, "node1"), cluster.accounts().blocks.len()), (vec![28], 1));
-    assert!(!calico_ipam(cluster, &["show"]).stdout.contains("another size"));
+    assert_eq!(
+        (sizes(cluster, "node1"), cluster.accounts().blocks.len()),
+        (vec![28], 1)
+    );
+    assert!(
+        !calico_ipam(cluster, &["show"])
+            .stdout
+            .contains("another size")
+    );
     cluster.assert_only(&[&last]);
 }

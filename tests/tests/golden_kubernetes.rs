@@ -4,7 +4,9 @@ use anyhow::Result;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording;
 use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::kubernetes::{ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes, with_kubernetes,
+};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
@@ -41,17 +43,27 @@ fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
         cluster::write_kubeconfig(host, &api, &user.identity).unwrap();
         let audit = api.audit().unwrap();
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
-        let lab = Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) };
+        let lab = Lab {
+            host,
+            plugins: &plugins,
+            store: &store,
+            kubernetes: Some(api.admin()),
+        };
         let name = "k8s-on-etcd";
         replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
         audit.assert_nothing_refused(&user.user);
         let used = Role::used_by(&audit.of(&user.user).unwrap());
-        assert_eq!(used.to_string(), "get namespaces\nget pods\n", "this mode needs little of the role");
+        assert_eq!(
+            used.to_string(),
+            "get namespaces\nget pods\n",
+            "this mode needs little of the role"
+        );
     });
 }
 
-/// Replays a folder as the CNI user, with exactly our role and then with exactly upstream's. In this order, the second
-/// role has permissions that the first one lacks, so the end of the wait for the authorizer is certain.
+/// Replays a folder as the CNI user, with exactly our role and then with exactly upstream's. In
+/// this order, the second role has permissions that the first one lacks, so the end of the wait for
+/// the authorizer is certain.
 fn replay_folder(folder: &str, group: ApiGroup) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
@@ -76,13 +88,16 @@ fn replay_folder_restricted(folder: &str, group: ApiGroup) {
         let (account, tokens) = api.restrict_nodes(&cluster::NODES).unwrap();
         // Adds the ranges of the nodes, which cannot be removed afterwards.
         cluster::prepare(api).unwrap();
-        api.await_node_restriction(group, &tokens[cluster::NODES[0]]).unwrap();
-        replay_all(folder, group, host, api, &account.user, |_| api.objects_of_nodes(group, ENDPOINT, &tokens));
+        api.await_node_restriction(group, &tokens[cluster::NODES[0]])
+            .unwrap();
+        replay_all(folder, group, host, api, &account.user, |_| {
+            api.objects_of_nodes(group, ENDPOINT, &tokens)
+        });
     });
 }
 
-/// Replays a folder with the kubeconfigs that `objects` writes to each new host. Expects that the server refuses no
-/// request of `user`, the user in these kubeconfigs.
+/// Replays a folder with the kubeconfigs that `objects` writes to each new host. Expects that the
+/// server refuses no request of `user`, the user in these kubeconfigs.
 fn replay_all(
     folder: &str,
     group: ApiGroup,
@@ -98,7 +113,15 @@ fn replay_all(
         let replayed = host.reinstalled(|host| {
             let store = Store::Kubernetes(objects(host)?);
             let plugins = Plugins::locate()?;
-            replay(&recording, &Lab { host, plugins: &plugins, store: &store, kubernetes: Some(api.admin()) })
+            replay(
+                &recording,
+                &Lab {
+                    host,
+                    plugins: &plugins,
+                    store: &store,
+                    kubernetes: Some(api.admin()),
+                },
+            )
         });
         if let Err(error) = replayed {
             wrong += &format!("{folder}/{name}: {error:#}\n");

@@ -59,19 +59,30 @@ impl Fake {
     fn serve(cluster: &Cluster<'_>) -> Fake {
         let socket = cluster.host.dir("grpc").join("dataplane.sock");
         let made = ("tap0".to_owned(), "02:00:00:00:00:07".to_owned());
-        let script = Arc::new(Mutex::new(Script { made, ..Script::default() }));
-        let fake = Fake { script, socket: socket.clone() };
+        let script = Arc::new(Mutex::new(Script {
+            made,
+            ..Script::default()
+        }));
+        let fake = Fake {
+            script,
+            socket: socket.clone(),
+        };
         let served = fake.clone();
         let (listening, ready) = std::sync::mpsc::channel();
         thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let listener = UnixListener::bind(&socket).unwrap();
                 listening.send(()).unwrap();
                 let connections = futures::stream::unfold(listener, |listener| async {
                     Some((listener.accept().await.map(|(stream, _)| stream), listener))
                 });
-                let _ = Server::builder().serve_with_incoming(served, Box::pin(connections)).await;
+                let _ = Server::builder()
+                    .serve_with_incoming(served, Box::pin(connections))
+                    .await;
             });
         });
         ready.recv().unwrap();
@@ -83,7 +94,10 @@ impl Fake {
         cluster.load(&Content::dual_stack());
         let socket = format!("unix://{}", self.socket.display());
         let options = json!({ "type": "grpc", "socket": socket, "colour": "blue" });
-        cluster.conf("node1", json!({ "dataplane_options": options, "mtu": 1400 }))
+        cluster.conf(
+            "node1",
+            json!({ "dataplane_options": options, "mtu": 1400 }),
+        )
     }
 
     fn script<T>(&self, with: impl FnOnce(&mut Script) -> T) -> T {
@@ -122,8 +136,15 @@ impl UnaryService<DelRequest> for Fake {
     fn call(&mut self, request: Request<DelRequest>) -> Self::Future {
         ready(Ok(Response::new(self.script(|script| {
             script.deleted.push(request.into_inner());
-            let refusal = if script.refusal.is_empty() { &script.deletion_refusal } else { &script.refusal };
-            DelReply { successful: refusal.is_empty(), error_message: refusal.clone() }
+            let refusal = if script.refusal.is_empty() {
+                &script.deletion_refusal
+            } else {
+                &script.refusal
+            };
+            DelReply {
+                successful: refusal.is_empty(),
+                error_message: refusal.clone(),
+            }
         }))))
     }
 }
@@ -142,10 +163,14 @@ impl Service<http::Request<Body>> for Fake {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 "/cni.CniDataplane/Add" => {
-                    Grpc::new(ProstCodec::<AddReply, AddRequest>::default()).unary(fake, request).await
+                    Grpc::new(ProstCodec::<AddReply, AddRequest>::default())
+                        .unary(fake, request)
+                        .await
                 }
                 "/cni.CniDataplane/Del" => {
-                    Grpc::new(ProstCodec::<DelReply, DelRequest>::default()).unary(fake, request).await
+                    Grpc::new(ProstCodec::<DelReply, DelRequest>::default())
+                        .unary(fake, request)
+                        .await
                 }
                 other => panic!("no method {other}"),
             })
@@ -159,7 +184,10 @@ impl NamedService for Fake {
 
 fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
-    assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
+    assert_eq!(
+        kernel::pod(cluster.host, &pod.name).unwrap()["links"],
+        json!({})
+    );
 }
 
 fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
@@ -175,29 +203,48 @@ fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
     let endpoints = cluster.endpoints();
     let endpoint = endpoints.values().next().unwrap();
     let spec = &endpoint["spec"];
-    assert_eq!((&spec["interfaceName"], &spec["mac"]), (&json!("tap0"), &json!("02:00:00:00:00:07")));
+    assert_eq!(
+        (&spec["interfaceName"], &spec["mac"]),
+        (&json!("tap0"), &json!("02:00:00:00:00:07"))
+    );
     fake.script(|script| {
         let asked = &script.added[0];
-        assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
+        assert_eq!(
+            (asked.interface_name.as_str(), &asked.netns),
+            ("eth0", &netns)
+        );
         assert_eq!(asked.desired_host_interface_name, "cali00000001ccc");
         assert_eq!(asked.settings.unwrap().mtu, 1400);
-        let addresses: Vec<_> = asked.container_ips.iter().map(|ip| ip.address.as_str()).collect();
+        let addresses: Vec<_> = asked
+            .container_ips
+            .iter()
+            .map(|ip| ip.address.as_str())
+            .collect();
         assert_eq!(json!(addresses), json!([result["ips"][0]["address"]]));
         assert!(addresses[0].ends_with("/26"), "{addresses:?}");
         assert_eq!(asked.container_routes, ["0.0.0.0/0", "::/0"]);
         assert_eq!(asked.dataplane_options["colour"], "blue");
         let workload = asked.workload.as_ref().unwrap();
         assert_eq!(json!(workload.name), endpoint["metadata"]["name"]);
-        assert_eq!((workload.orchestrator.as_str(), workload.node.as_str()), ("cni", "node1"));
+        assert_eq!(
+            (workload.orchestrator.as_str(), workload.node.as_str()),
+            ("cni", "node1")
+        );
     });
     assert_kernel_untouched(cluster, &pod);
-    assert_eq!(cluster.accounts().held.into_values().collect::<Vec<_>>(), [format!("{NETWORK}.{}", pod.container_id)]);
+    assert_eq!(
+        cluster.accounts().held.into_values().collect::<Vec<_>>(),
+        [format!("{NETWORK}.{}", pod.container_id)]
+    );
 
     cluster.delete(&pod, &conf);
     assert_eq!(fake.calls(), (1, 1));
     fake.script(|script| {
         let asked = &script.deleted[0];
-        assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
+        assert_eq!(
+            (asked.interface_name.as_str(), &asked.netns),
+            ("eth0", &netns)
+        );
         assert_eq!(asked.dataplane_options["colour"], "blue");
     });
     cluster.assert_nothing_left();
@@ -208,28 +255,46 @@ fn grpc_server_gets_the_annotations_of_a_kubernetes_pod() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
         let fake = Fake::serve(cluster);
         let conf = fake.conf(cluster);
-        let Store::Kubernetes(objects) = &cluster.store else { unreachable!("it is on an API server") };
-        let annotations =
-            json!({ "vendor.example/queues": "4", "cni.projectcalico.org/ipv4pools": "[\"10.65.0.0/16\"]" });
+        let Store::Kubernetes(objects) = &cluster.store else {
+            unreachable!("it is on an API server")
+        };
+        let annotations = json!({
+            "vendor.example/queues": "4", "cni.projectcalico.org/ipv4pools": "[\"10.65.0.0/16\"]",
+        });
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "pod1", "namespace": NAMESPACE, "labels": { "app": "web" }, "annotations": annotations },
+            "metadata": {
+                "name": "pod1", "namespace": NAMESPACE, "labels": { "app": "web" },
+                "annotations": annotations,
+            },
             "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
         });
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        objects.client().create(&path, &pod).unwrap().success().unwrap();
+        objects
+            .client()
+            .create(&path, &pod)
+            .unwrap()
+            .success()
+            .unwrap();
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf);
         let told = |script: &mut Script| script.added.pop().unwrap().workload.unwrap();
         let workload = fake.script(told);
         assert_eq!(json!(workload.annotations), annotations);
-        assert_eq!((workload.labels["app"].as_str(), workload.pod.as_str()), ("web", "pod1"));
+        assert_eq!(
+            (workload.labels["app"].as_str(), workload.pod.as_str()),
+            ("web", "pod1")
+        );
         cluster.delete(&pod, &conf);
 
         let mut other = conf;
         other["policy"] = json!({ "type": "other" });
         cluster.add(&pod, &other);
-        assert_eq!(fake.script(told).annotations.len(), 0, "with this policy type the pod is not read");
+        assert_eq!(
+            fake.script(told).annotations.len(),
+            0,
+            "with this policy type the pod is not read"
+        );
     });
 }
 
@@ -239,7 +304,10 @@ fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) 
     let pod = cluster.pod(1);
     fake.script(|script| script.refusal = "out of taps".into());
     let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-    assert!(error.msg.contains("out of taps") && error.details.contains("released"), "{error:?}");
+    assert!(
+        error.msg.contains("out of taps") && error.details.contains("released"),
+        "{error:?}"
+    );
     assert_eq!(fake.calls().0, 1);
     cluster.assert_nothing_left();
 }
@@ -249,11 +317,15 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-    let kept = "failed while setting up the interface; the interface may exist; DEL will release its addresses";
+    let kept = "failed while setting up the interface; the interface may exist; DEL will release \
+                its addresses";
     // The server may still create the interface after the plugin stopped waiting.
     fake.script(|script| script.loses_answer = true);
     let error = refused();
-    assert!(error.msg.contains("connection lost") && error.details == kept, "{error:?}");
+    assert!(
+        error.msg.contains("connection lost") && error.details == kept,
+        "{error:?}"
+    );
     assert_eq!((cluster.accounts().held.len(), fake.calls()), (1, (1, 0)));
     fake.script(|script| script.loses_answer = false);
     cluster.delete(&pod, &conf);
@@ -265,7 +337,10 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
         script.deletion_refusal = "the tap is busy".into();
     });
     let error = refused();
-    assert!(error.details.contains("the tap is busy") && error.details.ends_with(kept), "{error:?}");
+    assert!(
+        error.details.contains("the tap is busy") && error.details.ends_with(kept),
+        "{error:?}"
+    );
     assert_eq!(cluster.accounts().held.len(), 1);
     fake.script(|script| script.deletion_refusal.clear());
     cluster.delete(&pod, &conf);
@@ -275,11 +350,19 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
 fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
-    for (number, (name, mac)) in
-        [("tap0", "not a MAC"), ("a name / that no interface has", "02:00:00:00:00:07")].into_iter().enumerate()
+    for (number, (name, mac)) in [
+        ("tap0", "not a MAC"),
+        ("a name / that no interface has", "02:00:00:00:00:07"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         fake.script(|script| script.made = (name.into(), mac.into()));
-        cluster.verb("ADD", &cluster.pod(number), &conf).run().unwrap().error();
+        cluster
+            .verb("ADD", &cluster.pod(number), &conf)
+            .run()
+            .unwrap()
+            .error();
         assert_eq!(fake.calls(), (number + 1, number + 1), "{name}, {mac}");
         cluster.assert_nothing_left();
     }
@@ -293,7 +376,10 @@ fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster
     fake.script(|script| script.refusal = "the tap is busy".into());
     let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
     assert!(error.msg.contains("the tap is busy"), "{error:?}");
-    assert_eq!((cluster.accounts().held.len(), cluster.endpoints().len()), (1, 1));
+    assert_eq!(
+        (cluster.accounts().held.len(), cluster.endpoints().len()),
+        (1, 1)
+    );
     fake.script(|script| script.refusal.clear());
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
@@ -306,7 +392,10 @@ fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     for verb in ["ADD", "DEL"] {
         let error = cluster.verb(verb, &pod, &conf).run().unwrap().error();
-        assert!(error.msg.contains("/run/lab/nobody.sock"), "{verb}: {error:?}");
+        assert!(
+            error.msg.contains("/run/lab/nobody.sock"),
+            "{verb}: {error:?}"
+        );
         cluster.assert_nothing_left();
     }
 }
@@ -319,7 +408,11 @@ fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Clu
     conf["cniVersion"] = json!("1.1.0");
     conf["cni.dev/valid-attachments"] = json!([]);
     let gc = |conf: &Value| {
-        let call = cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string());
+        let call = cluster
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", "GC")
+            .stdin(conf.to_string());
         call.run().unwrap().success();
     };
     gc(&conf);
@@ -333,11 +426,22 @@ fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Clu
 fn grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
-    let pod = Pod { netns: "/proc/self/ns/net".into(), ..cluster.pod(1) };
-    assert_eq!(cluster.verb("ADD", &pod, &conf).run().unwrap().error().code, 8);
+    let pod = Pod {
+        netns: "/proc/self/ns/net".into(),
+        ..cluster.pod(1)
+    };
+    assert_eq!(
+        cluster.verb("ADD", &pod, &conf).run().unwrap().error().code,
+        8
+    );
     assert_eq!(fake.calls(), (0, 0));
     for verb in ["ADD", "DEL"] {
-        cluster.verb(verb, &pod, &conf).env("CNI_NETNS_OVERRIDE", "1").run().unwrap().success();
+        cluster
+            .verb(verb, &pod, &conf)
+            .env("CNI_NETNS_OVERRIDE", "1")
+            .run()
+            .unwrap()
+            .success();
     }
     assert_eq!(fake.calls(), (1, 1));
     cluster.assert_nothing_left();

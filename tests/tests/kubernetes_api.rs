@@ -35,20 +35,33 @@ fn objects_are_created_patched_and_deleted() {
         let api = &kubernetes.api;
         api.namespace("golden").unwrap();
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
-        api.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        api.admin()
+            .create("/api/v1/nodes", &node)
+            .unwrap()
+            .success()
+            .unwrap();
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "pod1", "namespace": "golden" },
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "pod1", "namespace": "golden" },
             "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
         });
         let kept = api.admin().apply_object(&pod).unwrap();
         assert_eq!(kept["spec"]["serviceAccountName"], "default");
         let path = "/api/v1/namespaces/golden/pods/pod1";
         let status = json!({ "status": { "phase": "Running" } });
-        let kept = api.admin().patch(&format!("{path}/status"), &status).unwrap().success().unwrap();
+        let kept = api
+            .admin()
+            .patch(&format!("{path}/status"), &status)
+            .unwrap()
+            .success()
+            .unwrap();
         assert_eq!(kept["status"]["phase"], "Running");
         api.admin().delete(path).unwrap().success().unwrap();
         let gone = api.admin().get(path).unwrap();
-        assert_eq!((gone.code, gone.reason().as_str()), (404, "pods \"pod1\" not found"));
+        assert_eq!(
+            (gone.code, gone.reason().as_str()),
+            (404, "pods \"pod1\" not found")
+        );
         assert!(gone.success().is_err());
     });
 }
@@ -59,11 +72,17 @@ fn manifest_with_a_definition_and_its_object_is_applied() {
         let admin = kubernetes.api.admin();
         for _ in 0..2 {
             admin.apply(MANIFEST).unwrap();
-            let anchors = admin.get("/apis/lab.example/v1/anchors").unwrap().success().unwrap();
+            let anchors = admin
+                .get("/apis/lab.example/v1/anchors")
+                .unwrap()
+                .success()
+                .unwrap();
             assert_eq!(anchors["items"].as_array().unwrap().len(), 1);
             assert_eq!(anchors["items"][0]["spec"], json!({ "chain": 3 }));
         }
-        let unknown = admin.apply("{ apiVersion: lab.example/v1, kind: Chain, metadata: { name: x } }").unwrap_err();
+        let unknown = admin
+            .apply("{ apiVersion: lab.example/v1, kind: Chain, metadata: { name: x } }")
+            .unwrap_err();
         assert_eq!(unknown.to_string(), "lab.example/v1 has no Chain");
     });
 }
@@ -77,14 +96,28 @@ fn rbac_refuses_a_service_account_without_a_role_binding() {
 
         let refused = plugin.client.get("/api/v1/nodes/node1").unwrap();
         assert_eq!(refused.code, 403);
-        assert!(refused.reason().contains(&plugin.user), "{}", refused.reason());
+        assert!(
+            refused.reason().contains(&plugin.user),
+            "{}",
+            refused.reason()
+        );
 
         let rules = json!([{ "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] }]);
         api.cluster_role("reads-nodes", &rules).unwrap();
         api.bind(&plugin, "reads-nodes").unwrap();
         assert_eq!(plugin.client.get("/api/v1/nodes/node1").unwrap().code, 200);
         assert_eq!(plugin.client.get("/api/v1/nodes").unwrap().code, 403);
-        let may = |verb, resource| api.allows(&plugin.user, Access { verb, group: "", resource }).unwrap();
+        let may = |verb, resource| {
+            api.allows(
+                &plugin.user,
+                Access {
+                    verb,
+                    group: "",
+                    resource,
+                },
+            )
+            .unwrap()
+        };
         assert!(may("get", "nodes"));
         assert!(!may("get", "nodes/status") && !may("patch", "nodes") && !may("get", "pods"));
     });
@@ -95,11 +128,13 @@ fn audit_log_has_each_request_once_and_in_order() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
-        let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create"] }]);
+        let rules =
+            json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "create"] }]);
         api.cluster_role("configures", &rules).unwrap();
         api.bind(&plugin, "configures").unwrap();
         let maps = "/api/v1/namespaces/kube-system/configmaps";
-        let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "settings" } });
+        let map =
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "settings" } });
 
         let audit = api.audit().unwrap();
         assert_eq!(audit.lines().unwrap(), [""; 0]);
@@ -153,7 +188,13 @@ fn objects_and_tokens_survive_a_restart_of_the_server() {
         assert_eq!(api.admin().get(path).unwrap().success().unwrap(), before);
         assert_eq!(audit.of(&plugin.user).unwrap().len(), 1);
         // The objects are in etcd, beside any Calico data.
-        assert!(kubernetes.etcd.dump_raw().unwrap().contains_key("/registry/serviceaccounts/kube-system/plugin"));
+        assert!(
+            kubernetes
+                .etcd
+                .dump_raw()
+                .unwrap()
+                .contains_key("/registry/serviceaccounts/kube-system/plugin")
+        );
         assert!(kubernetes.etcd.dump().unwrap().is_empty());
     });
 }
@@ -163,11 +204,25 @@ fn two_api_servers_on_separate_hosts_are_isolated() {
     on_kubernetes(|_, first| {
         on_kubernetes(|_, second| {
             second.api.namespace("mine").unwrap();
-            // A client that trusts the first server's authority cannot connect to the second server.
+            // A client that trusts the first server's authority cannot connect to the second
+            // server.
             let admin = first.api.user("someone", "system:masters").unwrap();
-            first.api.client(&admin).unwrap().get("/version").unwrap_err();
+            first
+                .api
+                .client(&admin)
+                .unwrap()
+                .get("/version")
+                .unwrap_err();
         });
-        assert_eq!(first.api.admin().get("/api/v1/namespaces/mine").unwrap().code, 404);
+        assert_eq!(
+            first
+                .api
+                .admin()
+                .get("/api/v1/namespaces/mine")
+                .unwrap()
+                .code,
+            404
+        );
     });
 }
 
@@ -177,7 +232,10 @@ fn servers_end_with_their_private_host() {
     let pids = Mutex::new(Vec::new());
     let failed = catch_unwind(|| {
         on_kubernetes(|_, kubernetes| {
-            let both = [kubernetes.api.pid().unwrap(), kubernetes.etcd.pid().unwrap()];
+            let both = [
+                kubernetes.api.pid().unwrap(),
+                kubernetes.etcd.pid().unwrap(),
+            ];
             assert!(both.iter().all(running));
             pids.lock().unwrap().extend(both);
             panic!("a test that fails half-way");
@@ -194,10 +252,19 @@ fn kubectl_reads_from_the_server() {
         return skipped(&missing.to_string());
     }
     on_kubernetes(|_, kubernetes| {
-        let versions = kubernetes.api.kubectl(&["version", "--output=json"]).unwrap();
+        let versions = kubernetes
+            .api
+            .kubectl(&["version", "--output=json"])
+            .unwrap();
         let versions: serde_json::Value = serde_json::from_str(&versions).unwrap();
-        assert_eq!(versions["clientVersion"]["gitVersion"], versions["serverVersion"]["gitVersion"]);
-        let namespaces = kubernetes.api.kubectl(&["get", "namespaces", "--output=name"]).unwrap();
+        assert_eq!(
+            versions["clientVersion"]["gitVersion"],
+            versions["serverVersion"]["gitVersion"]
+        );
+        let namespaces = kubernetes
+            .api
+            .kubectl(&["get", "namespaces", "--output=name"])
+            .unwrap();
         assert!(namespaces.contains("namespace/default"), "{namespaces}");
     });
 }

@@ -34,11 +34,17 @@ fn verb(cluster: &Cluster<'_>, verb: &str, sandbox: &Pod, conf: &Value, args: &s
 }
 
 fn add(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) -> Value {
-    verb(cluster, "ADD", sandbox, conf, ARGS).run().unwrap().success()
+    verb(cluster, "ADD", sandbox, conf, ARGS)
+        .run()
+        .unwrap()
+        .success()
 }
 
 fn delete(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) {
-    verb(cluster, "DEL", sandbox, conf, ARGS).run().unwrap().success();
+    verb(cluster, "DEL", sandbox, conf, ARGS)
+        .run()
+        .unwrap()
+        .success();
 }
 
 fn holders(cluster: &Cluster<'_>) -> Vec<String> {
@@ -52,7 +58,10 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     assert_eq!(conf["prevResult"]["interfaces"][0]["name"], HOST_LINK);
     let endpoints = cluster.endpoints();
     let endpoint = &endpoints[ENDPOINT];
-    assert_eq!((endpoints.len(), &endpoint["metadata"]["namespace"]), (1, &json!("default")));
+    assert_eq!(
+        (endpoints.len(), &endpoint["metadata"]["namespace"]),
+        (1, &json!("default"))
+    );
     let spec = &endpoint["spec"];
     for (field, value) in [
         ("orchestrator", json!("k8s")),
@@ -67,16 +76,37 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     }
     // `calico-ipam show` and upstream's tools print the pod in the allocation.
     let content = cluster.store.dump().unwrap();
-    let block = content.iter().find(|(key, _)| key.contains("/ipv4/block/") && key.contains("assignment")).unwrap().1;
+    let block = content
+        .iter()
+        .find(|(key, _)| key.contains("/ipv4/block/") && key.contains("assignment"))
+        .unwrap()
+        .1;
     let noted = &block["attributes"][0]["secondary"];
-    assert_eq!((&noted["pod"], &noted["namespace"]), (&json!("nginx"), &json!("default")), "{noted}");
-    verb(cluster, "CHECK", &pod, &conf, ARGS).run().unwrap().success();
+    assert_eq!(
+        (&noted["pod"], &noted["namespace"]),
+        (&json!("nginx"), &json!("default")),
+        "{noted}"
+    );
+    verb(cluster, "CHECK", &pod, &conf, ARGS)
+        .run()
+        .unwrap()
+        .success();
     delete(cluster, &pod, &conf);
     cluster.assert_nothing_left();
 
-    let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).env("FELIX_INTERFACEPREFIX", "eni,veth").run().unwrap();
-    assert_eq!(outcome.success()["interfaces"][2]["name"], HOST_LINK.replacen("cali", "eni", 1));
-    verb(cluster, "DEL", &pod, &conf, ARGS).env("FELIX_INTERFACEPREFIX", "eni,veth").run().unwrap().success();
+    let outcome = verb(cluster, "ADD", &pod, &conf, ARGS)
+        .env("FELIX_INTERFACEPREFIX", "eni,veth")
+        .run()
+        .unwrap();
+    assert_eq!(
+        outcome.success()["interfaces"][2]["name"],
+        HOST_LINK.replacen("cali", "eni", 1)
+    );
+    verb(cluster, "DEL", &pod, &conf, ARGS)
+        .env("FELIX_INTERFACEPREFIX", "eni,veth")
+        .run()
+        .unwrap()
+        .success();
     assert!(holders(cluster).is_empty());
 }
 
@@ -92,17 +122,36 @@ fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'
     let endpoint = &endpoints[ENDPOINT];
     assert_eq!((endpoints.len(), &endpoint["metadata"]["uid"]), (1, &uid));
     assert_eq!(endpoint["spec"]["containerID"], json!(new.container_id));
-    assert_eq!(endpoint["spec"]["ipNetworks"], json!([result["ips"][0]["address"]]));
-    assert_eq!(holders(cluster).len(), 2, "the old sandbox keeps its address until its DEL");
-    let before = (kernel::host().unwrap(), kernel::pod(cluster.host, &new.name).unwrap());
+    assert_eq!(
+        endpoint["spec"]["ipNetworks"],
+        json!([result["ips"][0]["address"]])
+    );
+    assert_eq!(
+        holders(cluster).len(),
+        2,
+        "the old sandbox keeps its address until its DEL"
+    );
+    let before = (
+        kernel::host().unwrap(),
+        kernel::pod(cluster.host, &new.name).unwrap(),
+    );
 
     delete(cluster, &old, &conf);
-    assert_eq!((kernel::host().unwrap(), kernel::pod(cluster.host, &new.name).unwrap()), before);
+    assert_eq!(
+        (
+            kernel::host().unwrap(),
+            kernel::pod(cluster.host, &new.name).unwrap()
+        ),
+        before
+    );
     assert_eq!(cluster.endpoints(), endpoints);
     assert_eq!(holders(cluster), [handle(&new)]);
     cluster.assert_in_order();
     conf["prevResult"] = result;
-    verb(cluster, "CHECK", &new, &conf, ARGS).run().unwrap().success();
+    verb(cluster, "CHECK", &new, &conf, ARGS)
+        .run()
+        .unwrap()
+        .success();
     delete(cluster, &new, &conf);
     cluster.assert_nothing_left();
 }
@@ -116,10 +165,18 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
         cluster.host.delete_pod(&old.name).unwrap();
         add(cluster, &new, &conf);
         let before = kernel::host().unwrap();
-        verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
+        verb(cluster, "DEL", &old, &conf, ARGS)
+            .env("CNI_NETNS", "")
+            .run()
+            .unwrap()
+            .success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
-        verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
+        verb(cluster, "DEL", &new, &conf, ARGS)
+            .env("CNI_NETNS", "")
+            .run()
+            .unwrap()
+            .success();
         cluster.assert_nothing_left();
     }
 }
@@ -127,18 +184,38 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
 fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
-    let args = |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
-    let args = [args("default", "nginx"), args("default", "nginx-1"), args("prod", "nginx")];
+    let args =
+        |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
+    let args = [
+        args("default", "nginx"),
+        args("default", "nginx-1"),
+        args("prod", "nginx"),
+    ];
     for (pod, args) in pods.iter().zip(&args) {
-        verb(cluster, "ADD", pod, &conf, args).run().unwrap().success();
+        verb(cluster, "ADD", pod, &conf, args)
+            .run()
+            .unwrap()
+            .success();
     }
     assert_eq!((cluster.endpoints().len(), holders(cluster).len()), (3, 3));
-    assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 3);
-    verb(cluster, "DEL", &pods[0], &conf, &args[0]).run().unwrap().success();
+    assert_eq!(
+        kernel::host().unwrap()["links"].as_object().unwrap().len(),
+        3
+    );
+    verb(cluster, "DEL", &pods[0], &conf, &args[0])
+        .run()
+        .unwrap()
+        .success();
     assert_eq!(holders(cluster).len(), 2);
-    assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 2);
+    assert_eq!(
+        kernel::host().unwrap()["links"].as_object().unwrap().len(),
+        2
+    );
     for (pod, args) in pods.iter().zip(&args).skip(1) {
-        verb(cluster, "DEL", pod, &conf, args).run().unwrap().success();
+        verb(cluster, "DEL", pod, &conf, args)
+            .run()
+            .unwrap()
+            .success();
     }
     cluster.assert_nothing_left();
 }
@@ -148,8 +225,14 @@ fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     conf["policy"] = json!({ "type": "k8s" });
     let pod = cluster.pod(1);
     let before = cluster.state();
-    let error = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().error();
-    assert!(error.msg.contains("Kubernetes API for pod default/nginx"), "{error:?}");
+    let error = verb(cluster, "ADD", &pod, &conf, ARGS)
+        .run()
+        .unwrap()
+        .error();
+    assert!(
+        error.msg.contains("Kubernetes API for pod default/nginx"),
+        "{error:?}"
+    );
     assert!(error.msg.contains("set kubernetes.kubeconfig"), "{error:?}");
     assert_eq!(cluster.state(), before);
 }
@@ -160,20 +243,34 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     conf["policy_setup_timeout_seconds"] = json!(1);
     conf["endpoint_status_dir"] = json!(directory);
     let pod = cluster.pod(1);
-    for (level, words) in [("error", None), ("info", Some("by which Felix reports the policy of the pod"))] {
+    for (level, words) in [
+        ("error", None),
+        ("info", Some("by which Felix reports the policy of the pod")),
+    ] {
         conf["log_level"] = json!(level);
         let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap();
         outcome.success();
         match words {
-            None => assert!(outcome.stderr.is_empty(), "log_level is error: {}", outcome.stderr),
-            Some(words) => assert!(outcome.stderr.contains(words), "it does not wait: {}", outcome.stderr),
+            None => assert!(
+                outcome.stderr.is_empty(),
+                "log_level is error: {}",
+                outcome.stderr
+            ),
+            Some(words) => assert!(
+                outcome.stderr.contains(words),
+                "it does not wait: {}",
+                outcome.stderr
+            ),
         }
         delete(cluster, &pod, &conf);
     }
     fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
     // This is longer than the deadline of the call.
     conf["policy_setup_timeout_seconds"] = json!(3600);
-    verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().success();
+    verb(cluster, "ADD", &pod, &conf, ARGS)
+        .run()
+        .unwrap()
+        .success();
 }
 
 /// The example of the users' documentation.
@@ -214,18 +311,40 @@ fn documented_manual_calls_name_missing_inputs_and_the_remedy() {
         fs::create_dir_all("/var/lib/calico").unwrap();
         fs::write("/var/lib/calico/nodename", "node1").unwrap();
         for (filter, words) in [
-            (ONE_PLUGIN, ["missing network name", "jq '.plugins[0] + {name, cniVersion}'"]),
-            (".", ["configuration list", "jq '.plugins[0] + {name, cniVersion}'"]),
+            (
+                ONE_PLUGIN,
+                [
+                    "missing network name",
+                    "jq '.plugins[0] + {name, cniVersion}'",
+                ],
+            ),
+            (
+                ".",
+                [
+                    "configuration list",
+                    "jq '.plugins[0] + {name, cniVersion}'",
+                ],
+            ),
             (MENDED, ["K8S_POD_NAME", "CNI_ARGS"]),
         ] {
-            let error = by_hand(&cluster.plugins, filter, CONFLIST).run().unwrap().error();
+            let error = by_hand(&cluster.plugins, filter, CONFLIST)
+                .run()
+                .unwrap()
+                .error();
             let said = format!("{} {}", error.msg, error.details);
-            words.iter().for_each(|word| assert!(said.contains(word), "{filter}: {word:?} is not in {said}"));
+            words.iter().for_each(|word| {
+                assert!(said.contains(word), "{filter}: {word:?} is not in {said}")
+            });
         }
         // This machine lacks the kubeconfig of the documentation.
         let call = by_hand(&cluster.plugins, MENDED, CONFLIST).env("CNI_ARGS", ARGS);
         let error = call.run().unwrap().error();
-        assert!(error.msg.contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"), "{error:?}");
+        assert!(
+            error
+                .msg
+                .contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"),
+            "{error:?}"
+        );
         assert!(error.msg.contains("No such file"), "{error:?}");
     });
 }
@@ -237,7 +356,9 @@ fn documented_manual_calls_work_on_the_embedded_datastore() {
         cluster.pod(1);
         let mut list: Value = serde_json::from_str(CONFLIST).unwrap();
         let plugin = list["plugins"][0].as_object_mut().unwrap();
-        ["kubernetes", "policy"].iter().for_each(|key| drop(plugin.remove(*key)));
+        ["kubernetes", "policy"]
+            .iter()
+            .for_each(|key| drop(plugin.remove(*key)));
         plugin.extend(cluster.store.conf());
         plugin.insert("nodename".into(), json!("node1"));
         let call = by_hand(&cluster.plugins, MENDED, &list.to_string());
@@ -246,7 +367,10 @@ fn documented_manual_calls_work_on_the_embedded_datastore() {
             (&result["cniVersion"], &result["interfaces"][0]["name"]),
             (&json!("0.3.1"), &json!("calitest-contai"))
         );
-        assert_eq!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"], 1440);
+        assert_eq!(
+            kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"],
+            1440
+        );
         let log = fs::read_to_string("/var/log/calico/cni/cni.log").unwrap();
         assert!(log.contains("INFO"), "{log}");
         call.env("CNI_COMMAND", "DEL").run().unwrap().success();

@@ -1,11 +1,14 @@
-//! Credential plugins: real programs that give a person's command and kube-controllers their credentials.
+//! Credential plugins: real programs that give a person's command and kube-controllers their
+//! credentials.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use integration_tests::controllers::{PATIENCE, World, await_that};
-use integration_tests::kubernetes::{ApiServer, ENDPOINT, Identity, on_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, ENDPOINT, Identity, on_kubernetes, with_kubernetes,
+};
 use integration_tests::plugin::{Call, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -23,16 +26,23 @@ impl Helper {
     fn install(api: &ApiServer, script: &str) -> Helper {
         let nobody = Identity::Token("none".into());
         let kubeconfig = api.kubeconfig_to(ENDPOINT, "helped", &nobody).unwrap();
-        let mut content: Value = serde_norway::from_str(&fs::read_to_string(&kubeconfig).unwrap()).unwrap();
+        let mut content: Value =
+            serde_norway::from_str(&fs::read_to_string(&kubeconfig).unwrap()).unwrap();
         content["users"][0]["user"] = json!({ "exec": {
             "apiVersion": VERSION, "command": "./helper/plugin", "interactiveMode": "Never",
         } });
         fs::write(&kubeconfig, content.to_string()).unwrap();
         let directory = kubeconfig.with_file_name("helper");
         fs::create_dir_all(&directory).unwrap();
-        let helper = Helper { directory, kubeconfig };
+        let helper = Helper {
+            directory,
+            kubeconfig,
+        };
         let program = helper.file("plugin");
-        let script = format!("#!/bin/sh\ncd {}\necho run >>runs\n{script}\n", helper.directory.display());
+        let script = format!(
+            "#!/bin/sh\ncd {}\necho run >>runs\n{script}\n",
+            helper.directory.display()
+        );
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         helper
@@ -51,13 +61,20 @@ impl Helper {
     }
 
     fn runs(&self) -> usize {
-        fs::read_to_string(self.file("runs")).unwrap_or_default().lines().count()
+        fs::read_to_string(self.file("runs"))
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 }
 
 fn command(kubeconfig: &Path) -> Call {
-    let call = Plugins::locate().unwrap().call("calico-ipam").args(["get", "ippools"]);
-    call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig)
+    let call = Plugins::locate()
+        .unwrap()
+        .call("calico-ipam")
+        .args(["get", "ippools"]);
+    call.env("DATASTORE_TYPE", "kubernetes")
+        .env("KUBECONFIG", kubeconfig)
 }
 
 #[test]
@@ -67,13 +84,20 @@ fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
         api.define(ApiGroup::CrdV1.api_version()).unwrap();
         let account = api.service_account("kube-system", "person").unwrap();
         api.bind(&account, "cluster-admin").unwrap();
-        let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
-        let Identity::Certificate { certificate, key } = api.user("carla", "system:masters").unwrap() else {
+        let Identity::Token(token) = &account.identity else {
+            panic!("the account has no token")
+        };
+        let Identity::Certificate { certificate, key } =
+            api.user("carla", "system:masters").unwrap()
+        else {
             panic!("the user has no certificate")
         };
         for (status, user) in [
             (json!({ "token": token }), account.user.as_str()),
-            (json!({ "clientCertificateData": certificate, "clientKeyData": key }), "carla"),
+            (
+                json!({ "clientCertificateData": certificate, "clientKeyData": key }),
+                "carla",
+            ),
         ] {
             let helper = Helper::printing(api, &status);
             let (before, audit) = (helper.runs(), api.audit().unwrap());
@@ -90,20 +114,32 @@ fn failure_of_a_plugin_is_named_without_its_output() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         for (script, expected) in [
-            ("echo s3cret; echo s3cret >&2; exit 3", "the program failed (exit status: 3)"),
+            (
+                "echo s3cret; echo s3cret >&2; exit 3",
+                "the program failed (exit status: 3)",
+            ),
             ("echo s3cret", "not the JSON or YAML of an ExecCredential"),
         ] {
             let helper = Helper::install(api, script);
             let outcome = command(&helper.kubeconfig).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{outcome:?}");
-            assert!(outcome.stderr.contains(expected) && outcome.stderr.contains("helper/plugin"), "{outcome:?}");
-            assert!(!outcome.stderr.contains("s3cret") && !outcome.stdout.contains("s3cret"), "{outcome:?}");
+            assert!(
+                outcome.stderr.contains(expected) && outcome.stderr.contains("helper/plugin"),
+                "{outcome:?}"
+            );
+            assert!(
+                !outcome.stderr.contains("s3cret") && !outcome.stdout.contains("s3cret"),
+                "{outcome:?}"
+            );
         }
         let helper = Helper::printing(api, &json!({ "token": "wr0ng" }));
         let outcome = command(&helper.kubeconfig).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
         assert!(helper.runs() >= 4, "a 401 runs the plugin once more");
-        assert!(outcome.stderr.contains("the token in the output of "), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("the token in the output of "),
+            "{outcome:?}"
+        );
         assert!(!outcome.stderr.contains("wr0ng"), "{outcome:?}");
     });
 }
@@ -115,17 +151,31 @@ fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
         let helper = Helper::printing(&kubernetes.api, &json!({ "token": "t" }));
         let conf = json!({
             "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "nodename": "node1",
-            "datastore_type": "kubernetes", "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
+            "datastore_type": "kubernetes", "nodename_file_optional": true,
+            "ipam": { "type": "calico-ipam" },
             "kubernetes": { "kubeconfig": helper.kubeconfig },
         });
         for program in ["calico", "calico-ipam"] {
             // Without CNI_COMMAND, the arguments would be a command of a person.
-            let args: &[&str] = if program == "calico-ipam" { &["get", "ippools"] } else { &[] };
-            let call = Plugins::locate().unwrap().call(program).args(args.iter().copied());
-            let call = call.env("KUBECONFIG", &helper.kubeconfig).env("CNI_COMMAND", "STATUS").stdin(conf.to_string());
+            let args: &[&str] = if program == "calico-ipam" {
+                &["get", "ippools"]
+            } else {
+                &[]
+            };
+            let call = Plugins::locate()
+                .unwrap()
+                .call(program)
+                .args(args.iter().copied());
+            let call = call
+                .env("KUBECONFIG", &helper.kubeconfig)
+                .env("CNI_COMMAND", "STATUS")
+                .stdin(conf.to_string());
             let error = call.run().unwrap().error();
             let text = format!("{} {}", error.msg, error.details);
-            assert!(text.contains("which is not supported on a node"), "{program}: {text}");
+            assert!(
+                text.contains("which is not supported on a node"),
+                "{program}: {text}"
+            );
         }
         assert_eq!(helper.runs(), 0);
     });
@@ -140,9 +190,10 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         let helper = Helper::install(
             api,
             "seconds=$(cat seconds)\n\
-             printf '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{'\n\
-             printf '\"token\":\"%s\",\"expirationTimestamp\":\"%s\"}}' \"$(cat token)\" \
-             \"$(date -u -d \"+$seconds seconds\" +%Y-%m-%dT%H:%M:%SZ)\"\n\
+             printf \
+             '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{'\n\
+             printf '\"token\":\"%s\",\"expirationTimestamp\":\"%s\"}}' \"$(cat token)\" \"$(date \
+             -u -d \"+$seconds seconds\" +%Y-%m-%dT%H:%M:%SZ)\"\n\
              echo $seconds >>given",
         );
         // The rename prevents the plugin from reading a part of the text.
@@ -152,7 +203,9 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         };
         let give = |seconds: u32| {
             let account = api.service_account("kube-system", "controllers").unwrap();
-            let Identity::Token(token) = &account.identity else { panic!("the account has no token") };
+            let Identity::Token(token) = &account.identity else {
+                panic!("the account has no token")
+            };
             put("token", token);
             put("seconds", &seconds.to_string());
             account
@@ -160,21 +213,31 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         let account = give(4);
         api.bind(&account, "cluster-admin").unwrap();
         world.node("n1", "10.9.0.1");
-        let setup = world.setup().env("KUBECONFIG", helper.kubeconfig.display().to_string());
-        let controllers = setup.env("POD_NAME", "controllers").start(host, "controllers").unwrap();
+        let setup = world
+            .setup()
+            .env("KUBECONFIG", helper.kubeconfig.display().to_string());
+        let controllers = setup
+            .env("POD_NAME", "controllers")
+            .start(host, "controllers")
+            .unwrap();
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         world.address_left_behind("n1", "10.65.1.0");
-        world.until(&controllers, "the leak is gone", || world.handles_and_blocks().0.is_empty());
+        world.until(&controllers, "the leak is gone", || {
+            world.handles_and_blocks().0.is_empty()
+        });
         let before = helper.runs();
         await_that(PATIENCE, || Ok(helper.runs() > before + 1)).expect("the plugin runs again");
 
         // A run that has begun may read the file before or after this write.
         put("seconds", "86400");
         let given = || fs::read_to_string(helper.file("given")).unwrap_or_default();
-        await_that(PATIENCE, || Ok(given().contains("86400"))).expect("the plugin gives credentials for a day");
+        await_that(PATIENCE, || Ok(given().contains("86400")))
+            .expect("the plugin gives credentials for a day");
         world.remove("/api/v1/namespaces/kube-system/serviceaccounts/controllers");
         give(86400);
         world.address_left_behind("n1", "10.65.2.0");
-        world.until(&controllers, "the second leak is gone", || world.handles_and_blocks().0.is_empty());
+        world.until(&controllers, "the second leak is gone", || {
+            world.handles_and_blocks().0.is_empty()
+        });
     });
 }

@@ -27,11 +27,17 @@ fn with_host_local(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send
     }
     on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
         for (name, cidrs) in NODES {
-            let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+            let mut node =
+                json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
             if let Some(first) = cidrs.first() {
                 node["spec"] = json!({ "podCIDR": first, "podCIDRs": cidrs });
             }
-            control_plane.servers.api.admin().apply_object(&node).unwrap();
+            control_plane
+                .servers
+                .api
+                .admin()
+                .apply_object(&node)
+                .unwrap();
         }
         cluster.load(&Content::ready());
         test(cluster, control_plane);
@@ -42,21 +48,33 @@ fn with_host_local(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send
 fn host_local(cluster: &Cluster<'_>, keys: Value) -> (Value, PathBuf) {
     let data = cluster.host.dir("host-local");
     let mut ipam = json!({ "type": "host-local", "dataDir": data });
-    ipam.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
-    let conf = cluster.conf("node1", json!({ "ipam": ipam, "policy": { "type": "k8s" } }));
+    ipam.as_object_mut()
+        .unwrap()
+        .extend(keys.as_object().unwrap().clone());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "ipam": ipam, "policy": { "type": "k8s" } }),
+    );
     (conf, data.join(NETWORK))
 }
 
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> = files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .collect();
     names.retain(|name| name.parse::<IpAddr>().is_ok());
     names.sort();
     names
 }
 
 fn addresses(result: &Value) -> Vec<&str> {
-    result["ips"].as_array().unwrap().iter().filter_map(|ip| ip["address"].as_str()).collect()
+    result["ips"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|ip| ip["address"].as_str())
+        .collect()
 }
 
 #[test]
@@ -68,17 +86,32 @@ fn every_form_of_use_pod_cidr_assigns_from_the_podcidr() {
             (json!({ "subnet": "USEPODCIDR" }), &[v4]),
             (json!({ "subnet": "usePodCidrIPv6" }), &[v6]),
             (json!({ "ranges": [[{ "subnet": "usePodCidr" }]] }), &[v4]),
-            (json!({ "ranges": [[{ "subnet": "usePodCidr" }], [{ "subnet": "usePodCidrIPv6" }]] }), &[v4, v6]),
             (
-                json!({ "ranges": [[{ "subnet": "usepodcidripv6" }], [{ "subnet": "10.88.0.0/24" }]] }),
+                json!({
+                    "ranges": [[{ "subnet": "usePodCidr" }], [{ "subnet": "usePodCidrIPv6" }]]
+                }),
+                &[v4, v6],
+            ),
+            (
+                json!({
+                    "ranges": [[{ "subnet": "usepodcidripv6" }], [{ "subnet": "10.88.0.0/24" }]]
+                }),
                 &[v6, "10.88.0.2/32"],
             ),
             // The address is from the first range with a free address.
             (
-                json!({ "ranges": [[{ "subnet": "usePodCidr", "rangeStart": "10.244.7.9" }, { "subnet": "10.88.1.0/24" }]] }),
+                json!({
+                    "ranges": [[
+                        { "subnet": "usePodCidr", "rangeStart": "10.244.7.9" },
+                        { "subnet": "10.88.1.0/24" },
+                    ]]
+                }),
                 &["10.244.7.9/32"],
             ),
-            (json!({ "subnet": "usePodCidr", "ranges": [[{ "subnet": "usePodCidrIPv6" }]] }), &[v6, v4]),
+            (
+                json!({ "subnet": "usePodCidr", "ranges": [[{ "subnet": "usePodCidrIPv6" }]] }),
+                &[v6, v4],
+            ),
         ] {
             let (mut conf, data) = host_local(cluster, keys.clone());
             let pod = cluster.pod(1);
@@ -104,15 +137,27 @@ fn every_form_of_use_pod_cidr_assigns_from_the_podcidr() {
 #[test]
 fn host_local_assigns_the_requested_address_and_routes() {
     with_host_local(|cluster, _| {
-        let keys = json!({ "subnet": "usePodCidr", "routes": [{ "dst": "10.9.0.0/16", "gw": "10.244.7.1" }] });
+        let keys = json!({
+            "subnet": "usePodCidr", "routes": [{ "dst": "10.9.0.0/16", "gw": "10.244.7.1" }],
+        });
         let (conf, data) = host_local(cluster, keys);
         for number in 1..=2 {
             let pod = cluster.pod(number);
             let args = format!("{};IP=10.244.7.42", pod.args());
-            let result = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", args).run().unwrap().success();
+            let result = cluster
+                .verb("ADD", &pod, &conf)
+                .env("CNI_ARGS", args)
+                .run()
+                .unwrap()
+                .success();
             assert_eq!(addresses(&result), ["10.244.7.42/32"]);
             let routes = kernel::pod(cluster.host, &pod.name).unwrap()["routes"].clone();
-            let destinations: Vec<_> = routes.as_array().unwrap().iter().map(|route| route["dst"].clone()).collect();
+            let destinations: Vec<_> = routes
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|route| route["dst"].clone())
+                .collect();
             assert!(destinations.contains(&json!("10.9.0.0/16")), "{routes}");
             assert!(!destinations.contains(&json!("default")), "{routes}");
             cluster.delete(&pod, &conf);
@@ -128,7 +173,11 @@ fn node_without_a_podcidr_is_named_without_a_lease() {
         let pod = cluster.pod(1);
         for (node, word, expected) in [
             ("without", "usePodCidr", "no podCidr for node without"),
-            ("only-v4", "usePodCidrIPv6", "no IPv6 podCIDR for node only-v4"),
+            (
+                "only-v4",
+                "usePodCidrIPv6",
+                "no IPv6 podCIDR for node only-v4",
+            ),
             ("only-v6", "usePodCidr", "no IPv4 podCIDR for node only-v6"),
             ("nobody", "usePodCidr", "nodes \"nobody\" not found"),
         ] {
@@ -146,8 +195,16 @@ fn node_without_a_podcidr_is_named_without_a_lease() {
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.8.2/32"]);
         // At the time of the DEL, neither the pod nor the node exists.
         let api = &control_plane.servers.api;
-        api.admin().delete(&pod_path("pod1")).unwrap().success().unwrap();
-        api.admin().delete("/api/v1/nodes/only-v4").unwrap().success().unwrap();
+        api.admin()
+            .delete(&pod_path("pod1"))
+            .unwrap()
+            .success()
+            .unwrap();
+        api.admin()
+            .delete("/api/v1/nodes/only-v4")
+            .unwrap()
+            .success()
+            .unwrap();
         cluster.delete(&pod, &conf);
         assert_eq!(leases(&data), Vec::<String>::new());
         cluster.remove_pod(&pod);
@@ -162,9 +219,15 @@ fn pod_cidr_is_read_from_the_api_server_with_data_in_etcd() {
     with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         host.add_uplink().unwrap();
         let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec });
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec,
+        });
         api.admin().apply_object(&node).unwrap();
-        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        let cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store: Store::Etcd(etcd),
+        };
         cluster.load(&Content::ready().node("node1"));
         let (mut conf, data) = host_local(&cluster, json!({ "subnet": "usePodCidr" }));
         // With another policy type, the plugin does not read the pod.

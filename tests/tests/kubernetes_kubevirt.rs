@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server, pod_path};
+use integration_tests::cluster::{
+    Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server, pod_path,
+};
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::controllers::{PATIENCE, await_that};
@@ -24,8 +26,13 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn new(client: &'a Client) -> Machine<'a> {
         let machine = Self::create(client, "VirtualMachine", &json!([]));
-        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm1", "uid": machine });
-        Machine { client, instance_uid: Self::create(client, "VirtualMachineInstance", &json!([owner])) }
+        let owner = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "vm1", "uid": machine,
+        });
+        Machine {
+            client,
+            instance_uid: Self::create(client, "VirtualMachineInstance", &json!([owner])),
+        }
     }
 
     fn create(client: &Client, kind: &str, owners: &Value) -> String {
@@ -33,7 +40,10 @@ impl<'a> Machine<'a> {
             "apiVersion": "kubevirt.io/v1", "kind": kind,
             "metadata": { "name": "vm1", "ownerReferences": owners, "finalizers": ["test/kept"] },
         });
-        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{}s", kind.to_lowercase());
+        let path = format!(
+            "/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{}s",
+            kind.to_lowercase()
+        );
         let made = client.create(&path, &object).unwrap().success().unwrap();
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
@@ -45,39 +55,59 @@ impl<'a> Machine<'a> {
     }
 
     fn restart(&mut self) {
-        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
+        let path =
+            format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
         let ended = self.client.get(&path).unwrap().success().unwrap();
         self.delete("virtualmachineinstances");
-        self.client.patch(&path, &json!({ "metadata": { "finalizers": [] } })).unwrap().success().unwrap();
+        self.client
+            .patch(&path, &json!({ "metadata": { "finalizers": [] } }))
+            .unwrap()
+            .success()
+            .unwrap();
         let owners = &ended["metadata"]["ownerReferences"];
         self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
     }
 
-    /// Creates a pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration, on another
-    /// node.
+    /// Creates a pod of the VMI and its sandbox. With a migration job, the pod is the target of a
+    /// migration, on another node.
     fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
         let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
-        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
+        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "name": "vm1",
                             "uid": self.instance_uid, "controller": true });
         let node = if job.is_some() { "node2" } else { "node1" };
-        let labels = job.map_or(json!({}), |job| json!({ "kubevirt.io/migrationJobUID": job }));
+        let labels = job.map_or(
+            json!({}),
+            |job| json!({ "kubevirt.io/migrationJobUID": job }),
+        );
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner] },
+            "metadata": {
+                "name": name, "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner],
+            },
             "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         self.client.create(&pods, &pod).unwrap().success().unwrap();
         let netns = cluster.host.add_pod(&sandbox).unwrap();
-        Pod { name: sandbox, netns, container_id: container_id(number), object: Some(name) }
+        Pod {
+            name: sandbox,
+            netns,
+            container_id: container_id(number),
+            object: Some(name),
+        }
     }
 }
 
 fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
-    on_restricted_api_server(ApiGroup::CrdV1, &["node1", "node2"], |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        test(cluster, control_plane);
-    });
+    on_restricted_api_server(
+        ApiGroup::CrdV1,
+        &["node1", "node2"],
+        |cluster, control_plane| {
+            cluster.load(&Content::dual_stack());
+            test(cluster, control_plane);
+        },
+    );
 }
 
 fn conf(cluster: &Cluster<'_>) -> Value {
@@ -96,18 +126,40 @@ fn conf_of(cluster: &Cluster<'_>, node: &str) -> Value {
 
 fn addresses(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().unwrap().iter();
-    ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
+    ips.map(|ip| {
+        ip["address"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap()
+            .to_owned()
+    })
+    .collect()
 }
 
-/// Returns the active and the alternate owner of the VMI's addresses; `None` if the VMI has no addresses.
+/// Returns the active and the alternate owner of the VMI's addresses; `None` if the VMI has no
+/// addresses.
 fn owners(cluster: &Cluster<'_>) -> Option<[String; 2]> {
     let content = cluster.store.dump().unwrap();
-    let blocks = content.into_iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
+    let blocks = content
+        .into_iter()
+        .filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
     let mut found = Vec::new();
     for (_, block) in blocks {
         let block = block.get("spec").cloned().unwrap_or(block);
-        for attribute in block["attributes"].as_array().into_iter().flatten().filter(|a| a["handle_id"] == HANDLE) {
-            let pod = |owner: &str| attribute[owner]["pod"].as_str().unwrap_or_default().to_owned();
+        for attribute in block["attributes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|a| a["handle_id"] == HANDLE)
+        {
+            let pod = |owner: &str| {
+                attribute[owner]["pod"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             found.push([pod("secondary"), pod("alternateOwnerAttrs")]);
         }
     }
@@ -117,7 +169,13 @@ fn owners(cluster: &Cluster<'_>) -> Option<[String; 2]> {
 }
 
 fn owned_by(active: &str, alternate: &str) -> Option<[String; 2]> {
-    let name = |number: &str| if number.is_empty() { String::new() } else { format!("virt-launcher-vm1-{number}") };
+    let name = |number: &str| {
+        if number.is_empty() {
+            String::new()
+        } else {
+            format!("virt-launcher-vm1-{number}")
+        }
+    };
     Some([name(active), name(alternate)])
 }
 
@@ -138,11 +196,21 @@ fn vmi_keeps_its_addresses_from_pod_to_pod() {
 
         let second = machine.pod(cluster, 2, None);
         let result = cluster.add(&second, &conf);
-        assert_eq!((addresses(&result), owners(cluster)), (held.clone(), owned_by("2", "")));
+        assert_eq!(
+            (addresses(&result), owners(cluster)),
+            (held.clone(), owned_by("2", ""))
+        );
         let routes = kernel::host().unwrap()["routes"].to_string();
-        assert!(held.iter().all(|address| routes.contains(address.as_str())), "{routes}");
+        assert!(
+            held.iter().all(|address| routes.contains(address.as_str())),
+            "{routes}"
+        );
         conf["prevResult"] = result;
-        cluster.verb("CHECK", &second, &conf).run().unwrap().success();
+        cluster
+            .verb("CHECK", &second, &conf)
+            .run()
+            .unwrap()
+            .success();
 
         // The VMI ends and the VM remains, so the addresses are kept.
         machine.delete("virtualmachineinstances");
@@ -163,22 +231,46 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
         let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
         let source = machine.pod(cluster, 1, None);
         let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster.verb("ADD", &target, &conf_there).run().unwrap().error();
-        assert!(error.msg.contains(&format!("no IP allocated to VM handle {HANDLE}")), "{error:?}");
+        let error = cluster
+            .verb("ADD", &target, &conf_there)
+            .run()
+            .unwrap()
+            .error();
+        assert!(
+            error
+                .msg
+                .contains(&format!("no IP allocated to VM handle {HANDLE}")),
+            "{error:?}"
+        );
 
         let here = cluster.add(&source, &conf);
         let before = kernel::host().unwrap()["routes"].clone();
         let there = cluster.add(&target, &conf_there);
-        assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
+        assert_eq!(
+            (addresses(&there), there.get("routes")),
+            (addresses(&here), None)
+        );
         assert_eq!(owners(cluster), owned_by("1", "2"));
         // The host's routes lead to the source. Felix moves them later.
-        let inside = kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
-        assert!(addresses(&there).iter().all(|address| inside.contains(address.as_str())), "{inside}");
+        let inside =
+            kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
+        assert!(
+            addresses(&there)
+                .iter()
+                .all(|address| inside.contains(address.as_str())),
+            "{inside}"
+        );
         let leading = |routes: &Value| -> Vec<Value> {
             let routes = routes.as_array().unwrap().iter();
-            routes.filter(|route| !route["dst"].to_string().contains("fe80")).cloned().collect()
+            routes
+                .filter(|route| !route["dst"].to_string().contains("fe80"))
+                .cloned()
+                .collect()
         };
-        assert_eq!(leading(&kernel::host().unwrap()["routes"]), leading(&before));
+        assert_eq!(
+            leading(&kernel::host().unwrap()["routes"]),
+            leading(&before)
+        );
         for (pod, conf, result) in [(&source, &conf, &here), (&target, &conf_there, &there)] {
             let mut conf = conf.clone();
             conf["prevResult"] = result.clone();
@@ -187,7 +279,11 @@ fn vmi_keeps_its_addresses_in_a_live_migration() {
         cluster.delete(&source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
         let inside = kernel::pod(cluster.host, &target.name).unwrap();
-        assert_eq!(inside["links"]["eth0"]["state"].as_array().map(Vec::len), Some(3), "{inside}");
+        assert_eq!(
+            inside["links"]["eth0"]["state"].as_array().map(Vec::len),
+            Some(3),
+            "{inside}"
+        );
         machine.delete("virtualmachines");
         cluster.delete(&source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
@@ -208,14 +304,23 @@ fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
         machine.restart();
         let new = machine.pod(cluster, 2, None);
         // The routes lead to the old virt-launcher pod, which still runs.
-        let (held, routes) = (cluster.accounts().held, kernel::host().unwrap()["routes"].clone());
+        let (held, routes) = (
+            cluster.accounts().held,
+            kernel::host().unwrap()["routes"].clone(),
+        );
         let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
         assert!(error.msg.contains("the address is in use"), "{error:?}");
-        assert_eq!((cluster.accounts().held, &kernel::host().unwrap()["routes"]), (held, &routes));
+        assert_eq!(
+            (cluster.accounts().held, &kernel::host().unwrap()["routes"]),
+            (held, &routes)
+        );
 
         cluster.delete(&old, &conf);
         let result = cluster.add(&new, &conf);
-        assert_eq!((addresses(&result), owners(cluster)), (addresses(&first), owned_by("2", "")));
+        assert_eq!(
+            (addresses(&result), owners(cluster)),
+            (addresses(&first), owned_by("2", ""))
+        );
         // A late DEL of the old pod must not affect the new one.
         machine.delete("virtualmachines");
         cluster.delete(&old, &conf);
@@ -311,20 +416,38 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
         assert_eq!(cluster.state()["store"], before["store"]);
 
         let config = json!({
-            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig", "metadata": { "name": "default" },
-            "spec": { "strictAffinity": false, "autoAllocateBlocks": true, "kubeVirtVMAddressPersistence": "Disabled" },
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
+            "metadata": { "name": "default" },
+            "spec": {
+                "strictAffinity": false, "autoAllocateBlocks": true,
+                "kubeVirtVMAddressPersistence": "Disabled",
+            },
         });
         client.apply_object(&config).unwrap();
-        let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
+        let path =
+            format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
         let instance = client.get(&path).unwrap().success().unwrap();
         machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
         let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster.verb("ADD", &target, &conf_of_target(cluster)).run().unwrap().error();
-        assert!(error.msg.contains("KubeVirtVMAddressPersistence is disabled"), "{error:?}");
+        let error = cluster
+            .verb("ADD", &target, &conf_of_target(cluster))
+            .run()
+            .unwrap()
+            .error();
+        assert!(
+            error
+                .msg
+                .contains("KubeVirtVMAddressPersistence is disabled"),
+            "{error:?}"
+        );
         cluster.remove_pod(&target);
         let source = machine.pod(cluster, 3, None);
         cluster.add(&source, &conf);
-        assert_eq!(owners(cluster), None, "the container's own handle holds them");
+        assert_eq!(
+            owners(cluster),
+            None,
+            "the container's own handle holds them"
+        );
         cluster.assert_only(&[&source]);
         cluster.delete(&source, &conf);
         cluster.assert_nothing_left();
@@ -345,13 +468,19 @@ fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
         cluster.delete(&pod, &conf);
         let ours = Role::ours().unwrap();
         let part = ours.of_groups(&["kubevirt.io"]);
-        assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]), part);
+        assert_eq!(
+            Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]),
+            part
+        );
         assert_eq!(part.0.len(), 2);
         for permission in &part.0 {
             api.grant(&user, &ours.without(permission)).unwrap();
             let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
             assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
-            assert!(error.msg.contains(&permission.resource), "{permission}: {error:?}");
+            assert!(
+                error.msg.contains(&permission.resource),
+                "{permission}: {error:?}"
+            );
         }
         assert_eq!(owners(cluster), owned_by("", ""));
     });
@@ -363,13 +492,22 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
         let machine = Machine::new(control_plane.servers.api.admin());
         let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
         let verb = |verb: &str, pod: &Pod, conf: &Value| {
-            let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
+            let call =
+                cluster
+                    .plugins
+                    .verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
             call.env("CNI_ARGS", pod.args()).run().unwrap().success()
         };
-        let (source, target) = (machine.pod(cluster, 1, None), machine.pod(cluster, 2, Some("job")));
+        let (source, target) = (
+            machine.pod(cluster, 1, None),
+            machine.pod(cluster, 2, Some("job")),
+        );
         let here = verb("ADD", &source, &conf);
         let there = verb("ADD", &target, &conf_there);
-        assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
+        assert_eq!(
+            (addresses(&there), there.get("routes")),
+            (addresses(&here), None)
+        );
         assert_eq!(owners(cluster), owned_by("1", "2"));
         let mut checked = conf_there.clone();
         checked["prevResult"] = there;
@@ -377,14 +515,25 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
         verb("DEL", &source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
         // A pod that the API server does not have cannot be identified.
-        control_plane.servers.api.admin().delete(&pod_path("virt-launcher-vm1-2")).unwrap().success().unwrap();
+        control_plane
+            .servers
+            .api
+            .admin()
+            .delete(&pod_path("virt-launcher-vm1-2"))
+            .unwrap()
+            .success()
+            .unwrap();
         verb("DEL", &target, &conf_there);
         assert_eq!(owners(cluster), owned_by("", "2"));
         let next = machine.pod(cluster, 3, None);
         verb("ADD", &next, &conf);
         machine.delete("virtualmachines");
         verb("DEL", &next, &conf);
-        assert_eq!(owners(cluster), owned_by("", "2"), "the machine is still noted to move");
+        assert_eq!(
+            owners(cluster),
+            owned_by("", "2"),
+            "the machine is still noted to move"
+        );
     });
 }
 
@@ -394,7 +543,11 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         host.add_uplink().unwrap();
         api.namespace(NAMESPACE).unwrap();
         api.define_machines().unwrap();
-        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        let cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store: Store::Etcd(etcd),
+        };
         cluster.load(&Content::dual_stack());
         let mut conf = conf(&cluster);
         conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
@@ -422,10 +575,17 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("Kubernetes API"), "{error:?}");
         cluster.delete(&pod, &conf);
-        assert_eq!((kernel::host().unwrap()["links"].clone(), cluster.endpoints().len()), (json!({}), 0));
+        assert_eq!(
+            (
+                kernel::host().unwrap()["links"].clone(),
+                cluster.endpoints().len()
+            ),
+            (json!({}), 0)
+        );
         assert_eq!(owners(&cluster), owned_by("1", ""));
         api.restart().unwrap();
-        // A DEL waits three seconds for the first answer, and a server that has just started may need longer.
+        // A DEL waits three seconds for the first answer, and a server that has just started may
+        // need longer.
         let is_released = || {
             cluster.delete(&pod, &conf);
             Ok(cluster.accounts().is_empty())

@@ -1,5 +1,5 @@
-//! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses labels the affinities
-//! of its node (IPAM-152), once (IPAM-47).
+//! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses
+//! labels the affinities of its node (IPAM-152), once (IPAM-47).
 
 use integration_tests::cluster::{Cluster, on_restricted_api_server};
 use integration_tests::content::Content;
@@ -15,46 +15,76 @@ fn path(group: ApiGroup, name: &str) -> String {
 
 /// Creates the affinity of a node as old releases did, without labels and type.
 fn write_old(cluster: &Cluster<'_>, group: ApiGroup, node: &str, block: &str) -> String {
-    let Store::Kubernetes(objects) = &cluster.store else { panic!("not on Kubernetes") };
+    let Store::Kubernetes(objects) = &cluster.store else {
+        panic!("not on Kubernetes")
+    };
     let name = format!("{node}-{}", block.replace(['.', '/'], "-"));
     let spec = match group {
-        ApiGroup::CrdV1 => json!({ "node": node, "cidr": block, "state": "confirmed", "deleted": "false" }),
+        ApiGroup::CrdV1 => {
+            json!({ "node": node, "cidr": block, "state": "confirmed", "deleted": "false" })
+        }
         ApiGroup::V3 => json!({ "node": node, "cidr": block, "state": "confirmed" }),
     };
-    let object = json!({ "apiVersion": group.api_version(), "kind": "BlockAffinity", "metadata": { "name": name }, "spec": spec });
+    let object = json!({
+        "apiVersion": group.api_version(), "kind": "BlockAffinity", "metadata": { "name": name },
+        "spec": spec,
+    });
     objects.client().apply_object(&object).unwrap();
     path(group, &name)
 }
 
 fn labels(cluster: &Cluster<'_>, path: &str) -> Value {
-    let Store::Kubernetes(objects) = &cluster.store else { panic!("not on Kubernetes") };
+    let Store::Kubernetes(objects) = &cluster.store else {
+        panic!("not on Kubernetes")
+    };
     objects.client().get(path).unwrap().success().unwrap()["metadata"]["labels"].clone()
 }
 
 fn get_labels_once(group: ApiGroup) {
     on_restricted_api_server(group, &["node1"], |cluster, _| {
-        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 26));
+        cluster.load(
+            &Content::ready()
+                .node("node1")
+                .pool("pool4", "10.65.0.0/24", 26),
+        );
         let own = write_old(cluster, group, "node1", "10.65.0.64/26");
         let anothers = write_old(cluster, group, "node2", "10.65.0.0/26");
         let (first, second) = (cluster.pod(1), cluster.pod(2));
         let conf = cluster.conf("node1", json!({}));
         let ask = |pod: &integration_tests::cluster::Pod, ip: &str| {
             let args = format!("{};IP={ip}", pod.args());
-            let result = cluster.verb("ADD", pod, &conf).env("CNI_ARGS", args).run().unwrap().success();
+            let result = cluster
+                .verb("ADD", pod, &conf)
+                .env("CNI_ARGS", args)
+                .run()
+                .unwrap()
+                .success();
             assert_eq!(result["ips"][0]["address"], format!("{ip}/32"));
         };
         ask(&first, "10.65.0.70");
         let labelled = labels(cluster, &own);
-        assert_eq!(labelled["projectcalico.org/affinity-type"], "host", "{labelled}");
+        assert_eq!(
+            labelled["projectcalico.org/affinity-type"], "host",
+            "{labelled}"
+        );
         assert_eq!(labelled["projectcalico.org/ip-version"], "4", "{labelled}");
-        assert!(labelled["projectcalico.org/hostname-hash"].is_string(), "{labelled}");
-        assert_eq!(labels(cluster, &anothers), Value::Null, "each node sees to its own");
+        assert!(
+            labelled["projectcalico.org/hostname-hash"].is_string(),
+            "{labelled}"
+        );
+        assert_eq!(
+            labels(cluster, &anothers),
+            Value::Null,
+            "each node sees to its own"
+        );
         assert!(std::fs::exists(MARKER).unwrap());
 
         let late = write_old(cluster, group, "node1", "10.65.0.128/26");
         ask(&second, "10.65.0.71");
         assert_eq!(labels(cluster, &late), Value::Null, "only once");
-        [first, second].iter().for_each(|pod| cluster.delete(pod, &conf));
+        [first, second]
+            .iter()
+            .for_each(|pod| cluster.delete(pod, &conf));
     });
 }
 

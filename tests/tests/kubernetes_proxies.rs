@@ -16,7 +16,8 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// An address of the host in the API server's certificate. Clients reach loopback addresses without a proxy.
+/// An address of the host in the API server's certificate. Clients reach loopback addresses without
+/// a proxy.
 const FAR: &str = "10.96.0.1";
 const LOGIN: Option<(&str, &str)> = Some(("person", "p4ssw0rd"));
 const AN_INVALID_PROXY: &str = "http://[";
@@ -46,7 +47,14 @@ fn on_far_api_server(test: impl FnOnce(&Lab<'_>) + Send) {
         let target = listener.local_addr().unwrap().to_string();
         let relay = api.proxy_on(listener).unwrap();
         let plugins = Plugins::locate().unwrap();
-        test(&Lab { host, api, account, plugins, target, _relay: relay });
+        test(&Lab {
+            host,
+            api,
+            account,
+            plugins,
+            target,
+            _relay: relay,
+        });
     });
 }
 
@@ -54,8 +62,12 @@ impl Lab<'_> {
     /// Writes a kubeconfig whose cluster has this proxy.
     fn kubeconfig(&self, proxy_url: Option<&str>) -> PathBuf {
         let url = format!("https://{}", self.target);
-        let file = self.api.kubeconfig_to(&url, "person", &self.account.identity).unwrap();
-        let mut kubeconfig: Value = serde_norway::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        let file = self
+            .api
+            .kubeconfig_to(&url, "person", &self.account.identity)
+            .unwrap();
+        let mut kubeconfig: Value =
+            serde_norway::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
         if let Some(proxy_url) = proxy_url {
             kubeconfig["clusters"][0]["cluster"]["proxy-url"] = json!(proxy_url);
         }
@@ -67,7 +79,8 @@ impl Lab<'_> {
     fn command(&self, proxy_url: Option<&str>) -> Call {
         let kubeconfig = self.kubeconfig(proxy_url);
         let call = self.plugins.call("calico-ipam").args(["get", "ippools"]);
-        call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig)
+        call.env("DATASTORE_TYPE", "kubernetes")
+            .env("KUBECONFIG", kubeconfig)
     }
 }
 
@@ -96,10 +109,16 @@ fn command_passes_through_each_kind_of_proxy() {
         for start in proxies {
             let proxy = start().unwrap();
             let before = proxy.requests_for(&lab.target).unwrap();
-            // The CA certificates of the host verify the proxy, and those of the kubeconfig the API server.
-            let command = lab.command(Some(&proxy.url())).env("SSL_CERT_FILE", lab.api.authority());
+            // The CA certificates of the host verify the proxy, and those of the kubeconfig the API
+            // server.
+            let command = lab
+                .command(Some(&proxy.url()))
+                .env("SSL_CERT_FILE", lab.api.authority());
             succeeds(&command);
-            assert!(proxy.requests_for(&lab.target).unwrap() > before, "{proxy:?}");
+            assert!(
+                proxy.requests_for(&lab.target).unwrap() > before,
+                "{proxy:?}"
+            );
         }
     });
 }
@@ -109,14 +128,20 @@ fn refusal_of_a_login_by_a_proxy_is_named_without_the_password() {
     type Start = fn(&Host, Option<(&'static str, &'static str)>) -> anyhow::Result<ForwardProxy>;
     on_far_api_server(|lab| {
         for (start, url) in [
-            (ForwardProxy::http as Start, "http://person:wr0ng@127.0.0.1:3128"),
+            (
+                ForwardProxy::http as Start,
+                "http://person:wr0ng@127.0.0.1:3128",
+            ),
             (ForwardProxy::http, "http://127.0.0.1:3128"),
             (ForwardProxy::socks5, "socks5://person:wr0ng@127.0.0.1:1080"),
             (ForwardProxy::socks5, "socks5://127.0.0.1:1080"),
         ] {
             let _proxy = start(lab.host, LOGIN).unwrap();
             let stderr = refusal(&lab.command(Some(url))).stderr;
-            assert!(stderr.contains("a password") || stderr.contains("the password"), "{url}: {stderr}");
+            assert!(
+                stderr.contains("a password") || stderr.contains("the password"),
+                "{url}: {stderr}"
+            );
             assert!(!stderr.contains("wr0ng"), "{stderr}");
         }
     });
@@ -130,12 +155,36 @@ fn command_follows_the_proxy_variables() {
         for (variables, is_followed) in [
             (&[("HTTPS_PROXY", proxy.url().as_str())][..], true),
             (&[("https_proxy", "127.0.0.1:3128")], true),
-            (&[("HTTPS_PROXY", AN_INVALID_PROXY), ("NO_PROXY", "10.96.0.0/12")], false),
-            (&[("HTTPS_PROXY", proxy.url().as_str()), ("no_proxy", "example.com,*")], false),
-            (&[("HTTP_PROXY", AN_INVALID_PROXY), ("ALL_PROXY", AN_INVALID_PROXY)], false),
+            (
+                &[
+                    ("HTTPS_PROXY", AN_INVALID_PROXY),
+                    ("NO_PROXY", "10.96.0.0/12"),
+                ],
+                false,
+            ),
+            (
+                &[
+                    ("HTTPS_PROXY", proxy.url().as_str()),
+                    ("no_proxy", "example.com,*"),
+                ],
+                false,
+            ),
+            (
+                &[
+                    ("HTTP_PROXY", AN_INVALID_PROXY),
+                    ("ALL_PROXY", AN_INVALID_PROXY),
+                ],
+                false,
+            ),
         ] {
             let before = proxy.requests_for(&lab.target).unwrap();
-            succeeds(&variables.iter().fold(command.clone(), |call, (name, value)| call.env(name, *value)));
+            succeeds(
+                &variables
+                    .iter()
+                    .fold(command.clone(), |call, (name, value)| {
+                        call.env(name, *value)
+                    }),
+            );
             let after = proxy.requests_for(&lab.target).unwrap();
             assert_eq!(after > before, is_followed, "{variables:?}");
         }
@@ -143,7 +192,10 @@ fn command_follows_the_proxy_variables() {
         assert!(stderr.contains("HTTPS_PROXY or https_proxy"), "{stderr}");
         let silent = "http://person:p4ssw0rd@127.0.0.1:9";
         let stderr = refusal(&command.env("HTTPS_PROXY", silent)).stderr;
-        assert!(stderr.contains("proxy http://127.0.0.1:9: Connection refused"), "{stderr}");
+        assert!(
+            stderr.contains("proxy http://127.0.0.1:9: Connection refused"),
+            "{stderr}"
+        );
     });
 }
 
@@ -154,8 +206,13 @@ fn plugin_ignores_an_invalid_proxy_variable() {
         cluster.load(&Content::dual_stack());
         let (conf, pod) = (cluster.conf("node1", json!({})), cluster.pod(1));
         for verb in ["ADD", "DEL"] {
-            let call = cluster.verb(verb, &pod, &conf).env("HTTPS_PROXY", AN_INVALID_PROXY);
-            call.env("https_proxy", AN_INVALID_PROXY).run().unwrap().success();
+            let call = cluster
+                .verb(verb, &pod, &conf)
+                .env("HTTPS_PROXY", AN_INVALID_PROXY);
+            call.env("https_proxy", AN_INVALID_PROXY)
+                .run()
+                .unwrap()
+                .success();
         }
     });
 }
@@ -166,13 +223,23 @@ fn plugin_with_a_proxy_url_is_refused() {
         let kubeconfig = lab.kubeconfig(Some("http://person:p4ssw0rd@127.0.0.1:3128"));
         let conf = json!({
             "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "nodename": "node1",
-            "datastore_type": "kubernetes", "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
+            "datastore_type": "kubernetes", "nodename_file_optional": true,
+            "ipam": { "type": "calico-ipam" },
             "kubernetes": { "kubeconfig": kubeconfig },
         });
-        let outcome = lab.plugins.call("calico").env("CNI_COMMAND", "STATUS").stdin(conf.to_string()).run().unwrap();
+        let outcome = lab
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", "STATUS")
+            .stdin(conf.to_string())
+            .run()
+            .unwrap();
         let error = outcome.error();
         let text = format!("{} {}", error.msg, error.details);
-        assert!(text.contains("proxy-url of cluster lab is not supported on a node"), "{text}");
+        assert!(
+            text.contains("proxy-url of cluster lab is not supported on a node"),
+            "{text}"
+        );
         assert!(!text.contains("p4ssw0rd"), "{text}");
     });
 }

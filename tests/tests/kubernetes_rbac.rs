@@ -1,13 +1,15 @@
 //! The role in `deploy/rbac` grants the CNI user exactly the permissions that the plugins need.
 //!
-//! `golden_kubernetes.rs` shows that no recording needs more, and `kubernetes_kubevirt.rs` covers the permissions for
-//! VMIs.
+//! `golden_kubernetes.rs` shows that no recording needs more, and `kubernetes_kubevirt.rs` covers
+//! the permissions for VMIs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use integration_tests::golden::cluster;
-use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Kubernetes, Objects, Role, ServiceAccount, on_kubernetes,
+};
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
@@ -65,7 +67,11 @@ fn plugins_need_and_use_every_permission_in_v3() {
 fn role_is_a_subset_of_upstreams_role() {
     let (ours, upstreams) = (Role::ours().unwrap(), Role::upstreams().unwrap());
     let more = Role(ours.0.difference(&upstreams.0).cloned().collect());
-    assert_eq!(more, Role::default(), "swapping the binaries alone would not do:\n{more}");
+    assert_eq!(
+        more,
+        Role::default(),
+        "swapping the binaries alone would not do:\n{more}"
+    );
     assert!(ours.0.len() < upstreams.0.len());
 }
 
@@ -80,9 +86,20 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
         api.grant(&user, &role).unwrap();
         let audit = api.audit().unwrap();
         let life = live(host, api, group, &user, &[]);
-        let failed: Vec<_> = LIFE.iter().zip(&life).filter(|(_, sight)| sight.exit != Some(0)).collect();
+        let failed: Vec<_> = LIFE
+            .iter()
+            .zip(&life)
+            .filter(|(_, sight)| sight.exit != Some(0))
+            .collect();
         assert!(failed.is_empty(), "{failed:#?}");
-        assert!(life.last().unwrap().objects.keys().all(|key| !key.starts_with("ipamblocks/")), "{life:#?}");
+        assert!(
+            life.last()
+                .unwrap()
+                .objects
+                .keys()
+                .all(|key| !key.starts_with("ipamblocks/")),
+            "{life:#?}"
+        );
         assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
 
         let mut unneeded = role.clone();
@@ -90,21 +107,39 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
             api.grant(&user, &role.without(permission)).unwrap();
             live(host, api, group, &user, &life) == life
         });
-        assert_eq!(unneeded, Role::default(), "nothing shows that these are needed:\n{unneeded}");
+        assert_eq!(
+            unneeded,
+            Role::default(),
+            "nothing shows that these are needed:\n{unneeded}"
+        );
     });
 }
 
 /// Runs [`LIFE`] up to the first step whose observation differs from `expected`.
-fn live(host: &Host, api: &ApiServer, group: ApiGroup, user: &ServiceAccount, expected: &[Sight]) -> Vec<Sight> {
+fn live(
+    host: &Host,
+    api: &ApiServer,
+    group: ApiGroup,
+    user: &ServiceAccount,
+    expected: &[Sight],
+) -> Vec<Sight> {
     let lived = host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
         let objects = Objects::new(api.admin(), group, kubeconfig);
-        let node = Node { host, api, objects, plugins: Plugins::locate()? };
+        let node = Node {
+            host,
+            api,
+            objects,
+            plugins: Plugins::locate()?,
+        };
         node.prepare();
         let mut lived = Vec::new();
         for (index, step) in LIFE.iter().enumerate() {
             lived.push(node.take(*step));
-            if expected.get(index).is_some_and(|expected| *expected != lived[index]) {
+            if expected
+                .get(index)
+                .is_some_and(|expected| *expected != lived[index])
+            {
                 break;
             }
         }
@@ -118,7 +153,8 @@ impl Node<'_> {
     fn prepare(&self) {
         let version = self.objects.group().api_version();
         for object in [
-            json!({ "apiVersion": version, "kind": "ClusterInformation", "metadata": { "name": "default" },
+            json!({ "apiVersion": version, "kind": "ClusterInformation",
+                    "metadata": { "name": "default" },
                     "spec": { "datastoreReady": true } }),
             self.pool("all()"),
         ] {
@@ -127,7 +163,8 @@ impl Node<'_> {
         for name in ["web-1", "web-2", "web-3"] {
             self.host.ensure_pod(name).unwrap();
             let pod = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": cluster::NAMESPACE },
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": name, "namespace": cluster::NAMESPACE },
                 "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
             });
             self.api.admin().apply_object(&pod).unwrap();
@@ -135,7 +172,8 @@ impl Node<'_> {
     }
 
     fn pool(&self, selector: &str) -> Value {
-        json!({ "apiVersion": self.objects.group().api_version(), "kind": "IPPool", "metadata": { "name": "pool4" },
+        json!({ "apiVersion": self.objects.group().api_version(), "kind": "IPPool",
+                "metadata": { "name": "pool4" },
                 "spec": { "cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": selector } })
     }
 
@@ -144,19 +182,24 @@ impl Node<'_> {
             Step::Verb(verb, pod) => self.verb(verb, pod, &json!({})).exit,
             Step::GcOfAllBut(pod) => {
                 let valid = json!([{ "containerID": pod, "ifname": "eth0" }]);
-                self.verb("GC", "", &json!({ "cni.dev/valid-attachments": valid })).exit
+                self.verb("GC", "", &json!({ "cni.dev/valid-attachments": valid }))
+                    .exit
             }
             Step::PoolDeselectsTheNode => {
                 self.api.admin().apply_object(&self.pool("!all()")).unwrap();
                 Some(0)
             }
         };
-        Sight { exit, objects: self.sight() }
+        Sight {
+            exit,
+            objects: self.sight(),
+        }
     }
 
     fn verb(&self, verb: &str, pod: &str, more: &Value) -> Outcome {
         let mut conf = json!({
-            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico",
+            "log_level": "error",
             "datastore_type": "kubernetes", "calico_api_group": self.objects.group().api_version(),
             "kubernetes": { "kubeconfig": self.objects.kubeconfig() },
             "nodename": "node1", "nodename_file_optional": true,
@@ -165,9 +208,16 @@ impl Node<'_> {
         if verb == "CHECK" {
             conf["prevResult"] = self.result(pod);
         }
-        conf.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let args = format!("K8S_POD_NAMESPACE={};K8S_POD_NAME={pod}", cluster::NAMESPACE);
-        let call = self.plugins.verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
+        conf.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let args = format!(
+            "K8S_POD_NAMESPACE={};K8S_POD_NAME={pod}",
+            cluster::NAMESPACE
+        );
+        let call = self
+            .plugins
+            .verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
         let outcome = call.env("CNI_ARGS", args).run().unwrap();
         if verb == "ADD" {
             std::fs::write(self.result_file(pod), &outcome.stdout).unwrap();
@@ -188,7 +238,10 @@ impl Node<'_> {
             let told = match key.split('/').next().unwrap_or_default() {
                 "blockaffinities" => object["spec"]["state"].clone(),
                 "ipamhandles" => object["spec"]["block"].clone(),
-                "ipamblocks" => object["spec"]["allocations"].as_array().map(|all| taken(all)).into(),
+                "ipamblocks" => object["spec"]["allocations"]
+                    .as_array()
+                    .map(|all| taken(all))
+                    .into(),
                 "pods" => object["annotations"].clone(),
                 _ => Value::Null,
             };

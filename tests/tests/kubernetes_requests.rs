@@ -14,7 +14,8 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-/// Time for which the proxy holds each request: concurrent requests arrive together, and dependent requests later.
+/// Time for which the proxy holds each request: concurrent requests arrive together, and dependent
+/// requests later.
 const HELD: Duration = Duration::from_millis(200);
 
 /// An ADD repeats the reads of a prefetch that took longer (IPAM-100).
@@ -24,8 +25,14 @@ const LONGEST_READ: Duration = Duration::from_millis(400);
 const LONGEST_CACHED_READ: Duration = Duration::from_secs(1);
 
 /// The objects that an ADD reads before it chooses a block.
-const INPUTS: [&str; 6] =
-    ["blockaffinities", "ipamconfigs", "ipamconfigurations", "ippools", "ipreservations", "nodes"];
+const INPUTS: [&str; 6] = [
+    "blockaffinities",
+    "ipamconfigs",
+    "ipamconfigurations",
+    "ippools",
+    "ipreservations",
+    "nodes",
+];
 
 fn requests(
     cluster: &Cluster<'_>,
@@ -34,12 +41,25 @@ fn requests(
     pod: &Pod,
     families: &[&str],
 ) -> Vec<Request> {
-    requests_with(cluster, control_plane, verb, pod, &conf_of(cluster, families))
+    requests_with(
+        cluster,
+        control_plane,
+        verb,
+        pod,
+        &conf_of(cluster, families),
+    )
 }
 
 fn conf_of(cluster: &Cluster<'_>, families: &[&str]) -> Value {
-    let assign = |family| if families.contains(&family) { "true" } else { "false" };
-    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": assign("4"), "assign_ipv6": assign("6") });
+    let assign = |family| {
+        if families.contains(&family) {
+            "true"
+        } else {
+            "false"
+        }
+    };
+    let ipam =
+        json!({ "type": "calico-ipam", "assign_ipv4": assign("4"), "assign_ipv6": assign("6") });
     cluster.conf("node1", json!({ "ipam": ipam }))
 }
 
@@ -51,7 +71,10 @@ fn requests_with(
     conf: &Value,
 ) -> Vec<Request> {
     let began = OffsetDateTime::now_utc();
-    without_second_read(all_requests_with(cluster, control_plane, verb, pod, conf), began)
+    without_second_read(
+        all_requests_with(cluster, control_plane, verb, pod, conf),
+        began,
+    )
 }
 
 fn all_requests_with(
@@ -61,11 +84,17 @@ fn all_requests_with(
     pod: &Pod,
     conf: &Value,
 ) -> Vec<Request> {
-    control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+    control_plane
+        .proxy
+        .arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
     let audit = control_plane.servers.api.audit().unwrap();
     let outcome = cluster.verb(verb, pod, conf).run().unwrap();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-    assert_eq!(control_plane.proxy.traffic().connections, 1, "one connection for all requests");
+    assert_eq!(
+        control_plane.proxy.traffic().connections,
+        1,
+        "one connection for all requests"
+    );
     audit.of(&control_plane.account.user).unwrap()
 }
 
@@ -73,34 +102,53 @@ fn is_read_of_input(request: &Request) -> bool {
     ["get", "list"].contains(&request.verb.as_str()) && INPUTS.contains(&request.resource.as_str())
 }
 
-/// Returns the requests without those that only a slow server causes: a second read of the inputs, the handle and the
-/// block, and of a block that the server's cache did not send in time. `began` is the start of the call. A second read
-/// follows a time limit that begins later, and the proxy holds this read too. An earlier second read is not dropped.
+/// Returns the requests without those that only a slow server causes: a second read of the inputs,
+/// the handle and the block, and of a block that the server's cache did not send in time. `began`
+/// is the start of the call. A second read follows a time limit that begins later, and the proxy
+/// holds this read too. An earlier second read is not dropped.
 fn without_second_read(mut requests: Vec<Request>, began: OffsetDateTime) -> Vec<Request> {
     let (mut seen, mut reads_inputs_again) = (BTreeSet::new(), false);
     requests.retain(|request| {
-        let path = request.uri.split("resourceVersion=").next().unwrap_or_default().trim_end_matches(['?', '&']);
+        let path = request
+            .uri
+            .split("resourceVersion=")
+            .next()
+            .unwrap_or_default()
+            .trim_end_matches(['?', '&']);
         let is_again = !seen.insert((request.verb.clone(), path.to_owned()));
         let is_after = |limit: Duration| is_again && request.received - began > limit + HELD;
-        let is_of_block = (request.verb.as_str(), request.resource.as_str()) == ("get", "ipamblocks");
+        let is_of_block =
+            (request.verb.as_str(), request.resource.as_str()) == ("get", "ipamblocks");
         let is_input = is_read_of_input(request) && is_after(LONGEST_READ);
         reads_inputs_again |= is_input;
-        let is_block = is_of_block && (reads_inputs_again && is_again || is_after(LONGEST_CACHED_READ));
+        let is_block =
+            is_of_block && (reads_inputs_again && is_again || is_after(LONGEST_CACHED_READ));
         !is_input && !is_block
     });
     if reads_inputs_again {
-        requests.retain(|request| (request.verb.as_str(), request.resource.as_str()) != ("get", "ipamhandles"));
+        requests.retain(|request| {
+            (request.verb.as_str(), request.resource.as_str()) != ("get", "ipamhandles")
+        });
     }
     requests
 }
 
 #[track_caller]
 fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usize) {
-    let listed: String = requests.iter().map(|request| format!("{} {request}\n", request.received)).collect();
+    let listed: String = requests
+        .iter()
+        .map(|request| format!("{} {request}\n", request.received))
+        .collect();
     // The requests of the next round trip arrive only after the proxy has released the ones before.
     let waves = waves(requests, HELD * 9 / 10);
-    let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
-    assert!(!requests.is_empty() && requests.len() <= most && waves <= in_sequence, "{told}");
+    let told = format!(
+        "{what}: {} requests in {waves} round trips\n{listed}",
+        requests.len()
+    );
+    assert!(
+        !requests.is_empty() && requests.len() <= most && waves <= in_sequence,
+        "{told}"
+    );
     // No list grows with the number of nodes.
     for request in requests.iter().filter(|request| request.verb == "list") {
         let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
@@ -114,12 +162,19 @@ fn warm_add_and_its_del_stay_within_their_request_limits() {
         cluster.load(&Content::dual_stack());
         for families in [&["4"][..], &["6"], &["4", "6"]] {
             let (first, pod) = (cluster.pod(1), cluster.pod(2));
-            let (more, of) = (families.len() - 1, |verb, pod| requests(cluster, control_plane, verb, pod, families));
+            let (more, of) = (families.len() - 1, |verb, pod| {
+                requests(cluster, control_plane, verb, pod, families)
+            });
             of("ADD", &first);
             // Each family has its own block. The hint of the first ADD names the block.
             assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 3 + more);
             assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
-            assert_within("the DEL that empties the block", &of("DEL", &first), 10 + 2 * more, 5 + more);
+            assert_within(
+                "the DEL that empties the block",
+                &of("DEL", &first),
+                10 + 2 * more,
+                5 + more,
+            );
             assert_within("a DEL with nothing left", &of("DEL", &first), 5, 2);
             [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
         }
@@ -132,7 +187,9 @@ fn add_with_any_of_sends_two_more_at_most() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
         on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
             cluster.load(&Content::dual_stack());
-            let Store::Kubernetes(objects) = &cluster.store else { panic!("no API server") };
+            let Store::Kubernetes(objects) = &cluster.store else {
+                panic!("no API server")
+            };
             // The first ADDs claim the blocks of all lists.
             let lists = [
                 ("ipAddrs", "[\"10.65.3.1\"]"),
@@ -140,7 +197,10 @@ fn add_with_any_of_sends_two_more_at_most() {
                 ("ipAddrs", "[\"10.65.5.1\"]"),
                 ("ipAddrs", "[\"10.65.5.2\"]"),
                 ("ipAddrsAnyOf", "[\"10.65.5.1\", \"10.65.5.3\"]"),
-                ("ipAddrsAnyOf", "[\"10.65.3.1\", \"10.65.4.1\", \"10.65.5.8/29\"]"),
+                (
+                    "ipAddrsAnyOf",
+                    "[\"10.65.3.1\", \"10.65.4.1\", \"10.65.5.8/29\"]",
+                ),
             ];
             let sent: Vec<usize> = lists
                 .into_iter()
@@ -150,23 +210,44 @@ fn add_with_any_of_sends_two_more_at_most() {
                     let pod = json!({
                         "apiVersion": "v1", "kind": "Pod",
                         "metadata": {
-                            "name": format!("pod{number}"), "namespace": NAMESPACE, "annotations": annotations,
+                            "name": format!("pod{number}"), "namespace": NAMESPACE,
+                            "annotations": annotations,
                         },
-                        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+                        "spec": {
+                            "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }],
+                        },
                     });
                     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-                    objects.client().create(&path, &pod).unwrap().success().unwrap();
+                    objects
+                        .client()
+                        .create(&path, &pod)
+                        .unwrap()
+                        .success()
+                        .unwrap();
                     let conf = conf_of(cluster, &["4"]);
-                    let sent = all_requests_with(cluster, control_plane, "ADD", &cluster.pod(number), &conf);
-                    // A slow server makes the plugin read pools and settings again before it writes (IPAM-100).
+                    let sent = all_requests_with(
+                        cluster,
+                        control_plane,
+                        "ADD",
+                        &cluster.pod(number),
+                        &conf,
+                    );
+                    // A slow server makes the plugin read pools and settings again before it writes
+                    // (IPAM-100).
                     let mut seen = BTreeSet::new();
-                    let first =
-                        sent.iter().filter(|sent| !is_read_of_input(sent) || seen.insert(sent.resource.as_str()));
+                    let first = sent.iter().filter(|sent| {
+                        !is_read_of_input(sent) || seen.insert(sent.resource.as_str())
+                    });
                     first.count()
                 })
                 .collect();
-            let [.., requested, same_block, three_blocks] = sent[..] else { panic!("{sent:?}") };
-            assert!(same_block <= requested && three_blocks <= requested + 2, "{sent:?}");
+            let [.., requested, same_block, three_blocks] = sent[..] else {
+                panic!("{sent:?}")
+            };
+            assert!(
+                same_block <= requested && three_blocks <= requested + 2,
+                "{sent:?}"
+            );
         });
     }
 }
@@ -177,19 +258,34 @@ fn endpoint_conflict_costs_a_del_two_requests() {
     on_restricted_api_server(ApiGroup::V3, &["node1"], |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
-        let [first, calm, once, twice] = &pods[..] else { panic!("four pods") };
+        let [first, calm, once, twice] = &pods[..] else {
+            panic!("four pods")
+        };
         let conf = cluster.conf("node1", json!({}));
         pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
-        let conflict = (Point::First("PATCH", "/pods/"), Fault::Refuse(Refusal::of(409)));
+        let conflict = (
+            Point::First("PATCH", "/pods/"),
+            Fault::Refuse(Refusal::of(409)),
+        );
         for (pod, conflicts) in [(calm, 0), (once, 1), (twice, 2)] {
             let mut faults = vec![conflict; conflicts];
             faults.push((Point::EveryRequest, Fault::Delay(HELD)));
             control_plane.proxy.arm_all(&faults);
             let audit = control_plane.servers.api.audit().unwrap();
             cluster.verb("DEL", pod, &conf).run().unwrap().success();
-            assert_eq!(control_plane.proxy.requests().len(), 8 + 2 * conflicts, "{:?}", control_plane.proxy.requests());
+            assert_eq!(
+                control_plane.proxy.requests().len(),
+                8 + 2 * conflicts,
+                "{:?}",
+                control_plane.proxy.requests()
+            );
             // The audit log lacks the requests that the proxy itself rejects.
-            assert_within("DEL", &audit.of(&control_plane.account.user).unwrap(), 8 + conflicts, 4 + conflicts);
+            assert_within(
+                "DEL",
+                &audit.of(&control_plane.account.user).unwrap(),
+                8 + conflicts,
+                4 + conflicts,
+            );
         }
         cluster.delete(first, &conf);
         cluster.assert_nothing_left();
@@ -202,7 +298,8 @@ fn unconfigured_api_group_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
         on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
             cluster.load(&Content::dual_stack());
-            let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" });
+            let ipam =
+                json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" });
             let mut conf = cluster.conf("node1", json!({ "ipam": ipam }));
             conf.as_object_mut().unwrap().remove("calico_api_group");
             let (first, pod) = (cluster.pod(1), cluster.pod(2));
@@ -222,21 +319,37 @@ fn standalone_add_sends_one_read_more_in_the_same_round() {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
         let (first, second) = (cluster.pod(1), cluster.pod(2));
-        for (verb, pod) in [("ADD", &first), ("ADD", &second), ("DEL", &second), ("DEL", &first)] {
-            control_plane.proxy.arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+        for (verb, pod) in [
+            ("ADD", &first),
+            ("ADD", &second),
+            ("DEL", &second),
+            ("DEL", &first),
+        ] {
+            control_plane
+                .proxy
+                .arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
             let audit = control_plane.servers.api.audit().unwrap();
-            let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
+            let call =
+                cluster
+                    .plugins
+                    .verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
             call.env("CNI_ARGS", pod.args()).run().unwrap().success();
             let sent = audit.of(&control_plane.account.user).unwrap();
             let in_sequence = waves(&sent, HELD * 9 / 10);
-            let (of_cluster, others): (Vec<_>, Vec<_>) =
-                sent.into_iter().partition(|request| request.resource == "clusterinformations");
-            assert_eq!((of_cluster.len(), waves(&others, HELD * 9 / 10)), (1, in_sequence), "{verb}: {others:?}");
+            let (of_cluster, others): (Vec<_>, Vec<_>) = sent
+                .into_iter()
+                .partition(|request| request.resource == "clusterinformations");
+            assert_eq!(
+                (of_cluster.len(), waves(&others, HELD * 9 / 10)),
+                (1, in_sequence),
+                "{verb}: {others:?}"
+            );
         }
     });
 }
 
-/// Returns the sorted requests of four calls after a migration: by kube-controllers, or else as upstream leaves it.
+/// Returns the sorted requests of four calls after a migration: by kube-controllers, or else as
+/// upstream leaves it.
 fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
     let lists = Mutex::new(Vec::new());
     on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
@@ -249,13 +362,26 @@ fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
         let migration = Migration::new(&control_plane.servers.api);
         if by_kube_controllers {
             migration.create(None);
-            let mut process = migration.setup("controllers").start(cluster.host, "controllers").unwrap();
+            let mut process = migration
+                .setup("controllers")
+                .start(cluster.host, "controllers")
+                .unwrap();
             migration.await_open(&mut process);
         } else {
             migrate(&control_plane.servers.api);
         }
-        for (verb, pod) in [("ADD", &second), ("ADD", &third), ("DEL", &second), ("DEL", &third)] {
-            let line = |sent: &Request| format!("{} {}.{}: {:?}", sent.verb, sent.resource, sent.group, sent.code);
+        for (verb, pod) in [
+            ("ADD", &second),
+            ("ADD", &third),
+            ("DEL", &second),
+            ("DEL", &third),
+        ] {
+            let line = |sent: &Request| {
+                format!(
+                    "{} {}.{}: {:?}",
+                    sent.verb, sent.resource, sent.group, sent.code
+                )
+            };
             let mut sent: Vec<String> = of(verb, pod).iter().map(line).collect();
             sent.sort();
             lists.lock().unwrap().push(sent);
@@ -267,14 +393,21 @@ fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
 /// The first ADD finds v1 locked, and the other calls use v3 at once.
 #[test]
 fn add_after_the_door_sends_what_a_followed_migration_sent() {
-    assert_eq!(requests_after_a_migration(true), requests_after_a_migration(false));
+    assert_eq!(
+        requests_after_a_migration(true),
+        requests_after_a_migration(false)
+    );
 }
 
 /// Only the content of the node's blocks shows which of them has free addresses.
 #[test]
 fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
     on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
-        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/24", 30));
+        cluster.load(
+            &Content::ready()
+                .node("node1")
+                .pool("pool4", "10.65.0.0/24", 30),
+        );
         let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();
         let of = |verb, pod| requests(cluster, control_plane, verb, pod, &["4"]);
         let first = of("ADD", &pods[0]);
@@ -282,8 +415,8 @@ fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
         let beside_a_full_block = of("ADD", &pods[5]);
         assert_within("beside a full block", &beside_a_full_block, 13, 3);
         cluster.assert_only(&pods.iter().collect::<Vec<_>>());
-        // An ADD reads the first eight blocks of the search, and lists the names of all blocks before and after it
-        // creates its block.
+        // An ADD reads the first eight blocks of the search, and lists the names of all blocks
+        // before and after it creates its block.
         assert!(first.len() <= 24, "{first:?}");
         pods.iter().for_each(|pod| cluster.remove_pod(pod));
     });

@@ -8,7 +8,8 @@ use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use integration_tests::plugin::Plugins;
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, Handle, HandleId,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, Handle,
+    HandleId,
 };
 use libcalico::kubernetes::{ApiGroup, Pod};
 use libcalico::net::Cidr;
@@ -32,7 +33,11 @@ fn open(api: &ApiServer, group: ApiGroup) -> Datastore {
 }
 
 fn block_on<T>(operation: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(operation)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(operation)
 }
 
 fn cidr() -> Cidr {
@@ -53,8 +58,14 @@ fn objects_of_each_kind_are_stored_compared_and_deleted() {
 async fn keep_compare_delete(store: &Datastore) {
     let owner = AffinityOwner::Host("node1".into());
     let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
-    let affinity_key = AffinityKey { owner, cidr: cidr() };
-    let affinity = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    let affinity_key = AffinityKey {
+        owner,
+        cidr: cidr(),
+    };
+    let affinity = BlockAffinity {
+        state: AffinityState::Pending,
+        ..BlockAffinity::default()
+    };
     let handle = HandleId::new("Net.Container-1");
 
     let writes = [
@@ -64,7 +75,10 @@ async fn keep_compare_delete(store: &Datastore) {
     ];
     store.write(&writes).await.unwrap();
     let again = store.write(&writes[1..]).await.unwrap_err();
-    assert!(matches!(again.cause, StoreError::AlreadyExists { .. }), "{again:?}");
+    assert!(
+        matches!(again.cause, StoreError::AlreadyExists { .. }),
+        "{again:?}"
+    );
     assert_eq!((again.index, again.applied), (0, 0));
 
     let of = |node: &str| AffinitySelect::of(AffinityOwner::Host(node.into()));
@@ -86,11 +100,26 @@ async fn keep_compare_delete(store: &Datastore) {
     // The API server keeps the revision of an object if a write does not change it.
     let mut changed = kept.value;
     changed.count_write();
-    let newer = store.update::<Block>(&cidr(), &changed, &kept.revision).await.unwrap();
-    let outdated = store.update::<Block>(&cidr(), &block, &kept.revision).await.unwrap_err();
-    assert!(matches!(outdated, StoreError::Conflict { .. }), "{outdated}");
-    let outdated = store.delete::<Block>(&cidr(), Some(&kept.revision)).await.unwrap_err();
-    assert!(matches!(outdated, StoreError::Conflict { .. }), "{outdated}");
+    let newer = store
+        .update::<Block>(&cidr(), &changed, &kept.revision)
+        .await
+        .unwrap();
+    let outdated = store
+        .update::<Block>(&cidr(), &block, &kept.revision)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(outdated, StoreError::Conflict { .. }),
+        "{outdated}"
+    );
+    let outdated = store
+        .delete::<Block>(&cidr(), Some(&kept.revision))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(outdated, StoreError::Conflict { .. }),
+        "{outdated}"
+    );
     store.delete::<Block>(&cidr(), Some(&newer)).await.unwrap();
     let gone = store.get::<Block>(&cidr()).await.unwrap_err();
     assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
@@ -102,12 +131,27 @@ fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
     on_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         api.define(ApiGroup::CrdV1.api_version()).unwrap();
-        let init = Plugins::locate().unwrap().call("calico-ipam").args(["init", "--node", "laptop"]);
+        let init = Plugins::locate()
+            .unwrap()
+            .call("calico-ipam")
+            .args(["init", "--node", "laptop"]);
         let kubeconfig = api.admin_kubeconfig();
-        let init = init.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig.as_os_str()).run().unwrap();
+        let init = init
+            .env("DATASTORE_TYPE", "kubernetes")
+            .env("KUBECONFIG", kubeconfig.as_os_str())
+            .run()
+            .unwrap();
         assert_eq!(init.exit, Some(1), "{init:?}");
-        assert!(init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"), "{init:?}");
-        let written = api.admin().get("/apis/crd.projectcalico.org/v1/clusterinformations").unwrap().success().unwrap();
+        assert!(
+            init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"),
+            "{init:?}"
+        );
+        let written = api
+            .admin()
+            .get("/apis/crd.projectcalico.org/v1/clusterinformations")
+            .unwrap()
+            .success()
+            .unwrap();
         assert_eq!(written["items"], json!([]));
     });
 }
@@ -117,7 +161,10 @@ fn block_update_removes_managed_fields() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
-            let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
+            let (api, path) = (
+                &kubernetes.api,
+                format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()),
+            );
             let get = || api.admin().get(&path).unwrap().success().unwrap();
             let owner = AffinityOwner::Host("node1".into());
             let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
@@ -131,14 +178,27 @@ fn block_update_removes_managed_fields() {
                 let kept = store.get::<Block>(&cidr()).await.unwrap();
                 let mut changed = kept.value;
                 changed.count_write();
-                store.update::<Block>(&cidr(), &changed, &kept.revision).await.unwrap();
+                store
+                    .update::<Block>(&cidr(), &changed, &kept.revision)
+                    .await
+                    .unwrap();
             });
             let mut object = get();
             assert_eq!(object["metadata"].get("managedFields"), None);
             // `managedFields` are still missing after upstream's next write.
             object["spec"]["sequenceNumber"] = 77.into();
-            api.admin().replace(&path, &object).unwrap().success().unwrap();
-            assert_eq!((&get()["spec"]["sequenceNumber"], get()["metadata"].get("managedFields")), (&json!(77), None));
+            api.admin()
+                .replace(&path, &object)
+                .unwrap()
+                .success()
+                .unwrap();
+            assert_eq!(
+                (
+                    &get()["spec"]["sequenceNumber"],
+                    get()["metadata"].get("managedFields")
+                ),
+                (&json!(77), None)
+            );
         }
     });
 }
@@ -157,7 +217,10 @@ fn block_read_from_the_cache_has_at_least_the_given_revision() {
                 let ticket = batch.get_since::<Block>(&cidr(), since);
                 let before = store.requests();
                 let answers = store.read(&batch).await.unwrap();
-                (answers.get(&ticket).unwrap().unwrap(), store.requests() - before)
+                (
+                    answers.get(&ticket).unwrap().unwrap(),
+                    store.requests() - before,
+                )
             };
             block_on(async {
                 let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
@@ -165,26 +228,46 @@ fn block_read_from_the_cache_has_at_least_the_given_revision() {
                 let mut repeated = 0;
                 for _ in 0..50 {
                     block.count_write();
-                    revision = store.update::<Block>(&cidr(), &block, &revision).await.unwrap();
+                    revision = store
+                        .update::<Block>(&cidr(), &block, &revision)
+                        .await
+                        .unwrap();
                     let began = Instant::now();
                     let (found, requests) = read(&revision).await;
                     assert_eq!((&found.value, &found.revision), (&block, &revision));
-                    // Only a cache that is late causes a second request, and on a busy machine it may be late once.
-                    assert!(requests == 1 || requests == 2 && began.elapsed() > LONGEST_CACHED_READ, "{requests}");
+                    // Only a cache that is late causes a second request, and on a busy machine it
+                    // may be late once.
+                    assert!(
+                        requests == 1 || requests == 2 && began.elapsed() > LONGEST_CACHED_READ,
+                        "{requests}"
+                    );
                     repeated += requests - 1;
                 }
                 assert!(repeated < 5, "{repeated} reads needed a second request");
                 let never = revision.resource_version().to_owned() + "000000";
-                // Together with a read of the latest version, the batch does not wait for the cache.
+                // Together with a read of the latest version, the batch does not wait for the
+                // cache.
                 let mut batch = ReadBatch::new();
                 batch.get_since::<Block>(&cidr(), &Revision(never.clone()));
                 let latest = batch.get::<Block>(&cidr());
                 let before = store.requests();
-                assert!(store.read(&batch).await.unwrap().get(&latest).unwrap().is_some());
+                assert!(
+                    store
+                        .read(&batch)
+                        .await
+                        .unwrap()
+                        .get(&latest)
+                        .unwrap()
+                        .is_some()
+                );
                 assert_eq!(store.requests() - before, 1);
                 for (unknown, expected) in [(never, 2), ("none".into(), 1)] {
                     let (found, requests) = read(&Revision(unknown.clone())).await;
-                    assert_eq!((&found.value, &found.revision, requests), (&block, &revision, expected), "{unknown}");
+                    assert_eq!(
+                        (&found.value, &found.revision, requests),
+                        (&block, &revision, expected),
+                        "{unknown}"
+                    );
                 }
             });
         }
@@ -196,7 +279,10 @@ fn get_of_a_tombstone_completes_the_deletion() {
     on_kubernetes(|_, kubernetes| {
         for group in GROUPS {
             kubernetes.api.define(group.api_version()).unwrap();
-            let (api, path) = (&kubernetes.api, format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()));
+            let (api, path) = (
+                &kubernetes.api,
+                format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()),
+            );
             let store = open(api, group);
             block_on(async {
                 let owner = AffinityOwner::Host("node1".into());
@@ -204,7 +290,11 @@ fn get_of_a_tombstone_completes_the_deletion() {
                 store.create::<Block>(&cidr(), &block).await.unwrap();
                 let mut object = api.admin().get(&path).unwrap().success().unwrap();
                 object["spec"]["deleted"] = true.into();
-                api.admin().replace(&path, &object).unwrap().success().unwrap();
+                api.admin()
+                    .replace(&path, &object)
+                    .unwrap()
+                    .success()
+                    .unwrap();
                 let gone = store.get::<Block>(&cidr()).await.unwrap_err();
                 assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
             });
@@ -220,7 +310,8 @@ fn endpoint_is_stored_in_the_pods_annotations() {
         api.define(ApiGroup::V3.api_version()).unwrap();
         api.namespace("web").unwrap();
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
             "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
         });
         api.admin().apply_object(&pod).unwrap();
@@ -228,21 +319,34 @@ fn endpoint_is_stored_in_the_pods_annotations() {
         block_on(async {
             let key = ObjectKey::namespaced("web", "node1-k8s-p1-eth0");
             let mut batch = ReadBatch::new();
-            let (endpoint, pod) =
-                (batch.get::<WorkloadEndpoint>(&key), batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")));
+            let (endpoint, pod) = (
+                batch.get::<WorkloadEndpoint>(&key),
+                batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")),
+            );
             let answers = store.read(&batch).await.unwrap();
             assert_eq!(store.requests(), 1);
-            assert_eq!(answers.get(&pod).unwrap().unwrap().value.spec.node_name, "node1");
+            assert_eq!(
+                answers.get(&pod).unwrap().unwrap().value.spec.node_name,
+                "node1"
+            );
             let found = answers.get(&endpoint).unwrap().unwrap();
             let mut value = found.value;
             value.spec.container_id = "cid".into();
             value.spec.ip_networks = vec!["10.65.0.1/32".into()];
-            store.update::<WorkloadEndpoint>(&key, &value, &found.revision).await.unwrap();
+            store
+                .update::<WorkloadEndpoint>(&key, &value, &found.revision)
+                .await
+                .unwrap();
             let kept = store.get::<WorkloadEndpoint>(&key).await.unwrap();
             assert_eq!(kept.value.spec.ip_networks, ["10.65.0.1/32"]);
             assert_eq!(kept.value.spec.container_id, "cid");
         });
-        let pod = api.admin().get("/api/v1/namespaces/web/pods/p1").unwrap().success().unwrap();
+        let pod = api
+            .admin()
+            .get("/api/v1/namespaces/web/pods/p1")
+            .unwrap()
+            .success()
+            .unwrap();
         assert_eq!(
             pod["metadata"]["annotations"],
             json!({
@@ -271,16 +375,32 @@ fn cached_api_group_is_used_until_the_preferred_group_changes() {
         block_on(async {
             api.define(ApiGroup::V3.api_version()).unwrap();
             api.await_group("projectcalico.org").unwrap();
-            assert_eq!(list(&process()).await, (2, ApiGroup::V3), "it asks which groups there are");
+            assert_eq!(
+                list(&process()).await,
+                (2, ApiGroup::V3),
+                "it asks which groups there are"
+            );
             let second = process();
-            assert_eq!(list(&second).await, (2, ApiGroup::V3), "it asks for v1 beside the list");
+            assert_eq!(
+                list(&second).await,
+                (2, ApiGroup::V3),
+                "it asks for v1 beside the list"
+            );
             assert_eq!(list(&second).await, (3, ApiGroup::V3), "once");
             let third = process();
-            assert_eq!((third.group().await.unwrap(), third.requests()), (ApiGroup::V3, 1), "without a read as well");
+            assert_eq!(
+                (third.group().await.unwrap(), third.requests()),
+                (ApiGroup::V3, 1),
+                "without a read as well"
+            );
 
             api.define(ApiGroup::CrdV1.api_version()).unwrap();
             api.await_group("crd.projectcalico.org").unwrap();
-            assert_eq!(process().group().await.unwrap(), ApiGroup::CrdV1, "also without a read");
+            assert_eq!(
+                process().group().await.unwrap(),
+                ApiGroup::CrdV1,
+                "also without a read"
+            );
             assert_eq!(list(&process()).await, (1, ApiGroup::CrdV1));
             let text = std::fs::read_to_string(dir.path().join("group.json")).unwrap();
             std::fs::write(
@@ -288,11 +408,13 @@ fn cached_api_group_is_used_until_the_preferred_group_changes() {
                 text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
             )
             .unwrap();
-            // The ClusterInformation of each group shows whether upstream's migration has moved the objects.
+            // The ClusterInformation of each group shows whether upstream's migration has moved the
+            // objects.
             assert_eq!(
                 list(&process()).await,
                 (8, ApiGroup::CrdV1),
-                "v1, both ClusterInformations and the list of v3; the groups and both again; the list of v1"
+                "v1, both ClusterInformations and the list of v3; the groups and both again; the \
+                 list of v1"
             );
         });
     });
@@ -309,12 +431,17 @@ fn stopped_api_server_is_unavailable_until_its_restart() {
             ..KubernetesConfig::default()
         };
         kubernetes.api.stop();
-        let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config.clone()))).unwrap();
+        let store =
+            Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config.clone()))).unwrap();
         let error = block_on(store.list::<IpPool>(&Default::default())).unwrap_err();
         assert!(error.is_unavailable(), "{error}");
         kubernetes.api.restart().unwrap();
         config.deadline = Duration::from_secs(20);
         let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config))).unwrap();
-        assert!(block_on(store.list::<IpPool>(&Default::default())).unwrap().is_empty());
+        assert!(
+            block_on(store.list::<IpPool>(&Default::default()))
+                .unwrap()
+                .is_empty()
+        );
     });
 }

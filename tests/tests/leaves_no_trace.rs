@@ -1,5 +1,5 @@
-//! The machine is unchanged after a test on a private host. `make test` compares the machine before and after the whole
-//! run.
+//! The machine is unchanged after a test on a private host. `make test` compares the machine before
+//! and after the whole run.
 
 use integration_tests::cluster::{Cluster, on_etcd, on_local};
 use integration_tests::content::Content;
@@ -10,16 +10,27 @@ use serde_json::json;
 fn session(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let log = cluster.host.dir("log").join("calico.log");
-    let conf = cluster.conf("node1", json!({ "log_level": "debug", "log_file_path": log }));
+    let conf = cluster.conf(
+        "node1",
+        json!({ "log_level": "debug", "log_file_path": log }),
+    );
     let pod = cluster.pod(1);
     let mut check = conf.clone();
     check["prevResult"] = cluster.add(&pod, &conf);
     cluster.verb("CHECK", &pod, &check).run().unwrap().success();
     let refused = cluster.conf("node1", json!({ "num_queues": 5000 }));
-    cluster.verb("ADD", &cluster.pod(2), &refused).run().unwrap().error();
+    cluster
+        .verb("ADD", &cluster.pod(2), &refused)
+        .run()
+        .unwrap()
+        .error();
     assert!(log.is_file());
     let running = servers(Some(std::process::id()));
-    assert_eq!(running.len(), usize::from(cluster.store.name() == "etcd"), "{running:?}");
+    assert_eq!(
+        running.len(),
+        usize::from(cluster.store.name() == "etcd"),
+        "{running:?}"
+    );
 }
 
 #[test]
@@ -34,6 +45,9 @@ fn tests_on_private_hosts_leave_the_machine_unchanged() {
         });
     });
     assert!(failed.is_err());
-    assert_eq!(before.changes(&Machine::read().unwrap()), Vec::<String>::new());
+    assert_eq!(
+        before.changes(&Machine::read().unwrap()),
+        Vec::<String>::new()
+    );
     assert_eq!(servers(Some(std::process::id())), Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! `calico-ipam migrate import` on a real API server: interruptions, refusals, and a cluster that moves from etcd with
-//! its pods.
+//! `calico-ipam migrate import` on a real API server: interruptions, refusals, and a cluster that
+//! moves from etcd with its pods.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,25 +49,39 @@ fn with_file(group: ApiGroup, test: impl Fn(&Scene<'_>) + Send + Sync) {
         api.namespace("ns1")?;
         account(api).map(drop)
     };
-    on_prepared_kubernetes(&format!("a file, {group:?}"), prepare, |host, kubernetes| {
-        let api = &kubernetes.api;
-        let file = recorded_file(host);
-        let proxy = api.proxy().unwrap();
-        let account = account(api).unwrap();
-        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "import", &account.identity).unwrap();
-        let plugins = Plugins::locate().unwrap();
-        let call_of = |arguments: &[&str]| {
-            let call = plugins.call("calico-ipam").args(arguments.iter().copied());
-            call.env("DATASTORE_TYPE", "kubernetes")
-                .env("CALICO_API_GROUP", group.api_version())
-                .env("KUBECONFIG", &kubeconfig)
-        };
-        let call = call_of(&["migrate", "import", "-f", file.to_str().unwrap()]);
-        let from_stdin = call_of(&["migrate", "import", "-f", "-"]);
-        let unlock = call_of(&["migrate", "unlock"]);
-        let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
-        test(&Scene { api, objects, proxy, file, call, from_stdin, unlock });
-    });
+    on_prepared_kubernetes(
+        &format!("a file, {group:?}"),
+        prepare,
+        |host, kubernetes| {
+            let api = &kubernetes.api;
+            let file = recorded_file(host);
+            let proxy = api.proxy().unwrap();
+            let account = account(api).unwrap();
+            let kubeconfig = api
+                .kubeconfig_to(&proxy.endpoint(), "import", &account.identity)
+                .unwrap();
+            let plugins = Plugins::locate().unwrap();
+            let call_of = |arguments: &[&str]| {
+                let call = plugins.call("calico-ipam").args(arguments.iter().copied());
+                call.env("DATASTORE_TYPE", "kubernetes")
+                    .env("CALICO_API_GROUP", group.api_version())
+                    .env("KUBECONFIG", &kubeconfig)
+            };
+            let call = call_of(&["migrate", "import", "-f", file.to_str().unwrap()]);
+            let from_stdin = call_of(&["migrate", "import", "-f", "-"]);
+            let unlock = call_of(&["migrate", "unlock"]);
+            let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
+            test(&Scene {
+                api,
+                objects,
+                proxy,
+                file,
+                call,
+                from_stdin,
+                unlock,
+            });
+        },
+    );
 }
 
 /// Creates the account of the import. Writes nothing if it exists.
@@ -89,18 +103,35 @@ impl Scene<'_> {
     fn reset(&self) {
         self.objects.clear().unwrap();
         for node in ["node1", "node2"] {
-            self.api.admin().delete(&format!("/api/v1/nodes/{node}")).unwrap();
+            self.api
+                .admin()
+                .delete(&format!("/api/v1/nodes/{node}"))
+                .unwrap();
             self.api.admin().node(node).unwrap();
         }
     }
 
     /// Returns the specs of all objects and the annotations of all nodes.
     fn state(&self) -> BTreeMap<String, Value> {
-        let objects = self.objects.dump().unwrap().into_iter().map(|(key, object)| (key, object["spec"].clone()));
-        let nodes = self.api.admin().get("/api/v1/nodes").unwrap().success().unwrap();
+        let objects = self
+            .objects
+            .dump()
+            .unwrap()
+            .into_iter()
+            .map(|(key, object)| (key, object["spec"].clone()));
+        let nodes = self
+            .api
+            .admin()
+            .get("/api/v1/nodes")
+            .unwrap()
+            .success()
+            .unwrap();
         let nodes = nodes["items"].as_array().unwrap().iter().map(|node| {
             let metadata = &node["metadata"];
-            (format!("nodes/{}", metadata["name"].as_str().unwrap()), metadata["annotations"].clone())
+            (
+                format!("nodes/{}", metadata["name"].as_str().unwrap()),
+                metadata["annotations"].clone(),
+            )
         });
         objects.chain(nodes).collect()
     }
@@ -133,10 +164,21 @@ impl Scene<'_> {
         let before = self.state();
         self.proxy.arm(fault);
         let outcome = self.call.run().unwrap();
-        assert_eq!(self.proxy.fired(), fault.is_some(), "{fault:?}: {outcome:?}");
-        assert!(outcome.exit == Some(1) && outcome.stderr.contains(text), "{outcome:?}");
-        let writes: Vec<String> =
-            self.proxy.requests().into_iter().filter(|request| !request.starts_with("GET ")).collect();
+        assert_eq!(
+            self.proxy.fired(),
+            fault.is_some(),
+            "{fault:?}: {outcome:?}"
+        );
+        assert!(
+            outcome.exit == Some(1) && outcome.stderr.contains(text),
+            "{outcome:?}"
+        );
+        let writes: Vec<String> = self
+            .proxy
+            .requests()
+            .into_iter()
+            .filter(|request| !request.starts_with("GET "))
+            .collect();
         assert_eq!(writes, Vec::<String>::new());
         assert_eq!(self.state(), before);
     }
@@ -155,14 +197,20 @@ fn import_killed_at_each_request_is_completed_by_a_second_run() {
         let writes: Vec<usize> = (0..requests.len()).filter(is_write).collect();
         assert!(requests.len() > writes[0] + SOME, "{requests:?}");
         let last = Point::Answer(writes[writes.len() - 1]);
-        let information = format!("/apis/{}/clusterinformations/default", ApiGroup::CrdV1.api_version());
+        let information = format!(
+            "/apis/{}/clusterinformations/default",
+            ApiGroup::CrdV1.api_version()
+        );
         // The state before a write is that after the write before it.
         for point in writes.into_iter().map(Point::Request).chain([last]) {
             scene.reset();
             let (fired, outcome) = scene.import_with(point, Fault::Kill);
             assert!(fired, "{point:?}: {outcome:?}");
             let information = scene.api.admin().get(&information).unwrap();
-            assert!(information.code == 404 || information.body["spec"]["datastoreReady"] == false, "{information:?}");
+            assert!(
+                information.code == 404 || information.body["spec"]["datastoreReady"] == false,
+                "{information:?}"
+            );
             scene.import();
             assert_eq!(scene.state(), complete, "{point:?}");
         }
@@ -176,37 +224,69 @@ fn import_with_a_refused_object_is_continued_after_the_cause_is_gone() {
         let refused = Fault::Refuse(Refusal::of(403));
         let (fired, outcome) = scene.import_with(Point::First("POST", "/ipamblocks"), refused);
         assert!(fired && outcome.exit == Some(1), "{outcome:?}");
-        assert!(outcome.stderr.contains("run the command again, which continues"), "{outcome:?}");
+        assert!(
+            outcome
+                .stderr
+                .contains("run the command again, which continues"),
+            "{outcome:?}"
+        );
         let unlocked = scene.unlock.run().unwrap();
-        assert!(unlocked.exit == Some(1) && unlocked.stderr.contains("import into this datastore is incomplete"));
+        assert!(
+            unlocked.exit == Some(1)
+                && unlocked
+                    .stderr
+                    .contains("import into this datastore is incomplete")
+        );
         let text = fs::read_to_string(&scene.file).unwrap();
         fs::write(&scene.file, text.replace(GUID, &"2".repeat(GUID.len()))).unwrap();
-        scene.assert_refused(&format!("an import of the cluster with clusterGUID {GUID} is incomplete"));
+        scene.assert_refused(&format!(
+            "an import of the cluster with clusterGUID {GUID} is incomplete"
+        ));
         fs::write(&scene.file, text).unwrap();
         scene.import();
         let (state, imported) = (scene.state(), scene.import());
-        assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
+        assert!(
+            imported
+                .stdout
+                .contains("13 IPAM resource(s), of which 13 existed already"),
+            "{imported:?}"
+        );
         assert_eq!(scene.state(), state);
 
         let unlocked = scene.unlock.run().unwrap();
-        assert_eq!((unlocked.exit, unlocked.stdout.as_str()), (Some(0), "Datastore unlocked.\n"), "{unlocked:?}");
-        scene.assert_refused("ClusterInformation(default): has the clusterGUID of the file and is unlocked");
+        assert_eq!(
+            (unlocked.exit, unlocked.stdout.as_str()),
+            (Some(0), "Datastore unlocked.\n"),
+            "{unlocked:?}"
+        );
+        scene.assert_refused(
+            "ClusterInformation(default): has the clusterGUID of the file and is unlocked",
+        );
         assert_imports_without_addresses(scene);
     });
 }
 
-/// Imports a file without objects of IPAM from stdin. Upstream ends with exit status 1 then, although it has imported
-/// the rest (MIG-99).
+/// Imports a file without objects of IPAM from stdin. Upstream ends with exit status 1 then,
+/// although it has imported the rest (MIG-99).
 fn assert_imports_without_addresses(scene: &Scene<'_>) {
     scene.reset();
     let mut file = parse(&fs::read_to_string(&scene.file).unwrap()).unwrap();
     file.ipam = IpamPart::default();
-    let outcome = scene.from_stdin.clone().stdin(file.to_string()).run().unwrap();
+    let outcome = scene
+        .from_stdin
+        .clone()
+        .stdin(file.to_string())
+        .run()
+        .unwrap();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     let without_addresses = "Importing IPAM resources\nSuccessfully applied 0 IPAM resource(s)\n";
     assert!(outcome.stdout.contains(without_addresses), "{outcome:?}");
     let state = scene.state();
-    assert!(state.contains_key("ippools/big") && !state.keys().any(|key| key.starts_with("ipamblocks/")), "{state:?}");
+    assert!(
+        state.contains_key("ippools/big")
+            && !state.keys().any(|key| key.starts_with("ipamblocks/")),
+        "{state:?}"
+    );
     assert_eq!(state["clusterinformations/default"]["clusterGUID"], GUID);
 }
 
@@ -221,7 +301,12 @@ fn two_imports_at_once_complete_each_other() {
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
         }
         let (state, imported) = (scene.state(), scene.import());
-        assert!(imported.stdout.contains("13 IPAM resource(s), of which 13 existed already"), "{imported:?}");
+        assert!(
+            imported
+                .stdout
+                .contains("13 IPAM resource(s), of which 13 existed already"),
+            "{imported:?}"
+        );
         assert_eq!(scene.state(), state);
     });
 }
@@ -233,14 +318,29 @@ fn import_of_an_affinity_that_is_marked_as_deleted_replaces_the_affinity() {
         scene.reset();
         let group = ApiGroup::V3.api_version();
         let spec = json!({
-            "cidr": "10.66.0.208/28", "node": "node1", "type": "host", "state": "pendingDeletion", "deleted": true,
+            "cidr": "10.66.0.208/28", "node": "node1", "type": "host", "state": "pendingDeletion",
+            "deleted": true,
         });
         let metadata = json!({ "name": "node1-10-66-0-208-28" });
-        let affinity = json!({ "apiVersion": group, "kind": "BlockAffinity", "metadata": metadata, "spec": spec });
-        scene.api.admin().create(&format!("/apis/{group}/blockaffinities"), &affinity).unwrap().success().unwrap();
+        let affinity = json!({
+            "apiVersion": group, "kind": "BlockAffinity", "metadata": metadata, "spec": spec,
+        });
+        scene
+            .api
+            .admin()
+            .create(&format!("/apis/{group}/blockaffinities"), &affinity)
+            .unwrap()
+            .success()
+            .unwrap();
         scene.import();
-        let imported = scene.state().remove("blockaffinities/node1-10-66-0-208-28").unwrap();
-        assert_eq!((&imported["state"], &imported["deleted"]), (&json!("confirmed"), &json!(false)));
+        let imported = scene
+            .state()
+            .remove("blockaffinities/node1-10-66-0-208-28")
+            .unwrap();
+        assert_eq!(
+            (&imported["state"], &imported["deleted"]),
+            (&json!("confirmed"), &json!(false))
+        );
     });
 }
 
@@ -251,15 +351,27 @@ fn import_refuses_before_the_first_write() {
         let group = ApiGroup::CrdV1.api_version();
         scene.reset();
         // Upstream takes a refused list for an empty one (MIG-101).
-        for list in ["/tiers", "/ippools", "/ipamblocks", "/ipamhandles", "/namespaces", "/nodes"] {
+        for list in [
+            "/tiers",
+            "/ippools",
+            "/ipamblocks",
+            "/ipamhandles",
+            "/namespaces",
+            "/nodes",
+        ] {
             let refused = (Point::First("GET", list), Fault::Refuse(Refusal::of(403)));
             scene.assert_refused_with(Some(refused), "the proxy says so");
         }
 
         let pool = json!({
-            "apiVersion": group, "kind": "IPPool", "metadata": { "name": "big" }, "spec": { "cidr": "10.9.0.0/24" },
+            "apiVersion": group, "kind": "IPPool", "metadata": { "name": "big" },
+            "spec": { "cidr": "10.9.0.0/24" },
         });
-        admin.create(&format!("/apis/{group}/ippools"), &pool).unwrap().success().unwrap();
+        admin
+            .create(&format!("/apis/{group}/ippools"), &pool)
+            .unwrap()
+            .success()
+            .unwrap();
         scene.assert_refused("IPPool(big): exists and differs in spec.");
 
         scene.reset();
@@ -267,12 +379,20 @@ fn import_refuses_before_the_first_write() {
             "apiVersion": group, "kind": "IPAMHandle", "metadata": { "name": "net1.other" },
             "spec": { "handleID": "net1.other", "block": {}, "deleted": false },
         });
-        admin.create(&format!("/apis/{group}/ipamhandles"), &handle).unwrap().success().unwrap();
+        admin
+            .create(&format!("/apis/{group}/ipamhandles"), &handle)
+            .unwrap()
+            .success()
+            .unwrap();
         scene.assert_refused("handle/net1.other: exists, but not in the file");
 
         scene.reset();
         let text = fs::read_to_string(&scene.file).unwrap();
-        fs::write(&scene.file, text.replace("namespace: ns1", "namespace: ns2")).unwrap();
+        fs::write(
+            &scene.file,
+            text.replace("namespace: ns1", "namespace: ns2"),
+        )
+        .unwrap();
         scene.assert_refused("NetworkSet(ns2/set2): namespace ns2 does not exist");
         fs::write(&scene.file, &text[..text.len() / 2]).unwrap();
         scene.assert_refused("is improperly formatted");
@@ -290,8 +410,15 @@ fn import_refuses_before_the_first_write() {
 }
 
 fn run_on_etcd(cluster: &Cluster<'_>, arguments: &[&str]) -> Outcome {
-    let call = cluster.plugins.call("calico-ipam").args(arguments.iter().copied());
-    let outcome = call.env("DATASTORE_TYPE", "etcdv3").env("ETCD_ENDPOINTS", etcd::ENDPOINT).run().unwrap();
+    let call = cluster
+        .plugins
+        .call("calico-ipam")
+        .args(arguments.iter().copied());
+    let outcome = call
+        .env("DATASTORE_TYPE", "etcdv3")
+        .env("ETCD_ENDPOINTS", etcd::ENDPOINT)
+        .run()
+        .unwrap();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     outcome
 }
@@ -333,10 +460,19 @@ fn moves_a_cluster(group: ApiGroup) {
                 .as_array()
                 .unwrap()
                 .iter()
-                .map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned())
+                .map(|ip| {
+                    ip["address"]
+                        .as_str()
+                        .unwrap()
+                        .split('/')
+                        .next()
+                        .unwrap()
+                        .to_owned()
+                })
                 .collect();
             let listed: Vec<Value> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
-            let status = json!({ "status": { "phase": "Running", "podIP": ips[0], "podIPs": listed } });
+            let status =
+                json!({ "status": { "phase": "Running", "podIP": ips[0], "podIPs": listed } });
             let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
             admin.patch(&path, &status).unwrap().success().unwrap();
             addresses.extend(ips.into_iter().map(|ip| (ip.parse().unwrap(), handle(pod))));
@@ -351,12 +487,24 @@ fn moves_a_cluster(group: ApiGroup) {
         let again = run_on_etcd(cluster, &["migrate", "export", "-"]).stdout;
         assert_eq!(again, fs::read_to_string(file).unwrap());
         let run = |arguments: &[&str]| {
-            let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
+            let outcome = cluster
+                .store
+                .calico_ipam(&cluster.plugins, arguments)
+                .unwrap();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
             outcome
         };
         run(&["migrate", "import", "-f", file, "--dry-run"]);
-        assert_eq!(cluster.store.dump().unwrap().keys().filter(|key| !key.starts_with("pods/")).count(), 0);
+        assert_eq!(
+            cluster
+                .store
+                .dump()
+                .unwrap()
+                .keys()
+                .filter(|key| !key.starts_with("pods/"))
+                .count(),
+            0
+        );
         run(&["migrate", "import", "-f", file]);
         assert!(cluster.verb("ADD", &third, &conf).run().unwrap().exit != Some(0));
         assert_eq!(run(&["migrate", "unlock"]).stdout, "Datastore unlocked.\n");

@@ -1,5 +1,5 @@
-//! A cluster in which upstream's plugins are replaced by ours. After each step of each recording on Kubernetes, our
-//! next step has the same result as upstream's, except the intended differences.
+//! A cluster in which upstream's plugins are replaced by ours. After each step of each recording on
+//! Kubernetes, our next step has the same result as upstream's, except the intended differences.
 
 use std::net::IpAddr;
 use std::thread;
@@ -19,7 +19,10 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 /// Reasons for which a new pod may get no address.
-const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
+const NO_ROOM: [&str; 2] = [
+    "cannot find a qualified ippool",
+    "No IPs available in pools",
+];
 
 #[test]
 fn calls_after_each_state_of_kdd1_recordings_continue_as_upstream() {
@@ -40,9 +43,16 @@ fn continue_folder(folder: &str, group: ApiGroup) {
         for name in recording::names(folder).unwrap() {
             let recording = recording::read(folder, &name).unwrap();
             for (steps, state) in (1..).zip(states(&recording)) {
-                for (what, continuation) in [("next step", next_step as Continuation), ("newcomer", newcomer)] {
+                for (what, continuation) in [
+                    ("next step", next_step as Continuation),
+                    ("newcomer", newcomer),
+                ] {
                     let outcome = on_new_host(host, api, group, |lab| continuation(&state, lab));
-                    wrong.extend(outcome.err().map(|e| format!("{folder}/{name} after {steps} steps, {what}: {e:#}")));
+                    wrong.extend(
+                        outcome
+                            .err()
+                            .map(|e| format!("{folder}/{name} after {steps} steps, {what}: {e:#}")),
+                    );
                 }
             }
         }
@@ -62,7 +72,12 @@ fn on_new_host(
     host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
         let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
-        let lab = Lab { host, plugins: &Plugins::locate()?, store: &store, kubernetes: Some(api.admin()) };
+        let lab = Lab {
+            host,
+            plugins: &Plugins::locate()?,
+            store: &store,
+            kubernetes: Some(api.admin()),
+        };
         let outcome = f(&lab);
         for pod in host.pods()? {
             host.delete_pod(&pod)?;
@@ -76,12 +91,21 @@ fn on_new_host(
 fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let found = state.differences_of_next_step(lab)?;
-    ensure!(found.is_empty(), "{}", found.iter().map(|d| format!("\n  {d}")).collect::<String>());
-    state.next().containers().iter().try_for_each(|container| succeed(&container.del(lab)))?;
+    ensure!(
+        found.is_empty(),
+        "{}",
+        found.iter().map(|d| format!("\n  {d}")).collect::<String>()
+    );
+    state
+        .next()
+        .containers()
+        .iter()
+        .try_for_each(|container| succeed(&container.del(lab)))?;
     all_gone(lab)
 }
 
-/// Adds and deletes a pod that upstream has not seen. Then deletes every pod after its network namespace.
+/// Adds and deletes a pod that upstream has not seen. Then deletes every pod after its network
+/// namespace.
 fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let before = accounts(lab)?;
@@ -89,20 +113,49 @@ fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
         let outcome = add.run()?;
         let between = accounts(lab)?;
         if outcome.exit == Some(0) {
-            let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse::<IpAddr>().ok();
+            let address = |ip: &Value| {
+                ip["address"]
+                    .as_str()?
+                    .split('/')
+                    .next()?
+                    .parse::<IpAddr>()
+                    .ok()
+            };
             let result = outcome.success();
-            let given: Vec<IpAddr> = result["ips"].as_array().into_iter().flatten().filter_map(address).collect();
+            let given: Vec<IpAddr> = result["ips"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(address)
+                .collect();
             ensure!(!given.is_empty(), "no address: {result}");
-            ensure!(given.iter().all(|ip| !before.held.contains_key(ip) && !before.used.contains_key(ip)), "{given:?}");
-            ensure!(before.held.iter().all(|(ip, holder)| between.held.get(ip) == Some(holder)), "{between:#?}");
+            ensure!(
+                given
+                    .iter()
+                    .all(|ip| !before.held.contains_key(ip) && !before.used.contains_key(ip)),
+                "{given:?}"
+            );
+            ensure!(
+                before
+                    .held
+                    .iter()
+                    .all(|(ip, holder)| between.held.get(ip) == Some(holder)),
+                "{between:#?}"
+            );
         } else {
             let reason = outcome.error().msg;
-            ensure!(NO_ROOM.iter().any(|text| reason.contains(text)), "{outcome:?}");
+            ensure!(
+                NO_ROOM.iter().any(|text| reason.contains(text)),
+                "{outcome:?}"
+            );
             ensure!(before.held == between.held, "{between:#?}");
         }
         succeed(&del)?;
         let after = accounts(lab)?;
-        ensure!((&before.held, &before.used) == (&after.held, &after.used), "{after:#?}");
+        ensure!(
+            (&before.held, &before.used) == (&after.held, &after.used),
+            "{after:#?}"
+        );
     }
     for container in state.containers() {
         container.lose_namespace(lab.host)?;
@@ -113,7 +166,12 @@ fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
 
 fn succeed(call: &Call) -> Result<()> {
     let outcome = call.run()?;
-    ensure!(outcome.exit == Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    ensure!(
+        outcome.exit == Some(0),
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     Ok(())
 }
 
@@ -123,15 +181,23 @@ fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
 
 fn all_gone(lab: &Lab<'_>) -> Result<()> {
     let accounts = accounts(lab)?;
-    ensure!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
-    // Without a route of upstream, nothing proves the owner of a link, which the kernel deletes after its network
-    // namespace.
+    ensure!(
+        accounts.is_empty() && accounts.problems.is_empty(),
+        "{accounts:#?}"
+    );
+    // Without a route of upstream, nothing proves the owner of a link, which the kernel deletes
+    // after its network namespace.
     let deadline = Instant::now() + Duration::from_secs(60);
     while kernel::host()?["links"] != json!({}) {
         ensure!(Instant::now() < deadline, "{}", kernel::host()?["links"]);
         thread::sleep(Duration::from_millis(5));
     }
     let check = lab.store.calico_ipam(lab.plugins, &["check"])?;
-    ensure!(check.exit == Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+    ensure!(
+        check.exit == Some(0),
+        "calico-ipam check: {}{}",
+        check.stdout,
+        check.stderr
+    );
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Handles of Calico before v3, `<namespace>.<pod>` or a container ID. The creator of a container chooses these
-//! names, so such a handle may be equal to another owner's.
+//! Handles of Calico before v3, `<namespace>.<pod>` or a container ID. The creator of a container
+//! chooses these names, so such a handle may be equal to another owner's.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,16 +28,24 @@ struct Namesake {
 impl Namesake {
     fn pod(number: usize, namespace: &str, name: &str) -> Namesake {
         let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
-        Namesake { container_id: container_id(90 + number), args }
+        Namesake {
+            container_id: container_id(90 + number),
+            args,
+        }
     }
 
     fn container(id: &str) -> Namesake {
-        Namesake { container_id: id.into(), args: String::new() }
+        Namesake {
+            container_id: id.into(),
+            args: String::new(),
+        }
     }
 
     /// Runs DEL for the container, whose sandbox no longer exists.
     fn delete(&self, cluster: &Cluster<'_>, conf: &Value) {
-        let call = cluster.plugins.verb("calico", "DEL", &self.container_id, Path::new(""), conf);
+        let call = cluster
+            .plugins
+            .verb("calico", "DEL", &self.container_id, Path::new(""), conf);
         call.env("CNI_ARGS", &self.args).run().unwrap().success();
     }
 }
@@ -49,7 +57,11 @@ fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
     isolated(|host| {
         host.add_uplink().unwrap();
         let store = Store::etcd(host).unwrap();
-        let mut cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store };
+        let mut cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store,
+        };
         cluster.load(&Content::dual_stack());
         test(&mut cluster);
     });
@@ -71,16 +83,29 @@ fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Valu
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf(cluster));
     let (from, content) = (handle(&pod), cluster.store.dump().unwrap());
-    for (key, mut block) in content.iter().filter(|(key, _)| key.starts_with(BLOCK)).map(|(k, v)| (k, v.clone())) {
-        let attribute =
-            block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["handle_id"] == from.as_str());
+    for (key, mut block) in content
+        .iter()
+        .filter(|(key, _)| key.starts_with(BLOCK))
+        .map(|(k, v)| (k, v.clone()))
+    {
+        let attribute = block["attributes"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .find(|a| a["handle_id"] == from.as_str());
         *attribute.unwrap() = match attributes {
             Value::Null => json!({ "handle_id": holder }),
             _ => json!({ "handle_id": holder, "secondary": attributes }),
         };
         cluster.store.put(key, &block).unwrap();
     }
-    cluster.store.put(&format!("{HANDLES}{holder}"), &content[&format!("{HANDLES}{from}")]).unwrap();
+    cluster
+        .store
+        .put(
+            &format!("{HANDLES}{holder}"),
+            &content[&format!("{HANDLES}{from}")],
+        )
+        .unwrap();
     cluster.store.delete(&format!("{HANDLES}{from}")).unwrap();
 }
 
@@ -90,22 +115,41 @@ fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(Stri
     (held, counted)
 }
 
-/// Creates addresses of other owners, and returns containers whose old handles are equal to the owners' handles.
+/// Creates addresses of other owners, and returns containers whose old handles are equal to the
+/// owners' handles.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
-    let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
+    let machine = json!({
+        "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db",
+    });
     let plain = cluster.pod(1);
     cluster.add(&plain, &conf(cluster));
     let mut namesakes = vec![Namesake::pod(1, NETWORK, &plain.container_id)];
     for (number, holder, attributes) in [
-        (2, "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal", json!({ "node": "node1", "type": "vxlanTunnelAddress" })),
-        (3, "lb-shop.checkout", json!({ "service": "checkout", "namespace": "shop", "type": "loadbalancer" })),
+        (
+            2,
+            "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal",
+            json!({ "node": "node1", "type": "vxlanTunnelAddress" }),
+        ),
+        (
+            3,
+            "lb-shop.checkout",
+            json!({ "service": "checkout", "namespace": "shop", "type": "loadbalancer" }),
+        ),
         (4, &format!("{NETWORK}.vmi.prod.db"), machine),
         // A VMI that does not run: its address names no pod.
         (5, &format!("{NETWORK}.vmi.prod.stopped"), Value::Null),
-        (6, "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts", json!({ "service": "checkout", "namespace": "shop" })),
+        (
+            6,
+            "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts",
+            json!({ "service": "checkout", "namespace": "shop" }),
+        ),
     ] {
         held_by(cluster, number, holder, &attributes);
-        namesakes.extend(holder.split_once('.').map(|(namespace, pod)| Namesake::pod(number, namespace, pod)));
+        namesakes.extend(
+            holder
+                .split_once('.')
+                .map(|(namespace, pod)| Namesake::pod(number, namespace, pod)),
+        );
         namesakes.push(Namesake::container(holder));
     }
     namesakes
@@ -118,7 +162,13 @@ fn del_keeps_an_address_whose_foreign_handle_has_the_same_name() {
         let before = addresses(cluster);
         for namesake in namesakes {
             namesake.delete(cluster, &conf(cluster));
-            assert_eq!(addresses(cluster), before, "{} {}", namesake.container_id, namesake.args);
+            assert_eq!(
+                addresses(cluster),
+                before,
+                "{} {}",
+                namesake.container_id,
+                namesake.args
+            );
         }
     });
 }
@@ -129,14 +179,25 @@ fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
         let namesakes = others(cluster);
         let (before, conf) = (addresses(cluster), conf(cluster));
         server(cluster).stop();
-        namesakes.iter().for_each(|namesake| namesake.delete(cluster, &conf));
+        namesakes
+            .iter()
+            .for_each(|namesake| namesake.delete(cluster, &conf));
         assert_eq!(journal_entries().len(), namesakes.len());
         server(cluster).restart().unwrap();
         let mut gc = conf;
-        let kept: Vec<Value> =
-            [container_id(1)].iter().map(|id| json!({ "containerID": id, "ifname": "eth0" })).collect();
+        let kept: Vec<Value> = [container_id(1)]
+            .iter()
+            .map(|id| json!({ "containerID": id, "ifname": "eth0" }))
+            .collect();
         gc["cni.dev/valid-attachments"] = json!(kept);
-        cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string()).run().unwrap().success();
+        cluster
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", "GC")
+            .stdin(gc.to_string())
+            .run()
+            .unwrap()
+            .success();
         assert_eq!((journal_entries().len(), addresses(cluster)), (0, before));
     });
 }

@@ -1,4 +1,5 @@
-//! Creates the interface and writes the endpoint. After a failure, undoes the completed steps where that is safe.
+//! Creates the interface and writes the endpoint. After a failure, undoes the completed steps where
+//! that is safe.
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
@@ -12,14 +13,15 @@ use crate::interface::{CreateError, CreatedInterface, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
 
-/// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
-/// request of the write is sent first.
+/// The number of times that other tasks run before the creation of the interface blocks this
+/// thread, so that the request of the write is sent first.
 const YIELDS_BEFORE_CREATE: usize = 8;
 
 pub(super) const ATTACH_STEP: &str = "setting up the interface";
 
 pub(super) enum AttachFailure {
-    /// The host has a route to an address that IPAM chose. The addresses are still allocated to the container.
+    /// The host has a route to an address that IPAM chose. The addresses are still allocated to the
+    /// container.
     Busy {
         route: BusyRoute,
         /// The endpoint that was written; `None` if none was written.
@@ -28,15 +30,20 @@ pub(super) enum AttachFailure {
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint with the name and the MAC address of the interface, which an API
-/// server does not store.
+/// Creates the interface and writes the endpoint with the name and the MAC address of the
+/// interface, which an API server does not store.
 pub(super) async fn attach_and_record(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
     assigned: &AssignedAddresses,
     write: EndpointWrite,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), AttachFailure> {
-    let Attachment { cx, request, netns, prior } = attachment;
+    let Attachment {
+        cx,
+        request,
+        netns,
+        prior,
+    } = attachment;
     let endpoint = write.endpoint.clone();
     let new = NewInterface {
         assigned,
@@ -48,8 +55,9 @@ pub(super) async fn attach_and_record(
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run concurrently. If the
-    // namespace could not be opened, the creation may fail, and the endpoint must then not be written.
+    // On an API server the endpoint contains no property of the interface, so both steps run
+    // concurrently. If the namespace could not be opened, the creation may fail, and the endpoint
+    // must then not be written.
     let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {
@@ -61,7 +69,13 @@ pub(super) async fn attach_and_record(
         match created {
             Ok(created) => (created, written),
             Err(error) => {
-                let failure = Box::pin(after_failed_create(attachment, assigned, error, written.map(Some))).await;
+                let failure = Box::pin(after_failed_create(
+                    attachment,
+                    assigned,
+                    error,
+                    written.map(Some),
+                ))
+                .await;
                 timings.stage("dataplane");
                 return Err(failure);
             }
@@ -69,7 +83,11 @@ pub(super) async fn attach_and_record(
     } else {
         let created = match create().await {
             Ok(created) => created,
-            Err(error) => return Err(Box::pin(after_failed_create(attachment, assigned, error, Ok(None))).await),
+            Err(error) => {
+                return Err(
+                    Box::pin(after_failed_create(attachment, assigned, error, Ok(None))).await,
+                );
+            }
         };
         timings.stage("dataplane");
         let endpoint = with_interface(write.endpoint, &created);
@@ -83,11 +101,14 @@ pub(super) async fn attach_and_record(
         Ok(endpoint) => return Ok((created, endpoint)),
         Err(failure) => failure,
     };
-    Err(AttachFailure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
+    Err(AttachFailure::Other(
+        Box::pin(after_failed_write(attachment, assigned, &created, failure)).await,
+    ))
 }
 
-/// Returns the failure of an ADD that could not create its interface. Undoes the ADD unless the result is `Busy` or an
-/// outcome is unknown. `written` is the outcome of the write of the endpoint; `Ok(None)` if it was not started.
+/// Returns the failure of an ADD that could not create its interface. Undoes the ADD unless the
+/// result is `Busy` or an outcome is unknown. `written` is the outcome of the write of the
+/// endpoint; `Ok(None)` if it was not started.
 async fn after_failed_create(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
@@ -96,24 +117,38 @@ async fn after_failed_create(
 ) -> AttachFailure {
     AttachFailure::Other(match (error, written) {
         (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
-            return AttachFailure::Busy { route, written: written.map(Box::new) };
+            return AttachFailure::Busy {
+                route,
+                written: written.map(Box::new),
+            };
         }
         (CreateError::Unknown(error), _) => keep_for_del(assigned, ATTACH_STEP, "interface", error),
-        (error, Err(WriteFailure { may_be_written: true, .. })) => {
-            keep_for_del(assigned, ATTACH_STEP, "WorkloadEndpoint", error.into())
+        (
+            error,
+            Err(WriteFailure {
+                may_be_written: true,
+                ..
+            }),
+        ) => keep_for_del(assigned, ATTACH_STEP, "WorkloadEndpoint", error.into()),
+        (error, _) => {
+            attachment
+                .roll_back(assigned, ATTACH_STEP, error.into())
+                .await
         }
-        (error, _) => attachment.roll_back(assigned, ATTACH_STEP, error.into()).await,
     })
 }
 
-pub(super) fn with_interface(mut endpoint: WorkloadEndpoint, created: &CreatedInterface) -> WorkloadEndpoint {
+pub(super) fn with_interface(
+    mut endpoint: WorkloadEndpoint,
+    created: &CreatedInterface,
+) -> WorkloadEndpoint {
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
     endpoint
 }
 
-/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD. The addresses stay allocated if
-/// the endpoint may be written or the interface could not be removed.
+/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD. The addresses
+/// stay allocated if the endpoint may be written or the interface could not be removed.
 async fn after_failed_write(
     attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
@@ -132,29 +167,50 @@ async fn after_failed_write(
     attachment.roll_back(assigned, STEP, error).await
 }
 
-/// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The addresses stay allocated,
-/// because another pod must not get them while the endpoint lists them or the interface uses them.
-fn keep_for_del(assigned: &AssignedAddresses, step: &str, object: &str, error: CniError) -> CniError {
+/// Returns the error of an ADD whose interface or endpoint (`object`) may still exist. The
+/// addresses stay allocated, because another pod must not get them while the endpoint lists them or
+/// the interface uses them.
+fn keep_for_del(
+    assigned: &AssignedAddresses,
+    step: &str,
+    object: &str,
+    error: CniError,
+) -> CniError {
     with_detail(error, &assigned.describe_possible_rest(step, object))
 }
 
-/// Returns the error of an ADD, extended by the error of the removal of its interface if the removal failed.
+/// Returns the error of an ADD, extended by the error of the removal of its interface if the
+/// removal failed.
 pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniError>) -> CniError {
     match removed {
         Ok(()) => error,
-        Err(removal) => with_detail(error, &format!("the interface could not be removed: {removal}")),
+        Err(removal) => with_detail(
+            error,
+            &format!("the interface could not be removed: {removal}"),
+        ),
     }
 }
 
 impl Attachment<'_> {
     /// Undoes the assignment of the addresses. Returns `error`, extended by the outcome.
-    pub(super) async fn roll_back(&self, assigned: &AssignedAddresses, step: &str, error: CniError) -> CniError {
-        let outcome = assigned.unassign(&self.cx.store, &self.cx.call, &self.request.workload).await;
+    pub(super) async fn roll_back(
+        &self,
+        assigned: &AssignedAddresses,
+        step: &str,
+        error: CniError,
+    ) -> CniError {
+        let outcome = assigned
+            .unassign(&self.cx.store, &self.cx.call, &self.request.workload)
+            .await;
         with_detail(error, &assigned.describe_failure(step, &outcome))
     }
 }
 
 fn with_detail(error: CniError, more: &str) -> CniError {
-    let details = if error.details.is_empty() { more.to_owned() } else { format!("{}; {more}", error.details) };
+    let details = if error.details.is_empty() {
+        more.to_owned()
+    } else {
+        format!("{}; {more}", error.details)
+    };
     error.with_details(details)
 }

@@ -24,30 +24,44 @@ pub(super) struct Attachment<'c> {
 
 impl<'c> Attachment<'c> {
     pub(super) fn interface(&self) -> InterfaceConfig<'c> {
-        InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
+        InterfaceConfig {
+            call: &self.cx.call,
+            workload: &self.request.workload,
+        }
     }
 
-    /// Returns the endpoint as it is before the interface exists. Rejects an endpoint that cannot be written.
+    /// Returns the endpoint as it is before the interface exists. Rejects an endpoint that cannot
+    /// be written.
     pub(super) fn desired_endpoint(
         &self,
         existing: Option<&ExistingEndpoint>,
         addresses: &[IpAddr],
     ) -> Result<WorkloadEndpoint, CniError> {
-        let WorkloadRequest { workload, annotations, .. } = self.request;
+        let WorkloadRequest {
+            workload,
+            annotations,
+            ..
+        } = self.request;
         let mut endpoint = match existing {
             Some(existing) => workload.update(existing.value.clone(), addresses),
-            None => workload.create(addresses).map_err(|error| naming_error(&error))?,
+            None => workload
+                .create(addresses)
+                .map_err(|error| naming_error(&error))?,
         };
         if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
             let conf = &self.cx.call.conf;
-            // The pod gets the profile of the network, like a plain container, if its policy does not come from
-            // Kubernetes (CNI-115).
+            // The pod gets the profile of the network, like a plain container, if its policy does
+            // not come from Kubernetes (CNI-115).
             if conf.policy.policy_type != "k8s" {
                 endpoint.spec.profiles = vec![conf.name.clone()];
             }
-            // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
+            // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses
+            // (CNI-240).
             endpoint.spec.ip_nats = annotations.nats(addresses)?;
-            endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
+            endpoint
+                .spec
+                .allow_spoofed_source_prefixes
+                .clone_from(&annotations.source_prefixes);
         }
         endpoint.spec.interface_name = self.interface().host_ifname();
         endpoint::validate(&endpoint)?;

@@ -1,4 +1,5 @@
-//! Continues an ADD with another address if the host has a route to an assigned address, called a busy address.
+//! Continues an ADD with another address if the host has a route to an assigned address, called a
+//! busy address.
 
 use std::net::IpAddr;
 
@@ -25,11 +26,12 @@ use crate::timings::Timings;
 /// The maximum number of addresses of one family that an ADD tries.
 const MAX_ADDRESSES: usize = 3;
 
-const ADVICE: &str =
-    "list the routes with `calico doctor`; remove unused routes, or reserve the addresses with an IPReservation";
+const ADVICE: &str = "list the routes with `calico doctor`; remove unused routes, or reserve the \
+                      addresses with an IPReservation";
 
-/// Creates the interface and writes the endpoint. If the host has a route to an address that `calico-ipam` chose,
-/// another address may replace the busy one. Busy addresses are released after the endpoint lists the final addresses.
+/// Creates the interface and writes the endpoint. If the host has a route to an address that
+/// `calico-ipam` chose, another address may replace the busy one. Busy addresses are released after
+/// the endpoint lists the final addresses.
 pub(super) async fn attach(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -39,14 +41,26 @@ pub(super) async fn attach(
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
         let config = attachment.interface();
-        if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref()) {
+        if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref())
+        {
             return Err(Box::pin(attachment.roll_back(&assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
-            Err(error) => return Err(Box::pin(attachment.roll_back(&assigned, "describing the endpoint", error)).await),
+            Err(error) => {
+                return Err(Box::pin(attachment.roll_back(
+                    &assigned,
+                    "describing the endpoint",
+                    error,
+                ))
+                .await);
+            }
         };
-        let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
+        let write = EndpointWrite {
+            endpoint,
+            existing: existing.clone(),
+            profile: profile.clone(),
+        };
         match attach_and_record(attachment, timings, &assigned, write).await {
             Ok((created, endpoint)) => {
                 Box::pin(release_unused(&attachment.cx.store, &assigned)).await;
@@ -73,8 +87,17 @@ async fn replace(
     let family = |busy: &&BusyRoute| IpVersion::of(busy.address) == IpVersion::of(route.address);
     let tried = 1 + assigned.busy.iter().filter(family).count();
     // Records the busy address for this ADD and for the next ADDs on the node.
-    if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
-        busy::record(file, route.address, &route.route, SystemClock::start().now());
+    if let Some(file) = assigned
+        .request
+        .as_ref()
+        .and_then(|request| request.busy_file.as_deref())
+    {
+        busy::record(
+            file,
+            route.address,
+            &route.route,
+            SystemClock::start().now(),
+        );
     }
     assigned.busy.push(route.clone());
     let cause = if tried < MAX_ADDRESSES {
@@ -93,22 +116,41 @@ async fn replace(
     Err(attachment.roll_back(assigned, ATTACH_STEP, error).await)
 }
 
-/// Returns the error of the ADD. `cause` is the error of IPAM; `None` if the maximum number of addresses was tried.
+/// Returns the error of the ADD. `cause` is the error of IPAM; `None` if the maximum number of
+/// addresses was tried.
 fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
-    let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let msg = busy
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ");
     let Some(cause) = cause else {
         let details = format!("{} addresses were tried; {ADVICE}", busy.len());
         return CniError::internal(msg).with_details(details);
     };
-    let more = if cause.details.is_empty() { String::new() } else { format!(" ({})", cause.details) };
-    let details = format!("IPAM assigned no other address: {}{more}; {ADVICE}", cause.msg);
+    let more = if cause.details.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", cause.details)
+    };
+    let details = format!(
+        "IPAM assigned no other address: {}{more}; {ADVICE}",
+        cause.msg
+    );
     CniError::new(cause.code, msg).with_details(details)
 }
 
-/// Replaces the busy address `ip` by another address of the same family. The busy address stays allocated.
-async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
+/// Replaces the busy address `ip` by another address of the same family. The busy address stays
+/// allocated.
+async fn assign_replacement(
+    store: &Datastore,
+    assigned: &mut AssignedAddresses,
+    ip: IpAddr,
+) -> Result<(), CniError> {
     let clock = SystemClock::start();
-    let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
+    let Some(request) = &assigned.request else {
+        return Err(CniError::internal("the address was not chosen by IPAM"));
+    };
     let version = IpVersion::of(ip);
     let request = IpamRequest {
         assign_ipv4: version == IpVersion::V4,
@@ -118,8 +160,13 @@ async fn assign_replacement(store: &Datastore, assigned: &mut AssignedAddresses,
         ..(**request).clone()
     };
     let inputs = AllocationInputs::read(store, &request.inputs_query()).await;
-    let inputs = inputs.map_err(|error| store_error("read the objects needed to assign an address", &error))?;
-    let other = ensure_has_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
+    let inputs = inputs
+        .map_err(|error| store_error("read the objects needed to assign an address", &error))?;
+    let other = ensure_has_addresses(
+        cni::add(store, &clock, &request, inputs, None)
+            .await?
+            .result,
+    )?;
     assigned.replace(ip, &other);
     Ok(())
 }
@@ -129,27 +176,45 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Some(earlier) = &assigned.earlier {
         earlier.release(store).await;
     }
-    let Some(request) = assigned.request.as_ref().filter(|_| !assigned.busy.is_empty()) else { return };
+    let Some(request) = assigned
+        .request
+        .as_ref()
+        .filter(|_| !assigned.busy.is_empty())
+    else {
+        return;
+    };
     let handle = request.handle();
-    let release = |busy: &BusyRoute| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None };
+    let release = |busy: &BusyRoute| ReleaseRequest {
+        ip: busy.address,
+        handle: Some(handle.clone()),
+        sequence: None,
+    };
     let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(
             %handle, %error,
-            "cannot release all busy addresses of this ADD; the DEL of the container tries again to release the \
-             remaining ones"
+            "cannot release all busy addresses of this ADD; the DEL of the container tries again \
+             to release the remaining ones"
         );
     }
 }
 
 impl AssignedAddresses {
     fn replace(&mut self, busy: IpAddr, other: &CniResult) {
-        let place = self.result.ips.iter().position(|ip| ip.address.addr() == busy);
+        let place = self
+            .result
+            .ips
+            .iter()
+            .position(|ip| ip.address.addr() == busy);
         if let (Some(place), Some(ip)) = (place, other.ips.first()) {
             self.result.ips[place] = ip.clone();
         }
-        let place = self.result.routes.iter().position(|route| route.dst.addr() == busy);
+        let place = self
+            .result
+            .routes
+            .iter()
+            .position(|route| route.dst.addr() == busy);
         if let (Some(place), Some(route)) = (place, other.routes.first()) {
             self.result.routes[place] = route.clone();
         }

@@ -18,7 +18,8 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use crate::context::Context;
 use crate::reads;
 
-/// The polling interval for the file of an endpoint while the directory of the file cannot be watched.
+/// The polling interval for the file of an endpoint while the directory of the file cannot be
+/// watched.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
@@ -29,11 +30,15 @@ struct GateTimeouts {
     probe: Duration,
 }
 
-const GATE_TIMEOUTS: GateTimeouts =
-    GateTimeouts { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
+const GATE_TIMEOUTS: GateTimeouts = GateTimeouts {
+    interval: Duration::from_secs(5),
+    total: Duration::from_secs(30),
+    probe: Duration::from_secs(5),
+};
 
-/// Waits for the readiness gates, if some are configured, after a check that the datastore is ready. The ADD reads its
-/// objects afterwards: the wait may take minutes, in which a pool may be disabled (CNI-77, IPAM-100).
+/// Waits for the readiness gates, if some are configured, after a check that the datastore is
+/// ready. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may be
+/// disabled (CNI-77, IPAM-100).
 pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -43,25 +48,41 @@ pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     wait_for_all(gates, GATE_TIMEOUTS)
 }
 
-/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
-/// waits for one interval first (CNI-257).
+/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe
+/// at once; upstream waits for one interval first (CNI-257).
 fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
     let is_encrypted = gates.iter().any(|gate| gate.starts_with("https://"));
-    let trusted = if is_encrypted { host_roots() } else { RootCerts::WebPki };
-    // The runtime's proxy, which the plugin inherits, is for registries of images. A gate is usually on this node.
-    let settings = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
+    let trusted = if is_encrypted {
+        host_roots()
+    } else {
+        RootCerts::WebPki
+    };
+    // The runtime's proxy, which the plugin inherits, is for registries of images. A gate is
+    // usually on this node.
+    let settings = ureq::Agent::config_builder()
+        .proxy(None)
+        .http_status_as_error(false);
     let settings = settings.timeout_global(Some(timeouts.probe));
-    let agent = settings.tls_config(TlsConfig::builder().root_certs(trusted).build()).build().new_agent();
-    gates.iter().try_for_each(|gate| wait_for_gate(&agent, gate, timeouts))
+    let agent = settings
+        .tls_config(TlsConfig::builder().root_certs(trusted).build())
+        .build()
+        .new_agent();
+    gates
+        .iter()
+        .try_for_each(|gate| wait_for_gate(&agent, gate, timeouts))
 }
 
-/// Returns the CA certificates of the host, which upstream uses too (CNI-77), or Mozilla's if the host has none.
+/// Returns the CA certificates of the host, which upstream uses too (CNI-77), or Mozilla's if the
+/// host has none.
 fn host_roots() -> RootCerts {
     let certificates = rustls_native_certs::load_native_certs().certs;
     if certificates.is_empty() {
         return RootCerts::WebPki;
     }
-    certificates.iter().map(|one| Certificate::from_der(one).to_owned()).into()
+    certificates
+        .iter()
+        .map(|one| Certificate::from_der(one).to_owned())
+        .into()
 }
 
 fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
@@ -71,8 +92,13 @@ fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Res
             Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
             Ok(answer) => format!("the gate answered {}", answer.status()),
             Err(reason @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
-                return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid URL for ReadinessGates: {gate}"))
-                    .with_details(format!("$.readiness_gates: {reason}; use an http or https URL")));
+                return Err(CniError::new(
+                    Code::INVALID_CONFIG,
+                    format!("invalid URL for ReadinessGates: {gate}"),
+                )
+                .with_details(format!(
+                    "$.readiness_gates: {reason}; use an http or https URL"
+                )));
             }
             Err(error) => error.to_string(),
         };
@@ -81,22 +107,32 @@ fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Res
             "readiness gate is not ready; the ADD fails if the gate is not ready before the timeout"
         );
         if Instant::now() + timeouts.interval > deadline {
-            return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
-                .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
+            return Err(CniError::new(
+                Code::TRY_AGAIN,
+                format!("readiness gate {gate} is not ready: {refusal}"),
+            )
+            .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
         }
         thread::sleep(timeouts.interval);
     }
 }
 
-/// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
-/// an error: the pod starts, and its policy takes effect later.
-pub(super) fn wait_for_policy(cx: &Context, workload: &WorkloadIdentity, endpoint: &WorkloadEndpoint) {
+/// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the
+/// endpoint. A timeout is not an error: the pod starts, and its policy takes effect later.
+pub(super) fn wait_for_policy(
+    cx: &Context,
+    workload: &WorkloadIdentity,
+    endpoint: &WorkloadEndpoint,
+) {
     let conf = &cx.call.conf.readiness;
-    let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
+    let Orchestrator::Kubernetes(pod) = &workload.orchestrator else {
+        return;
+    };
     if conf.policy_setup_timeout_seconds == 0 {
         return;
     }
-    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
+    let file =
+        names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
     let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
@@ -130,8 +166,8 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     }
 }
 
-/// Waits for `file` with inotify; returns false at `deadline`. The watch starts before the first check, so that no file
-/// is missed.
+/// Waits for `file` with inotify; returns false at `deadline`. The watch starts before the first
+/// check, so that no file is missed.
 fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
@@ -173,7 +209,8 @@ mod tests {
         probe: Duration::from_secs(60),
     };
 
-    /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
+    /// Starts a server that answers one connection after the other with these status lines and then
+    /// closes its socket.
     fn gate(answers: &'static [&'static str]) -> (String, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -185,7 +222,8 @@ mod tests {
                 counter.fetch_add(1, Ordering::SeqCst);
                 let _ = peer.read(&mut [0; 4096]);
                 let _ = peer.write_all(
-                    format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").as_bytes(),
+                    format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                        .as_bytes(),
                 );
             }
         });
@@ -195,10 +233,25 @@ mod tests {
     /// Each gate has one answer more than it needs.
     #[test]
     fn each_gate_is_probed_until_its_first_success() {
-        let ((open, of_open), (late, of_late)) =
-            (gate(&["200 OK", "200 OK"]), gate(&["503 No", "500 No", "204 Yes", "204 Yes"]));
-        wait_for_all(&[open, late], GateTimeouts { total: Duration::from_secs(60), ..SHORT_TIMEOUTS }).unwrap();
-        assert_eq!((of_open.load(Ordering::SeqCst), of_late.load(Ordering::SeqCst)), (1, 3));
+        let ((open, of_open), (late, of_late)) = (
+            gate(&["200 OK", "200 OK"]),
+            gate(&["503 No", "500 No", "204 Yes", "204 Yes"]),
+        );
+        wait_for_all(
+            &[open, late],
+            GateTimeouts {
+                total: Duration::from_secs(60),
+                ..SHORT_TIMEOUTS
+            },
+        )
+        .unwrap();
+        assert_eq!(
+            (
+                of_open.load(Ordering::SeqCst),
+                of_late.load(Ordering::SeqCst)
+            ),
+            (1, 3)
+        );
     }
 
     #[test]
@@ -206,7 +259,10 @@ mod tests {
         let (url, _) = gate(&["503 No"; 100]);
         let error = wait_for_all(std::slice::from_ref(&url), SHORT_TIMEOUTS).unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
-        assert!(error.msg.contains(&url) && error.msg.contains("503"), "{error}");
+        assert!(
+            error.msg.contains(&url) && error.msg.contains("503"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -234,14 +290,26 @@ mod tests {
             std::fs::write(path.join("new"), "").unwrap();
             std::fs::rename(path.join("new"), path.join(NAME)).unwrap();
         });
-        assert!(wait_for_file(directory.path(), NAME, Duration::from_secs(60)));
+        assert!(wait_for_file(
+            directory.path(),
+            NAME,
+            Duration::from_secs(60)
+        ));
         writer.join().unwrap();
     }
 
     #[test]
     fn file_wait_ends_with_the_timeout() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(!wait_for_file(directory.path(), NAME, Duration::from_millis(30)));
-        assert!(!wait_for_file(&directory.path().join("missing"), NAME, Duration::from_millis(30)));
+        assert!(!wait_for_file(
+            directory.path(),
+            NAME,
+            Duration::from_millis(30)
+        ));
+        assert!(!wait_for_file(
+            &directory.path().join("missing"),
+            NAME,
+            Duration::from_millis(30)
+        ));
     }
 }

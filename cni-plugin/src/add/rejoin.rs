@@ -13,8 +13,8 @@ use crate::interface::CreatedInterface;
 use crate::ipam;
 use crate::timings::Timings;
 
-/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
-/// the network's profile (CNI-149). Creates a missing interface again.
+/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and
+/// addresses, and gets the network's profile (CNI-149). Creates a missing interface again.
 pub(super) async fn rejoin(
     attachment: &Attachment<'_>,
     timings: &mut Timings,
@@ -24,11 +24,15 @@ pub(super) async fn rejoin(
     let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
     let key = &existing.key;
-    tracing::info!(endpoint = %key, "the container already has an endpoint; assigning no new addresses");
+    tracing::info!(
+        endpoint = %key, "the container already has an endpoint; assigning no new addresses",
+    );
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if config.is_missing(netns, &updated)? => Some(restore(attachment, netns, &updated).await?),
+        Some(netns) if config.is_missing(netns, &updated)? => {
+            Some(restore(attachment, netns, &updated).await?)
+        }
         _ => None,
     };
     timings.stage("dataplane");
@@ -36,18 +40,27 @@ pub(super) async fn rejoin(
         Some(created) => with_interface(updated, created),
         None => updated,
     };
-    let write = EndpointWrite { endpoint: updated, existing: Some(existing), profile };
+    let write = EndpointWrite {
+        endpoint: updated,
+        existing: Some(existing),
+        profile,
+    };
     let endpoint = match (write.apply(&cx.store).await, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(new)) => return Err(with_removal_outcome(failure.error, &new.remove(config).await)),
+        (Err(failure), Some(new)) => {
+            return Err(with_removal_outcome(
+                failure.error,
+                &new.remove(config).await,
+            ));
+        }
     };
     timings.stage("write");
     result::from_endpoint(&endpoint, &cx.call)
 }
 
-/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
-/// container: a DEL that was killed may have released it.
+/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer
+/// allocated to the container: a DEL that was killed may have released it.
 async fn restore(
     attachment: &Attachment<'_>,
     netns: &NetnsFd,
@@ -55,21 +68,30 @@ async fn restore(
 ) -> Result<CreatedInterface, CniError> {
     let missing = missing_addresses(attachment.cx, endpoint).await?;
     if missing.is_empty() {
-        return Ok(attachment.interface().restore(netns, endpoint, attachment.prior)?);
+        return Ok(attachment
+            .interface()
+            .restore(netns, endpoint, attachment.prior)?);
     }
     let (name, missing) = (&endpoint.metadata.name, missing.join("; "));
     let msg = format!(
-        "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer allocated: {missing}"
+        "the interface of WorkloadEndpoint {name} is missing, and its addresses are no longer \
+         allocated: {missing}"
     );
     let advice = "call DEL to remove the endpoint, and then ADD to assign new addresses";
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(advice))
 }
 
-/// Returns the addresses of an endpoint that are no longer allocated to the container. Returns none for another IPAM
-/// plugin: many plugins do not implement CHECK.
-async fn missing_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
-    let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
-    // The network in the first profile assigned the addresses, so their handle contains the name of that network.
+/// Returns the addresses of an endpoint that are no longer allocated to the container. Returns none
+/// for another IPAM plugin: many plugins do not implement CHECK.
+async fn missing_addresses(
+    cx: &Context,
+    endpoint: &WorkloadEndpoint,
+) -> Result<Vec<String>, CniError> {
+    let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else {
+        return Ok(Vec::new());
+    };
+    // The network in the first profile assigned the addresses, so their handle contains the name of
+    // that network.
     if let Some(first) = endpoint.spec.profiles.first() {
         request.network.clone_from(first);
     }

@@ -4,10 +4,20 @@ use netconf::{Call, CniError, CniResult};
 
 use crate::interface::CreatedInterface;
 
-/// Returns `result`, the result of IPAM, with both ends of the created interface. Its addresses then belong to the
-/// container's end and have no gateway.
-pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
-    result.interfaces = interface_ends(&created.host_ifname, &call.ifname, &created.mac, created.mtu, call);
+/// Returns `result`, the result of IPAM, with both ends of the created interface. Its addresses
+/// then belong to the container's end and have no gateway.
+pub(super) fn from_created(
+    created: &CreatedInterface,
+    mut result: CniResult,
+    call: &Call,
+) -> CniResult {
+    result.interfaces = interface_ends(
+        &created.host_ifname,
+        &call.ifname,
+        &created.mac,
+        created.mtu,
+        call,
+    );
     for ip in &mut result.ips {
         if created.has_host_prefixes {
             ip.address = IpNet::host(ip.address.addr());
@@ -19,13 +29,26 @@ pub(super) fn from_created(created: &CreatedInterface, mut result: CniResult, ca
 }
 
 /// Returns the result of an ADD of a plain container whose endpoint already exists (CNI-149).
-pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
+pub(super) fn from_endpoint(
+    endpoint: &WorkloadEndpoint,
+    call: &Call,
+) -> Result<CniResult, CniError> {
     let (spec, name) = (&endpoint.spec, &endpoint.metadata.name);
     let config = |network: &String| match network.parse::<IpNet>() {
-        Ok(address) => Ok(IpConfig { address, gateway: None, interface: Some(1) }),
-        Err(_) => Err(CniError::internal(format!("WorkloadEndpoint {name} has an invalid address {network:?}"))),
+        Ok(address) => Ok(IpConfig {
+            address,
+            gateway: None,
+            interface: Some(1),
+        }),
+        Err(_) => Err(CniError::internal(format!(
+            "WorkloadEndpoint {name} has an invalid address {network:?}"
+        ))),
     };
-    let ips = spec.ip_networks.iter().map(config).collect::<Result<_, CniError>>()?;
+    let ips = spec
+        .ip_networks
+        .iter()
+        .map(config)
+        .collect::<Result<_, CniError>>()?;
     Ok(CniResult {
         ips,
         interfaces: interface_ends(&spec.interface_name, &call.ifname, &spec.mac, 0, call),
@@ -34,21 +57,41 @@ pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<
 }
 
 /// Returns both ends of the interface, the host's end first (CNI-38).
-pub(super) fn interface_ends(host_ifname: &str, ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
+pub(super) fn interface_ends(
+    host_ifname: &str,
+    ifname: &str,
+    mac: &str,
+    mtu: u32,
+    call: &Call,
+) -> Vec<Interface> {
     let (name, mac, sandbox) = (ifname.to_owned(), mac.to_owned(), call.netns.clone());
     vec![
-        Interface { name: host_ifname.to_owned(), ..Interface::default() },
-        Interface { name, mac, mtu, sandbox, ..Interface::default() },
+        Interface {
+            name: host_ifname.to_owned(),
+            ..Interface::default()
+        },
+        Interface {
+            name,
+            mac,
+            mtu,
+            sandbox,
+            ..Interface::default()
+        },
     ]
 }
 
-/// Returns the interfaces, addresses and routes of `previous`, the result of the preceding plugin in the configuration
-/// list, followed by those of `own`. Upstream drops `previous`.
+/// Returns the interfaces, addresses and routes of `previous`, the result of the preceding plugin
+/// in the configuration list, followed by those of `own`. Upstream drops `previous`.
 pub(super) fn merge(previous: Option<CniResult>, own: CniResult) -> CniResult {
-    let Some(mut merged) = previous else { return own };
+    let Some(mut merged) = previous else {
+        return own;
+    };
     let offset = merged.interfaces.len();
     merged.interfaces.extend(own.interfaces);
-    let renumbered = |ip: IpConfig| IpConfig { interface: ip.interface.map(|index| index + offset), ..ip };
+    let renumbered = |ip: IpConfig| IpConfig {
+        interface: ip.interface.map(|index| index + offset),
+        ..ip
+    };
     merged.ips.extend(own.ips.into_iter().map(renumbered));
     merged.routes.extend(own.routes);
     if !own.dns.is_empty() {
@@ -78,7 +121,11 @@ mod tests {
                 "ips": [{"address": "10.65.0.1/32", "interface": 1}]}"#,
         );
         let both = merge(Some(previous), own.clone());
-        let names: Vec<_> = both.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        let names: Vec<_> = both
+            .interfaces
+            .iter()
+            .map(|interface| interface.name.as_str())
+            .collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(both.ips[0].interface, Some(0));
         assert_eq!(both.ips[1].interface, Some(2));

@@ -23,9 +23,11 @@ pub enum DataplaneError {
     /// A kernel setting could not be read or written.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// The pod already has an interface of that name, which the ADD may not replace. It was left unchanged.
+    /// The pod already has an interface of that name, which the ADD may not replace. It was left
+    /// unchanged.
     #[error(
-        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME", .netns.display()
+        "interface {ifname} already exists in {}; delete the interface, or use another CNI_IFNAME",
+        .netns.display()
     )]
     ContainerInterfaceExists {
         /// CNI_IFNAME.
@@ -33,11 +35,15 @@ pub enum DataplaneError {
         /// The pod's namespace.
         netns: PathBuf,
     },
-    /// The host has an interface of that name that an ADD may not replace, or that a GC may not remove.
+    /// The host has an interface of that name that an ADD may not replace, or that a GC may not
+    /// remove.
     #[error("{0}")]
     HostInterfaceConflict(Box<ConflictingInterface>),
     /// Other calls held the lock of the interfaces for too long.
-    #[error("cannot replace or delete host interface {ifname} while other calls create or delete interfaces: {source}")]
+    #[error(
+        "cannot replace or delete host interface {ifname} while other calls create or delete \
+         interfaces: {source}"
+    )]
     LockBusy {
         /// The interface to be replaced or deleted.
         ifname: String,
@@ -68,7 +74,8 @@ pub enum DataplaneError {
         /// The cause of the failed deletion.
         deletion: NetlinkError,
     },
-    /// The kernel, or a program that configures new interfaces, replaced the MAC address of the host end.
+    /// The kernel, or a program that configures new interfaces, replaced the MAC address of the
+    /// host end.
     #[error("host interface {ifname} does not keep MAC address {expected}: found {found}")]
     HostMac {
         /// The host interface.
@@ -82,7 +89,10 @@ pub enum DataplaneError {
     #[error("interface {0} in the pod has no MAC address")]
     NoMac(String),
     /// The host end has no IPv6 link-local address, which would be the pod's gateway.
-    #[error("host interface {ifname} got no IPv6 link-local address within {} ms ({hint})", .waited.as_millis())]
+    #[error(
+        "host interface {ifname} got no IPv6 link-local address within {} ms ({hint})",
+        .waited.as_millis()
+    )]
     NoLinkLocal {
         /// The host interface.
         ifname: String,
@@ -121,17 +131,23 @@ pub enum DataplaneError {
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,
-    /// The route found, for logs and files of the node: for example `through interface cali9 (protocol Static)` or
-    /// `that is the host's own, on interface eth0`.
+    /// The route found, for logs and files of the node: for example
+    /// `through interface cali9 (protocol Static)` or `that is the host's own, on interface eth0`.
     pub route: String,
-    /// Whether the error withholds the route, because the route leads through another pod's interface.
+    /// Whether the error withholds the route, because the route leads through another pod's
+    /// interface.
     pub is_withheld: bool,
-    /// The interface of the route found; `None` for a route that drops packets or has several next hops.
+    /// The interface of the route found; `None` for a route that drops packets or has several next
+    /// hops.
     pub interface: Option<String>,
     /// The host interface of the pod that was to get the address.
     pub ifname: String,
 }
 
 fn told(route: &str, is_withheld: bool) -> &str {
-    if is_withheld { "through the interface of another pod" } else { route }
+    if is_withheld {
+        "through the interface of another pod"
+    } else {
+        route
+    }
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use installer::host_network::{HostNetwork, Interface, LinkChange, LinkItem, NetworkError, PodLink, Route};
+use installer::host_network::{
+    HostNetwork, Interface, LinkChange, LinkItem, NetworkError, PodLink, Route,
+};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 use libcalico::dead_interface::DeadLink;
 use libcalico::ipam::Statement;
@@ -21,7 +23,11 @@ impl HostNetwork for KernelNetwork {
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
         let links = links.map_err(network_error)?;
-        let interface = |link: Link| Interface { is_pod_interface: link.is_of_pod(), name: link.name, mtu: link.mtu };
+        let interface = |link: Link| Interface {
+            is_pod_interface: link.is_of_pod(),
+            name: link.name,
+            mtu: link.mtu,
+        };
         Ok(links.into_iter().map(interface).collect())
     }
 
@@ -34,10 +40,12 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
-        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of Calico's host ends.
-        // The kernel deletes the other end and the routes with it.
+        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of
+        // Calico's host ends. The kernel deletes the other end and the routes with it.
         let target = TeardownTarget::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
-        let removed = Teardown::start(target).and_then(Teardown::finish).map_err(network_error)?;
+        let removed = Teardown::start(target)
+            .and_then(Teardown::finish)
+            .map_err(network_error)?;
         Ok(removed.interface.is_some())
     }
 
@@ -45,7 +53,11 @@ impl HostNetwork for KernelNetwork {
         dead_link::pod_links().map_err(network_error)
     }
 
-    fn changes_of_pod_link(&self, name: &str, addresses: &[IpAddr]) -> Result<Vec<LinkChange>, NetworkError> {
+    fn changes_of_pod_link(
+        &self,
+        name: &str,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<LinkChange>, NetworkError> {
         let differences = changes_of_host_end(name, addresses).map_err(network_error)?;
         Ok(differences.into_iter().filter_map(link_change).collect())
     }
@@ -75,7 +87,9 @@ fn network_error(error: impl Display) -> NetworkError {
 
 fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
     let mut socket = NetlinkSocket::open()?;
-    let Some(link) = link::find(&mut socket, name)? else { return Ok(None) };
+    let Some(link) = link::find(&mut socket, name)? else {
+        return Ok(None);
+    };
     let routes = route::list_both(&mut socket, Some(link.index))?;
     Ok(Some(HostLink {
         name: link.name,
@@ -84,20 +98,36 @@ fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
         mtu: link.mtu,
         up: link.is_up,
         carrier: link.has_carrier,
-        container_id: link.alias.as_ref().map(|alias| alias.container().to_owned()),
+        container_id: link
+            .alias
+            .as_ref()
+            .map(|alias| alias.container().to_owned()),
         alias: link.alias,
-        routes: routes.iter().map(|route| route.destination.to_string()).collect(),
+        routes: routes
+            .iter()
+            .map(|route| route.destination.to_string())
+            .collect(),
     }))
 }
 
-fn link_change(Difference { item, expected, found }: Difference) -> Option<LinkChange> {
+fn link_change(
+    Difference {
+        item,
+        expected,
+        found,
+    }: Difference,
+) -> Option<LinkChange> {
     let item = match item {
         CheckedItem::State(_) => LinkItem::State,
         CheckedItem::Mac(_) => LinkItem::Mac,
         CheckedItem::Sysctl(name) => LinkItem::Setting(name),
         _ => return None,
     };
-    Some(LinkChange { item, expected, found })
+    Some(LinkChange {
+        item,
+        expected,
+        found,
+    })
 }
 
 fn named_routes(
@@ -108,7 +138,12 @@ fn named_routes(
     let name = |index: &u32| Some(links.iter().find(|link| link.index == *index)?.name.clone());
     let named = |route: KernelRoute| Route {
         destination: route.destination,
-        interfaces: route.interface.iter().chain(&route.next_hops).filter_map(name).collect(),
+        interfaces: route
+            .interface
+            .iter()
+            .chain(&route.next_hops)
+            .filter_map(name)
+            .collect(),
     };
     Ok(list(&mut socket)?.into_iter().map(named).collect())
 }
@@ -121,21 +156,37 @@ mod tests {
     fn kernel_interfaces_and_routes_of_the_test_host_are_readable() {
         let interfaces = KernelNetwork.interfaces().unwrap();
         assert!(
-            interfaces.iter().any(|interface| interface.name == "lo" && !interface.is_pod_interface),
+            interfaces
+                .iter()
+                .any(|interface| interface.name == "lo" && !interface.is_pod_interface),
             "{interfaces:?}"
         );
         let routes = KernelNetwork.routes().unwrap();
-        let known = |route: &Route| route.interfaces.iter().all(|name| interfaces.iter().any(|i| i.name == *name));
+        let known = |route: &Route| {
+            route
+                .interfaces
+                .iter()
+                .all(|name| interfaces.iter().any(|i| i.name == *name))
+        };
         assert!(routes.iter().all(known), "{routes:?}");
         let of_main_table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
-        for name in of_main_table.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
+        for name in of_main_table
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next())
+        {
             assert!(
-                routes.iter().any(|route| route.interfaces.iter().any(|known| known == name)),
+                routes
+                    .iter()
+                    .any(|route| route.interfaces.iter().any(|known| known == name)),
                 "{name}: {routes:?}"
             );
         }
         let all = KernelNetwork.routes_of_all_tables().unwrap();
-        assert!(routes.iter().all(|route| all.contains(route)), "{routes:?}\n{all:?}");
+        assert!(
+            routes.iter().all(|route| all.contains(route)),
+            "{routes:?}\n{all:?}"
+        );
         let lo = KernelNetwork.find("lo").unwrap().unwrap();
         assert_eq!((lo.name.as_str(), lo.container_id), ("lo", None));
         assert_eq!(KernelNetwork.find("no-such-link"), Ok(None));

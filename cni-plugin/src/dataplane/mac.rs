@@ -1,8 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A 48-bit Ethernet address. It is displayed in lower case with colons, and parsed in the forms of Go's
-/// `net.ParseMAC`.
+/// A 48-bit Ethernet address. It is displayed in lower case with colons, and parsed in the forms of
+/// Go's `net.ParseMAC`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddr([u8; 6]);
 
@@ -25,7 +25,8 @@ impl MacAddr {
         self.0
     }
 
-    /// Returns true if an interface can have the address: it is not all zero, and not a group (multicast) address.
+    /// Returns true if an interface can have the address: it is not all zero, and not a group
+    /// (multicast) address.
     pub fn is_assignable(&self) -> bool {
         self.0 != [0; 6] && self.0[0] & 1 == 0
     }
@@ -42,7 +43,9 @@ impl FromStr for MacAddr {
             _ => ('.', 4),
         };
         let groups: Vec<&str> = text.split(separator).collect();
-        let is_well_formed = groups.iter().all(|g| g.len() == group && g.bytes().all(|b| b.is_ascii_hexdigit()));
+        let is_well_formed = groups
+            .iter()
+            .all(|g| g.len() == group && g.bytes().all(|b| b.is_ascii_hexdigit()));
         let digits = groups.concat();
         if !is_well_formed || digits.len() != 12 {
             return Err(invalid());
@@ -95,7 +98,11 @@ mod tests {
             "日本:58:0a:41:00:02",
         ];
         for text in bad {
-            assert_eq!(text.parse::<MacAddr>(), Err(MacParseError(text.to_owned())), "{text}");
+            assert_eq!(
+                text.parse::<MacAddr>(),
+                Err(MacParseError(text.to_owned())),
+                "{text}"
+            );
         }
     }
 

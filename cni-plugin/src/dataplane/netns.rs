@@ -24,7 +24,10 @@ pub enum NetnsError {
     #[error("{} is not a network namespace", .0.display())]
     NotANamespace(PathBuf),
     /// The path is the plugin's own network namespace (CNI error code 8).
-    #[error("CNI_NETNS {} is the plugin's own network namespace; the runtime must pass the pod's", .0.display())]
+    #[error(
+        "CNI_NETNS {} is the plugin's own network namespace; the runtime must pass the pod's",
+        .0.display()
+    )]
     SameNamespace(PathBuf),
     /// The system rejected an operation.
     #[error("{action} network namespace {}: {source}", .path.display())]
@@ -43,7 +46,10 @@ impl NetnsError {
     pub(super) fn is_of_no_container(&self) -> bool {
         let leads_nowhere = |error: &io::Error| {
             let errno = error.raw_os_error().map(Errno::from_raw);
-            matches!(errno, Some(Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG))
+            matches!(
+                errno,
+                Some(Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG)
+            )
         };
         match self {
             NetnsError::NotANamespace(_) | NetnsError::SameNamespace(_) => true,
@@ -55,11 +61,14 @@ impl NetnsError {
 
 /// Logs that a DEL continues without a namespace.
 pub(super) fn log_absent(error: &NetnsError) {
-    tracing::warn!(%error, "CNI_NETNS is no namespace of a container; DEL continues as without a namespace");
+    tracing::warn!(
+        %error, "CNI_NETNS is no namespace of a container; DEL continues as without a namespace",
+    );
 }
 
-/// An open network namespace other than the plugin's own: with a wrong CNI_NETNS the plugin would change the host's
-/// network (CNI-27). The namespace exists as long as this value, even if its path is removed.
+/// An open network namespace other than the plugin's own: with a wrong CNI_NETNS the plugin would
+/// change the host's network (CNI-27). The namespace exists as long as this value, even if its path
+/// is removed.
 #[derive(Debug)]
 pub struct NetnsFd {
     path: PathBuf,
@@ -69,7 +78,9 @@ pub struct NetnsFd {
 impl NetnsFd {
     /// Opens the namespace at `path`, which must not be that of the calling thread.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
-        let not_found = || NetnsError::NotFound { path: path.to_owned() };
+        let not_found = || NetnsError::NotFound {
+            path: path.to_owned(),
+        };
         let kind = statfs(path).map_err(|errno| match errno {
             Errno::ENOENT => not_found(),
             errno => failed("look up", path, errno.into()),
@@ -83,15 +94,18 @@ impl NetnsFd {
             _ => failed("open", path, error),
         })?;
         match file.metadata().and_then(|file| is_own_netns(&file)) {
-            Ok(false) => Ok(NetnsFd { path: path.to_owned(), file }),
+            Ok(false) => Ok(NetnsFd {
+                path: path.to_owned(),
+                file,
+            }),
             Ok(true) => Err(NetnsError::SameNamespace(path.to_owned())),
             Err(error) => Err(failed("look up", path, error)),
         }
     }
 
-    /// Opens the namespace at `path` for a DEL; `None` if the path does not exist, or is no namespace of a container: a
-    /// file that `umount` left, a path below a file, a directory, or the plugin's own namespace. A namespace of another
-    /// type is detected only when it is entered.
+    /// Opens the namespace at `path` for a DEL; `None` if the path does not exist, or is no
+    /// namespace of a container: a file that `umount` left, a path below a file, a directory, or
+    /// the plugin's own namespace. A namespace of another type is detected only when it is entered.
     pub fn open_of_container(path: &Path) -> Result<Option<Self>, NetnsError> {
         match Self::open(path) {
             Err(NetnsError::NotFound { .. }) => Ok(None),
@@ -115,24 +129,29 @@ impl NetnsFd {
 
     /// Runs `job` inside this namespace and waits for it.
     ///
-    /// The job runs on a thread of its own, which ends with the job: no early return and no panic can leave the caller
-    /// in the wrong namespace.
+    /// The job runs on a thread of its own, which ends with the job: no early return and no panic
+    /// can leave the caller in the wrong namespace.
     pub fn run_in<T, E>(&self, job: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
     where
         T: Send,
         E: From<NetnsError> + Send,
     {
         thread::scope(|scope| {
-            let worker = thread::Builder::new().name("pod-netns".into()).spawn_scoped(scope, || {
-                self.enter()?;
-                job()
-            });
+            let worker = thread::Builder::new()
+                .name("pod-netns".into())
+                .spawn_scoped(scope, || {
+                    self.enter()?;
+                    job()
+                });
             let worker = worker.map_err(|error| failed("start a thread for", &self.path, error))?;
-            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            worker
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
-    /// Moves the calling thread into this namespace permanently. Only for threads that are created for this purpose.
+    /// Moves the calling thread into this namespace permanently. Only for threads that are created
+    /// for this purpose.
     pub(super) fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             Errno::EINVAL => NetnsError::NotANamespace(self.path.clone()),
@@ -142,5 +161,9 @@ impl NetnsFd {
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> NetnsError {
-    NetnsError::Io { action, path: path.to_owned(), source }
+    NetnsError::Io {
+        action,
+        path: path.to_owned(),
+        source,
+    }
 }

@@ -15,16 +15,17 @@ const PF_EXITING: u32 = 0x4;
 /// The processes whose namespaces count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Examined {
-    /// The main thread of each process. A process that this process may not inspect is skipped: it has more rights than
-    /// the plugin, so it is not in a container of the runtime that runs the plugin.
+    /// The main thread of each process. A process that this process may not inspect is skipped: it
+    /// has more rights than the plugin, so it is not in a container of the runtime that runs the
+    /// plugin.
     Processes,
     /// Each thread of each process. One that this process may not inspect is an error.
     Threads,
 }
 
-/// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the
-/// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
-/// have open files.
+/// Calls `visit` with one process in `proc` of each network namespace except that of this process,
+/// and with the namespace. Each namespace is open only during its call, because a host may have
+/// more namespaces than a process may have open files.
 pub(super) fn each_netns(
     proc: &Path,
     examined: Examined,
@@ -33,12 +34,20 @@ pub(super) fn each_netns(
     let mut visited_namespaces = BTreeSet::new();
     for entry in fs::read_dir(proc).map_err(DataplaneError::Processes)? {
         let entry = entry.map_err(DataplaneError::Processes)?;
-        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(process) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
         for task in tasks(&entry.path(), examined)? {
             let path = task.join("ns/net");
             let metadata = match fs::metadata(&path) {
                 Ok(metadata) => metadata,
-                Err(error) if examined == Examined::Processes || has_ended(&task, &error) => continue,
+                Err(error) if examined == Examined::Processes || has_ended(&task, &error) => {
+                    continue;
+                }
                 Err(source) => return Err(DataplaneError::HiddenProcess { path, source }),
             };
             let namespace = (metadata.dev(), metadata.ino());
@@ -47,10 +56,12 @@ pub(super) fn each_netns(
             }
             match NetnsFd::open(&path) {
                 Ok(netns) => visit(process, &netns)?,
-                // The process exited after the lookup. Another process may be in the same namespace.
+                // The process exited after the lookup. Another process may be in the same
+                // namespace.
                 Err(NetnsError::NotFound { .. }) => _ = visited_namespaces.remove(&namespace),
                 Err(NetnsError::Io { source, .. })
-                    if (examined == Examined::Processes && source.kind() == io::ErrorKind::PermissionDenied)
+                    if (examined == Examined::Processes
+                        && source.kind() == io::ErrorKind::PermissionDenied)
                         || has_ended(&task, &source) =>
                 {
                     visited_namespaces.remove(&namespace);
@@ -63,7 +74,8 @@ pub(super) fn each_netns(
     Ok(())
 }
 
-/// Returns the directories of the examined tasks of a process, whose directory in /proc is `process`.
+/// Returns the directories of the examined tasks of a process, whose directory in /proc is
+/// `process`.
 fn tasks(process: &Path, examined: Examined) -> Result<Vec<PathBuf>, DataplaneError> {
     if examined == Examined::Processes {
         return Ok(vec![process.to_owned()]);
@@ -77,19 +89,20 @@ fn tasks(process: &Path, examined: Examined) -> Result<Vec<PathBuf>, DataplaneEr
     }
 }
 
-/// Returns true if an error at a file below `task`, the directory of a process or thread in /proc, shows that the
-/// process or thread has ended.
+/// Returns true if an error at a file below `task`, the directory of a process or thread in /proc,
+/// shows that the process or thread has ended.
 pub(super) fn has_ended(task: &Path, error: &io::Error) -> bool {
     shows_end(error, || fs::read(task.join("stat")))
 }
 
-/// Returns true if the error, or the file `stat` of the task after it, shows that the task has ended.
+/// Returns true if the error, or the file `stat` of the task after it, shows that the task has
+/// ended.
 fn shows_end(error: &io::Error, stat: impl FnOnce() -> io::Result<Vec<u8>>) -> bool {
     if is_missing(error) {
         return true;
     }
-    // The kernel also denies the access to a task that ends after the lookup of its directory. Programs that end
-    // threads all the time would otherwise hide all processes.
+    // The kernel also denies the access to a task that ends after the lookup of its directory.
+    // Programs that end threads all the time would otherwise hide all processes.
     error.kind() == io::ErrorKind::PermissionDenied
         && match stat() {
             Ok(stat) => is_exiting(&String::from_utf8_lossy(&stat)),
@@ -104,11 +117,16 @@ fn is_missing(error: &io::Error) -> bool {
 /// Returns true if the text of a file `stat` is that of a task that has exited or is exiting.
 fn is_exiting(stat: &str) -> bool {
     // The name of the task, in parentheses, may contain any character.
-    let Some((_, fields)) = stat.rsplit_once(')') else { return false };
+    let Some((_, fields)) = stat.rsplit_once(')') else {
+        return false;
+    };
     let mut fields = fields.split_whitespace();
     let state = fields.next();
     // Five fields are between the state and the flags.
-    let flags = fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()).unwrap_or_default();
+    let flags = fields
+        .nth(5)
+        .and_then(|flags| flags.parse::<u32>().ok())
+        .unwrap_or_default();
     matches!(state, Some("Z" | "X")) || flags & PF_EXITING != 0
 }
 
@@ -124,7 +142,9 @@ mod tests {
     #[test]
     fn task_with_a_denied_file_has_ended_only_if_its_state_shows_it() {
         let error = |errno: Errno| io::Error::from_raw_os_error(errno as i32);
-        let stat = |state: &str, flags: u32| Ok(format!("7 (a) R) {state} 1 7 7 0 -1 {flags} 0").into_bytes());
+        let stat = |state: &str, flags: u32| {
+            Ok(format!("7 (a) R) {state} 1 7 7 0 -1 {flags} 0").into_bytes())
+        };
         let missing = || Err(error(Errno::ENOENT));
         let running = || stat("S", 0x0040_0040);
         for (errno, after, has_ended) in [
@@ -199,7 +219,13 @@ mod tests {
     #[test]
     fn each_other_network_namespace_is_visited_once() {
         let mut unshare = Command::new("unshare");
-        let child = unshare.args(["--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep 60"]);
+        let child = unshare.args([
+            "--map-root-user",
+            "--net",
+            "sh",
+            "-c",
+            "echo ready; exec sleep 60",
+        ]);
         let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = [0; 6];
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
@@ -211,6 +237,9 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         visited.unwrap();
-        assert!(processes.contains(&child.id()) && !processes.contains(&std::process::id()), "{processes:?}");
+        assert!(
+            processes.contains(&child.id()) && !processes.contains(&std::process::id()),
+            "{processes:?}"
+        );
     }
 }

@@ -16,18 +16,20 @@ use super::{DataplaneError, HostLinkProof, Teardown, TeardownTarget};
 pub struct SuspectContainer {
     /// The ID of the container.
     pub container_id: String,
-    /// True if the runtime names another attachment of the container. An interface is then removed only if a route
-    /// proves that it belongs to the attachment to be removed.
+    /// True if the runtime names another attachment of the container. An interface is then removed
+    /// only if a route proves that it belongs to the attachment to be removed.
     pub has_valid_attachment: bool,
     /// True if the container may have an address in another network.
     pub may_have_other_network: bool,
-    /// The aliases that the container's interfaces in this network may have. An interface of the container with another
-    /// alias is a suspect only if a host route leads through it to an address in `allocated` or `listed`.
+    /// The aliases that the container's interfaces in this network may have. An interface of the
+    /// container with another alias is a suspect only if a host route leads through it to an
+    /// address in `allocated` or `listed`.
     pub aliases: Vec<InterfaceAlias>,
-    /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
-    /// without an alias.
+    /// The addresses that IPAM has allocated to the container. A host route to one of them
+    /// identifies an interface without an alias.
     pub allocated: Vec<IpAddr>,
-    /// The addresses that endpoints of the container list. IPAM may have allocated them to another container.
+    /// The addresses that endpoints of the container list. IPAM may have allocated them to another
+    /// container.
     pub listed: Vec<IpAddr>,
 }
 
@@ -39,8 +41,8 @@ pub struct SuspectInterface {
     /// Name of the interface.
     pub ifname: String,
     proof: HostLinkProof,
-    /// The ID of the other end's namespace in the host's namespace. `None` if the interface has no carrier, if both
-    /// ends are in the host's namespace, or if the runtime names the container.
+    /// The ID of the other end's namespace in the host's namespace. `None` if the interface has no
+    /// carrier, if both ends are in the host's namespace, or if the runtime names the container.
     peer_netns_id: Option<i32>,
 }
 
@@ -55,44 +57,71 @@ pub struct RunningContainer {
     pub process: u32,
 }
 
-/// Returns the interfaces of the suspects. The alias identifies the owner of an interface. Without an alias, a host
-/// route to an address does.
-pub fn suspect_interfaces(suspects: &[SuspectContainer]) -> Result<Vec<SuspectInterface>, DataplaneError> {
+/// Returns the interfaces of the suspects. The alias identifies the owner of an interface. Without
+/// an alias, a host route to an address does.
+pub fn suspect_interfaces(
+    suspects: &[SuspectContainer],
+) -> Result<Vec<SuspectInterface>, DataplaneError> {
     if suspects.is_empty() {
         return Ok(Vec::new());
     }
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
     let routes = route::list_both(&mut host, None)?;
-    let of_link = |link| suspects.iter().filter_map(|suspect| interface_of(link, suspect, &routes)).collect::<Vec<_>>();
-    Ok(links.iter().filter(|link| link.is_paired).flat_map(of_link).collect())
+    let of_link = |link| {
+        suspects
+            .iter()
+            .filter_map(|suspect| interface_of(link, suspect, &routes))
+            .collect::<Vec<_>>()
+    };
+    Ok(links
+        .iter()
+        .filter(|link| link.is_paired)
+        .flat_map(of_link)
+        .collect())
 }
 
 /// Returns the aliases of all interfaces, by interface name.
 pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
     let links = link::list(&mut NetlinkSocket::open()?)?;
-    Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
+    Ok(links
+        .into_iter()
+        .filter_map(|link| Some((link.name, link.alias?)))
+        .collect())
 }
 
-/// Returns true if an interface of this host was created for the container, or has a host route to one of the
-/// addresses.
+/// Returns true if an interface of this host was created for the container, or has a host route to
+/// one of the addresses.
 pub fn has_interface<'a>(
     container_id: &str,
     mut addresses: impl Iterator<Item = &'a IpAddr>,
 ) -> Result<bool, DataplaneError> {
     let mut host = NetlinkSocket::open()?;
-    let is_of_container = |link: Link| link.alias.is_some_and(|alias| alias.is_of_container(container_id));
+    let is_of_container = |link: Link| {
+        link.alias
+            .is_some_and(|alias| alias.is_of_container(container_id))
+    };
     if link::list(&mut host)?.into_iter().any(is_of_container) {
         return Ok(true);
     }
     let routes = route::list_both(&mut host, None)?;
-    Ok(addresses.any(|ip| routes.iter().any(|route| route.destination == Cidr::host(ip.to_canonical()))))
+    Ok(addresses.any(|ip| {
+        routes
+            .iter()
+            .any(|route| route.destination == Cidr::host(ip.to_canonical()))
+    }))
 }
 
-/// Returns the containers that run: the host interface has carrier, and its other end is in a network namespace with at
-/// least one process. Omits containers with another attachment that the runtime names.
-pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<RunningContainer>, DataplaneError> {
-    if interfaces.iter().all(|interface| interface.peer_netns_id.is_none()) {
+/// Returns the containers that run: the host interface has carrier, and its other end is in a
+/// network namespace with at least one process. Omits containers with another attachment that the
+/// runtime names.
+pub fn running_containers(
+    interfaces: &[SuspectInterface],
+) -> Result<Vec<RunningContainer>, DataplaneError> {
+    if interfaces
+        .iter()
+        .all(|interface| interface.peer_netns_id.is_none())
+    {
         return Ok(Vec::new());
     }
     let mut host = NetlinkSocket::open()?;
@@ -102,18 +131,28 @@ pub fn running_containers(interfaces: &[SuspectInterface]) -> Result<Vec<Running
         Ok(())
     })?;
     let found = interfaces.iter().filter_map(|interface| {
-        let SuspectInterface { container_id, ifname, peer_netns_id, .. } = interface;
+        let SuspectInterface {
+            container_id,
+            ifname,
+            peer_netns_id,
+            ..
+        } = interface;
         let process = *by_id.get(peer_netns_id.as_ref()?)?;
-        Some(RunningContainer { container_id: container_id.clone(), ifname: ifname.clone(), process })
+        Some(RunningContainer {
+            container_id: container_id.clone(),
+            ifname: ifname.clone(),
+            process,
+        })
     });
     Ok(found.collect())
 }
 
 impl SuspectInterface {
-    /// Removes the interface if it still belongs to the container. Fails if a host route is the only evidence and
-    /// the interface has carrier.
+    /// Removes the interface if it still belongs to the container. Fails if a host route is the
+    /// only evidence and the interface has carrier.
     pub fn remove(self) -> Result<(), DataplaneError> {
-        let target = TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
+        let target =
+            TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
         let teardown = Teardown::start(target)?;
         match teardown.unproven {
             Some(conflicting) => Err(DataplaneError::HostInterfaceConflict(Box::new(conflicting))),
@@ -122,18 +161,33 @@ impl SuspectInterface {
     }
 }
 
-fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute]) -> Option<SuspectInterface> {
+fn interface_of(
+    link: &Link,
+    suspect: &SuspectContainer,
+    routes: &[KernelRoute],
+) -> Option<SuspectInterface> {
     let container_id = &suspect.container_id;
     let has_route_to = |addresses: &[IpAddr]| {
-        let mut through = routes.iter().filter(|route| route.interface == Some(link.index));
-        through.any(|route| addresses.iter().any(|ip| Cidr::host(ip.to_canonical()) == route.destination))
+        let mut through = routes
+            .iter()
+            .filter(|route| route.interface == Some(link.index));
+        through.any(|route| {
+            addresses
+                .iter()
+                .any(|ip| Cidr::host(ip.to_canonical()) == route.destination)
+        })
     };
     let proof = match &link.alias {
         Some(alias) if !alias.is_of_container(container_id) => return None,
         Some(alias) => {
-            let is_shared = suspect.may_have_other_network && *alias == InterfaceAlias::for_container(container_id);
-            let is_proven_by_alias = suspect.aliases.contains(alias) && !suspect.has_valid_attachment && !is_shared;
-            if !is_proven_by_alias && !has_route_to(&suspect.allocated) && !has_route_to(&suspect.listed) {
+            let is_shared = suspect.may_have_other_network
+                && *alias == InterfaceAlias::for_container(container_id);
+            let is_proven_by_alias =
+                suspect.aliases.contains(alias) && !suspect.has_valid_attachment && !is_shared;
+            if !is_proven_by_alias
+                && !has_route_to(&suspect.allocated)
+                && !has_route_to(&suspect.listed)
+            {
                 return None;
             }
             HostLinkProof::Absent
@@ -142,6 +196,13 @@ fn interface_of(link: &Link, suspect: &SuspectContainer, routes: &[KernelRoute])
         None if has_route_to(&suspect.listed) => HostLinkProof::RouteTo(suspect.listed.clone()),
         None => return None,
     };
-    let peer_netns_id = link.peer_netns_id.filter(|_| link.has_carrier && !suspect.has_valid_attachment);
-    Some(SuspectInterface { container_id: container_id.clone(), ifname: link.name.clone(), proof, peer_netns_id })
+    let peer_netns_id = link
+        .peer_netns_id
+        .filter(|_| link.has_carrier && !suspect.has_valid_attachment);
+    Some(SuspectInterface {
+        container_id: container_id.clone(),
+        ifname: link.name.clone(),
+        proof,
+        peer_netns_id,
+    })
 }

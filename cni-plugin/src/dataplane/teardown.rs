@@ -1,4 +1,5 @@
-//! DEL: deletes the interface pair of an endpoint. The kernel deletes its routes, addresses and settings with it.
+//! DEL: deletes the interface pair of an endpoint. The kernel deletes its routes, addresses and
+//! settings with it.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use libcalico::net::Cidr;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
 use super::{
-    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsFd, interfaces_lock, netns,
+    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsFd,
+    interfaces_lock, netns,
 };
 
 /// Maximum duration of a deletion, the same as upstream's.
@@ -20,31 +22,36 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// The endpoint whose interface is to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeardownTarget {
-    /// CNI_NETNS; `None` if it is empty. A path that does not exist, or that is no namespace of a container, is
-    /// equivalent to `None`.
+    /// CNI_NETNS; `None` if it is empty. A path that does not exist, or that is no namespace of a
+    /// container, is equivalent to `None`.
     pub netns: Option<PathBuf>,
     /// CNI_IFNAME.
     pub container_ifname: String,
-    /// The name of the endpoint's host interface, in case the namespace or the interface in it no longer exists.
+    /// The name of the endpoint's host interface, in case the namespace or the interface in it no
+    /// longer exists.
     pub host_ifname: String,
-    /// CNI_CONTAINERID. A host interface with an alias of another container stays. With `None`, any alias is proof.
+    /// CNI_CONTAINERID. A host interface with an alias of another container stays. With `None`, any
+    /// alias is proof.
     pub container_id: Option<String>,
     /// The proof that is required for a host interface of that name.
     pub proof: HostLinkProof,
 }
 
-/// The proof that a host interface, found by name, belongs to the endpoint to be deleted, and not to its successor or
-/// to another pod. An interface without an alias must also have [`MacAddr::HOST_SIDE`].
+/// The proof that a host interface, found by name, belongs to the endpoint to be deleted, and not
+/// to its successor or to another pod. An interface without an alias must also have
+/// [`MacAddr::HOST_SIDE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.
     Name,
-    /// The name is sufficient unless the other end is in the pod's namespace. There it has another name than the
-    /// interface to delete, so the pair belongs to another attachment of the container.
+    /// The name is sufficient unless the other end is in the pod's namespace. There it has another
+    /// name than the interface to delete, so the pair belongs to another attachment of the
+    /// container.
     NameUnlessPeerInPod,
-    /// A host route through the interface to one of these addresses of the endpoint, and no carrier: a pod may claim
-    /// addresses of others. With carrier, the interface is [`Unproven`](Teardown::unproven). The pod's next sandbox has
-    /// the same interface name, but other addresses (CNI-108).
+    /// A host route through the interface to one of these addresses of the endpoint, and no
+    /// carrier: a pod may claim addresses of others. With carrier, the interface is
+    /// [`Unproven`](Teardown::unproven). The pod's next sandbox has the same interface name, but
+    /// other addresses (CNI-108).
     RouteTo(Vec<IpAddr>),
     /// IPAM proved the owner of the interface with this index.
     Index(u32),
@@ -87,25 +94,43 @@ enum SearchResult {
     Missing,
 }
 
-/// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
+/// The message sent when the traffic is cut: the interface to be deleted, or an interface that
+/// stays for lack of proof.
 type CutReport = (Option<String>, Option<ConflictingInterface>);
 
 impl TeardownTarget {
-    pub(super) fn of_host_interface(host_ifname: String, container_id: Option<String>, proof: HostLinkProof) -> Self {
-        TeardownTarget { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
+    pub(super) fn of_host_interface(
+        host_ifname: String,
+        container_id: Option<String>,
+        proof: HostLinkProof,
+    ) -> Self {
+        TeardownTarget {
+            netns: None,
+            container_ifname: String::new(),
+            host_ifname,
+            container_id,
+            proof,
+        }
     }
 
     /// Returns the pod's end, or else the host end, if the pair belongs to this endpoint.
     fn find(&self) -> Result<SearchResult, DataplaneError> {
-        // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
-        // plugin.
+        // The container has an interface of Calico with another name, so the one named CNI_IFNAME
+        // belongs to another plugin.
         if self.proof == HostLinkProof::OtherInterface {
             return Ok(SearchResult::Missing);
         }
         // Open the socket before the thread leaves the host's namespace.
         let mut host = NetlinkSocket::open()?;
-        let pod = self.netns.as_deref().map(NetnsFd::open_of_container).transpose()?.flatten();
-        let Some(pod) = &pod else { return self.find_host_end(host, None) };
+        let pod = self
+            .netns
+            .as_deref()
+            .map(NetnsFd::open_of_container)
+            .transpose()?
+            .flatten();
+        let Some(pod) = &pod else {
+            return self.find_host_end(host, None);
+        };
         match pod.enter() {
             Err(error) if error.is_of_no_container() => {
                 netns::log_absent(&error);
@@ -115,37 +140,60 @@ impl TeardownTarget {
         }
         let mut socket = NetlinkSocket::open()?;
         match link::find(&mut socket, &self.container_ifname)? {
-            // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
+            // KubeVirt renames the pod's end of the pair and creates another interface with the
+            // original name.
             Some(link) if !link.is_paired => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface in the pod, which is not one end of a pair; looking for the host interface \
-                     by its name"
+                    "keeping the interface in the pod, which is not one end of a pair; looking for \
+                     the host interface by its name"
                 );
             }
             Some(link) if self.is_of_another(&mut host, &link, pod)? => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface in CNI_NETNS, which belongs to another container by the alias of its host \
-                     end; looking for this container's host interface by its name"
+                    "keeping the interface in CNI_NETNS, which belongs to another container by the \
+                     alias of its host end; looking for this container's host interface by its name"
                 );
             }
-            Some(link) => return Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: None })),
+            Some(link) => {
+                return Ok(SearchResult::Own(InterfaceToDelete {
+                    socket,
+                    link,
+                    _lock: None,
+                }));
+            }
             None => {}
         }
         self.find_host_end(host, Some(pod))
     }
 
-    /// Returns true if the interface found in CNI_NETNS was created for another container. A path such as
-    /// `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
-    fn is_of_another(&self, host: &mut NetlinkSocket, inside: &Link, pod: &NetnsFd) -> Result<bool, NetlinkError> {
-        let (Some(id), Some(index)) = (&self.container_id, inside.peer_index) else { return Ok(false) };
-        let Some(host_end) = link::find_by_index(host, index)? else { return Ok(false) };
-        let is_of_other_container = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
+    /// Returns true if the interface found in CNI_NETNS was created for another container. A path
+    /// such as `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
+    fn is_of_another(
+        &self,
+        host: &mut NetlinkSocket,
+        inside: &Link,
+        pod: &NetnsFd,
+    ) -> Result<bool, NetlinkError> {
+        let (Some(id), Some(index)) = (&self.container_id, inside.peer_index) else {
+            return Ok(false);
+        };
+        let Some(host_end) = link::find_by_index(host, index)? else {
+            return Ok(false);
+        };
+        let is_of_other_container = host_end
+            .alias
+            .as_ref()
+            .is_some_and(|alias| !alias.is_of_container(id));
         Ok(is_of_other_container && host_end.is_peer_of(inside, link::netns_id_of(host, pod)?))
     }
 
-    fn find_host_end(&self, mut socket: NetlinkSocket, pod: Option<&NetnsFd>) -> Result<SearchResult, DataplaneError> {
+    fn find_host_end(
+        &self,
+        mut socket: NetlinkSocket,
+        pod: Option<&NetnsFd>,
+    ) -> Result<SearchResult, DataplaneError> {
         let mut lock = None;
         let mut found = link::find(&mut socket, &self.host_ifname)?;
         if found.as_ref().is_some_and(|link| link.alias.is_none()) {
@@ -153,13 +201,20 @@ impl TeardownTarget {
             lock = interfaces_lock::acquire(&self.host_ifname)?;
             found = link::find(&mut socket, &self.host_ifname)?;
         }
-        let Some(link) = found.filter(|link| link.is_paired) else { return Ok(SearchResult::Missing) };
+        let Some(link) = found.filter(|link| link.is_paired) else {
+            return Ok(SearchResult::Missing);
+        };
         let is_own = match (&self.container_id, &link.alias) {
             (Some(id), Some(alias)) => {
-                // With these proofs the caller does not know all interfaces of the container. A pair whose other end is
-                // in the pod's namespace then belongs to another attachment.
-                let may_be_of_other = matches!(self.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
-                alias.is_of_container(id) && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
+                // With these proofs the caller does not know all interfaces of the container. A
+                // pair whose other end is in the pod's namespace then belongs to another
+                // attachment.
+                let may_be_of_other = matches!(
+                    self.proof,
+                    HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent
+                );
+                alias.is_of_container(id)
+                    && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
             }
             (None, Some(_)) => true,
             (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
@@ -167,7 +222,8 @@ impl TeardownTarget {
                 ProofResult::Proven => true,
                 ProofResult::Unproven => false,
                 ProofResult::Insufficient => {
-                    let conflicting = ConflictingInterface::new(&mut socket, link, ConflictReason::Unproven)?;
+                    let conflicting =
+                        ConflictingInterface::new(&mut socket, link, ConflictReason::Unproven)?;
                     return Ok(SearchResult::Unproven(conflicting));
                 }
             },
@@ -179,13 +235,17 @@ impl TeardownTarget {
             );
             return Ok(SearchResult::Missing);
         }
-        Ok(SearchResult::Own(InterfaceToDelete { socket, link, _lock: lock }))
+        Ok(SearchResult::Own(InterfaceToDelete {
+            socket,
+            link,
+            _lock: lock,
+        }))
     }
 }
 
 impl Teardown {
-    /// Cuts the traffic of the endpoint's interface and starts the deletion. Also succeeds if there is no interface, or
-    /// none that may be deleted.
+    /// Cuts the traffic of the endpoint's interface and starts the deletion. Also succeeds if there
+    /// is no interface, or none that may be deleted.
     pub fn start(endpoint: TeardownTarget) -> Result<Self, DataplaneError> {
         let deadline = Instant::now() + DEADLINE;
         let ifname = endpoint.container_ifname.clone();
@@ -194,9 +254,17 @@ impl Teardown {
         thread::Builder::new()
             .name("teardown".into())
             .spawn(move || tear_down(&endpoint, &report_cut, &report_outcome))
-            .map_err(|source| DataplaneError::Thread { ifname: ifname.clone(), source })?;
+            .map_err(|source| DataplaneError::Thread {
+                ifname: ifname.clone(),
+                source,
+            })?;
         let (interface, unproven) = receive(&cut, deadline, &ifname)??;
-        Ok(Teardown { unproven, interface, outcome, deadline })
+        Ok(Teardown {
+            unproven,
+            interface,
+            outcome,
+            deadline,
+        })
     }
 
     /// Waits until the interface is deleted, at most 20 s from the start.
@@ -204,11 +272,14 @@ impl Teardown {
         if let Some(ifname) = &self.interface {
             receive(&self.outcome, self.deadline, ifname)??;
         }
-        Ok(Removed { interface: self.interface })
+        Ok(Removed {
+            interface: self.interface,
+        })
     }
 }
 
-/// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's namespace.
+/// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's
+/// namespace.
 fn tear_down(
     endpoint: &TeardownTarget,
     report_cut: &Sender<Result<CutReport, DataplaneError>>,
@@ -216,7 +287,12 @@ fn tear_down(
 ) {
     let result = endpoint.find().and_then(|mut result| {
         if let SearchResult::Own(target) = &mut result {
-            link::ignore_missing(target.socket.exchange_one(link::set_down(&target.link)).map(drop))?;
+            link::ignore_missing(
+                target
+                    .socket
+                    .exchange_one(link::set_down(&target.link))
+                    .map(drop),
+            )?;
         }
         Ok(result)
     });
@@ -233,7 +309,11 @@ fn tear_down(
     }
 }
 
-fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) -> Result<bool, NetlinkError> {
+fn is_peer_in(
+    socket: &mut NetlinkSocket,
+    link: &Link,
+    pod: Option<&NetnsFd>,
+) -> Result<bool, NetlinkError> {
     let Some(pod) = pod else { return Ok(false) };
     let pod_id = link::netns_id_of(socket, pod)?;
     Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
@@ -255,7 +335,9 @@ fn find_proof(
     let addresses = match proof {
         HostLinkProof::RouteTo(addresses) => addresses,
         HostLinkProof::Name => return Ok(ProofResult::Proven),
-        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => return Ok(ProofResult::Proven),
+        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => {
+            return Ok(ProofResult::Proven);
+        }
         HostLinkProof::Index(index) if link.index == *index => return Ok(ProofResult::Proven),
         _ => return Ok(ProofResult::Unproven),
     };
@@ -263,15 +345,23 @@ fn find_proof(
         let destination = Cidr::host(address.to_canonical());
         let routes = route::list(socket, destination.version(), Some(link.index))?;
         if routes.iter().any(|route| route.destination == destination) {
-            return Ok(if link.has_carrier { ProofResult::Insufficient } else { ProofResult::Proven });
+            return Ok(if link.has_carrier {
+                ProofResult::Insufficient
+            } else {
+                ProofResult::Proven
+            });
         }
     }
     Ok(ProofResult::Unproven)
 }
 
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {
-    from.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
-        RecvTimeoutError::Timeout => DataplaneError::DeletionTimeout { ifname: ifname.to_owned(), waited: DEADLINE },
-        RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked(ifname.to_owned()),
-    })
+    from.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        .map_err(|error| match error {
+            RecvTimeoutError::Timeout => DataplaneError::DeletionTimeout {
+                ifname: ifname.to_owned(),
+                waited: DEADLINE,
+            },
+            RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked(ifname.to_owned()),
+        })
 }

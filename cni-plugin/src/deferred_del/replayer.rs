@@ -25,15 +25,21 @@ use crate::ipam::release::DeferredHandles;
 use crate::{ipam, vmi};
 
 /// The limit of a call other than ADD and of a pass of the agent.
-const DEFAULT_LIMIT: ReplayLimit = ReplayLimit { entries: 16, time: Duration::from_secs(20) };
+const DEFAULT_LIMIT: ReplayLimit = ReplayLimit {
+    entries: 16,
+    time: Duration::from_secs(20),
+};
 /// The limit of an ADD, which delays the start of its pod.
-pub(super) const ADD_LIMIT: ReplayLimit = ReplayLimit { entries: 2, time: Duration::from_secs(1) };
+pub(super) const ADD_LIMIT: ReplayLimit = ReplayLimit {
+    entries: 2,
+    time: Duration::from_secs(1),
+};
 
 /// A time after which an ADD has ended, also one that was stopped.
 const LONGEST_ADD: Duration = Duration::from_secs(600);
 
-/// The number of deferred DELs, and the time, after which no further replay starts, except with [`Urgency::Required`].
-/// The limit does not end a replay in progress.
+/// The number of deferred DELs, and the time, after which no further replay starts, except with
+/// [`Urgency::Required`]. The limit does not end a replay in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplayLimit {
     entries: usize,
@@ -54,15 +60,16 @@ pub struct ReplayOutcome {
 pub(super) enum Replayed {
     /// The work is done and the entry is removed.
     Removed,
-    /// The entry stays, because its handle has addresses of a later ADD. The entry never releases these.
+    /// The entry stays, because its handle has addresses of a later ADD. The entry never releases
+    /// these.
     Kept,
 }
 
 impl Replayed {
     fn kept() -> Self {
         tracing::info!(
-            "keeping the addresses and the journal entry of a deferred DEL: an ADD of the same container has got an \
-             address since the DEL"
+            "keeping the addresses and the journal entry of a deferred DEL: an ADD of the same \
+             container has got an address since the DEL"
         );
         Replayed::Kept
     }
@@ -72,7 +79,8 @@ impl Replayed {
 #[derive(Debug)]
 pub(super) struct ReplayFailure {
     pub(super) error: CniError,
-    /// True if the replays of other deferred DELs may succeed nevertheless. A tenant can cause such a failure.
+    /// True if the replays of other deferred DELs may succeed nevertheless. A tenant can cause such
+    /// a failure.
     is_of_one_object: bool,
     /// True if the container's own endpoint cannot be removed.
     keeps_endpoint: bool,
@@ -81,31 +89,50 @@ pub(super) struct ReplayFailure {
 impl ReplayFailure {
     /// Creates the failure for an error of the datastore. `doing` completes "cannot …".
     fn of_store(doing: &str, error: &StoreError) -> Self {
-        ReplayFailure { is_of_one_object: error.is_of_one_object(), ..store_error(doing, error).into() }
+        ReplayFailure {
+            is_of_one_object: error.is_of_one_object(),
+            ..store_error(doing, error).into()
+        }
     }
 
     fn of_endpoint(error: &IpamError) -> Self {
-        ReplayFailure { keeps_endpoint: true, ..error.into() }
+        ReplayFailure {
+            keeps_endpoint: true,
+            ..error.into()
+        }
     }
 }
 
 impl From<&IpamError> for ReplayFailure {
     fn from(error: &IpamError) -> Self {
-        ReplayFailure { is_of_one_object: error.is_of_one_object(), ..cni_error(error).into() }
+        ReplayFailure {
+            is_of_one_object: error.is_of_one_object(),
+            ..cni_error(error).into()
+        }
     }
 }
 
 impl From<CniError> for ReplayFailure {
     /// Creates the failure for an error that concerns the entry itself.
     fn from(error: CniError) -> Self {
-        ReplayFailure { error, is_of_one_object: true, keeps_endpoint: false }
+        ReplayFailure {
+            error,
+            is_of_one_object: true,
+            keeps_endpoint: false,
+        }
     }
 }
 
-/// Returns true if the container has no addresses of `calico-ipam`, and its endpoint is in a pod, with which it will be
-/// deleted.
-fn has_nothing_to_release(store: &Datastore, pending_del: &PendingDel, inputs: &ReleaseInputs) -> bool {
-    matches!(store, Datastore::Kubernetes(_)) && !pending_del.handles.is_empty() && inputs.is_empty()
+/// Returns true if the container has no addresses of `calico-ipam`, and its endpoint is in a pod,
+/// with which it will be deleted.
+fn has_nothing_to_release(
+    store: &Datastore,
+    pending_del: &PendingDel,
+    inputs: &ReleaseInputs,
+) -> bool {
+    matches!(store, Datastore::Kubernetes(_))
+        && !pending_del.handles.is_empty()
+        && inputs.is_empty()
 }
 
 /// Moves an entry behind the others: an entry whose replay always fails must not block these.
@@ -141,12 +168,14 @@ pub struct Replayer<'a> {
 impl Replayer<'_> {
     /// Replays a bounded number of deferred DELs.
     pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
-        self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired).await
+        self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired)
+            .await
     }
 
-    /// Tries to replay all deferred DELs with [`Urgency::Required`], and then others, until `limit`. Ends at a failure
-    /// of the whole datastore. After another failure, the other entries of the same pod are left to a later pass,
-    /// except that [`merge`](Self::merge) may remove some.
+    /// Tries to replay all deferred DELs with [`Urgency::Required`], and then others, until
+    /// `limit`. Ends at a failure of the whole datastore. After another failure, the other entries
+    /// of the same pod are left to a later pass, except that [`merge`](Self::merge) may remove
+    /// some.
     pub(super) async fn replay_by_urgency(
         &self,
         locked: &LockedJournal<'_>,
@@ -164,20 +193,29 @@ impl Replayer<'_> {
             if is_over && urgency(&pending_del) != Urgency::Required {
                 break;
             }
-            let pod = pending_del.pod().map(|(namespace, name)| (namespace.to_owned(), name));
+            let pod = pending_del
+                .pod()
+                .map(|(namespace, name)| (namespace.to_owned(), name));
             let span = self.span_of(&pending_del);
-            // The entries of a pod usually fail for one reason, and a pod may have any number of them. They keep their
-            // place, so that a later pass tries another one.
+            // The entries of a pod usually fail for one reason, and a pod may have any number of
+            // them. They keep their place, so that a later pass tries another one.
             if let Some(kept_endpoints) = pod.as_ref().and_then(|pod| failed_pods.get(pod)) {
                 let has_handles = !pending_del.handles.is_empty();
                 if kept_endpoints.contains(&pending_del.endpoint) && !(is_over && has_handles) {
                     attempts += usize::from(has_handles);
-                    replayed += usize::from(self.merge(locked, &entry, &pending_del).instrument(span).await);
+                    replayed += usize::from(
+                        self.merge(locked, &entry, &pending_del)
+                            .instrument(span)
+                            .await,
+                    );
                 }
                 continue;
             }
             attempts += 1;
-            let outcome = self.replay(locked, &entry, &pending_del).instrument(span.clone()).await;
+            let outcome = self
+                .replay(locked, &entry, &pending_del)
+                .instrument(span.clone())
+                .await;
             let _entered = span.entered();
             match &outcome {
                 Ok(Replayed::Removed) => {
@@ -185,7 +223,11 @@ impl Replayer<'_> {
                     continue;
                 }
                 Ok(Replayed::Kept) => {}
-                Err(ReplayFailure { error, keeps_endpoint, .. }) => {
+                Err(ReplayFailure {
+                    error,
+                    keeps_endpoint,
+                    ..
+                }) => {
                     tracing::warn!(
                         entry = %entry.display(), %error,
                         "cannot complete the replay of a deferred DEL; the journal entry stays for a later replay"
@@ -201,13 +243,21 @@ impl Replayer<'_> {
                 break;
             }
         }
-        ReplayOutcome { replayed, remaining: total - replayed }
+        ReplayOutcome {
+            replayed,
+            remaining: total - replayed,
+        }
     }
 
-    /// Removes the entry if its handles hold no address. Its remaining work is then to remove an endpoint, which the
-    /// entry of another container of the same pod has just failed to remove and tries again. Returns true if the entry
-    /// is removed.
-    async fn merge(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> bool {
+    /// Removes the entry if its handles hold no address. Its remaining work is then to remove an
+    /// endpoint, which the entry of another container of the same pod has just failed to remove and
+    /// tries again. Returns true if the entry is removed.
+    async fn merge(
+        &self,
+        locked: &LockedJournal<'_>,
+        entry: &Path,
+        pending_del: &PendingDel,
+    ) -> bool {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let handles = ipam::release::read_deferred(self.store, pending_del).await;
         let holds_none = matches!(handles, Ok(DeferredHandles::Own(inputs)) if inputs.is_empty());
@@ -218,22 +268,24 @@ impl Replayer<'_> {
         let removed = locked.remove(entry);
         match &removed {
             Ok(()) => tracing::info!(
-                "removed the journal entry of a deferred DEL without addresses: another entry of the pod has the same \
-                 endpoint"
+                "removed the journal entry of a deferred DEL without addresses: another entry of \
+                 the pod has the same endpoint"
             ),
-            Err(error) => tracing::warn!(entry = %entry.display(), %error, "cannot remove the journal entry"),
+            Err(error) => {
+                tracing::warn!(entry = %entry.display(), %error, "cannot remove the journal entry")
+            }
         }
         removed.is_ok()
     }
 
-    /// Records the identity of this datastore, and returns its deferred DELs. Omits entries without a node if this
-    /// process does not know the name of the node either.
+    /// Records the identity of this datastore, and returns its deferred DELs. Omits entries without
+    /// a node if this process does not know the name of the node either.
     pub(super) fn pending_entries(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot completely record the identity of the datastore; the stored identity, or some journal entries \
-                 without an identity, stay as they are"
+                "cannot completely record the identity of the datastore; the stored identity, or \
+                 some journal entries without an identity, stay as they are"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -241,10 +293,11 @@ impl Replayer<'_> {
         entries
     }
 
-    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them and removes the journal
-    /// entry. On etcd and the embedded datastore the addresses stay allocated if the container has an endpoint with
-    /// another interface name; the journal entry is removed nevertheless. Changes nothing, and keeps the entry, if an
-    /// ADD of the container has got an address since the DEL.
+    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them and
+    /// removes the journal entry. On etcd and the embedded datastore the addresses stay allocated
+    /// if the container has an endpoint with another interface name; the journal entry is removed
+    /// nevertheless. Changes nothing, and keeps the entry, if an ADD of the container has got an
+    /// address since the DEL.
     pub(super) async fn replay(
         &self,
         locked: &LockedJournal<'_>,
@@ -255,22 +308,32 @@ impl Replayer<'_> {
         let workload = pending_del.attachment();
         let store = self.store;
         let unreadable = |error| ReplayFailure::of_store("read the handles", &error);
-        let mut handles = ipam::release::read_deferred(store, &pending_del).await.map_err(unreadable)?;
+        let mut handles = ipam::release::read_deferred(store, &pending_del)
+            .await
+            .map_err(unreadable)?;
         if let DeferredHandles::Newer(newer) = &handles
             && self.is_without_later_add(&pending_del, newer)
         {
             pending_del.allocated_before = 0;
-            handles = ipam::release::read_deferred(store, &pending_del).await.map_err(unreadable)?;
+            handles = ipam::release::read_deferred(store, &pending_del)
+                .await
+                .map_err(unreadable)?;
         }
-        let DeferredHandles::Own(inputs) = handles else { return Ok(Replayed::kept()) };
+        let DeferredHandles::Own(inputs) = handles else {
+            return Ok(Replayed::kept());
+        };
         let pending_del = &pending_del;
-        let endpoints = ContainerEndpoints::new(store, workload.clone()).including_unnamed(&pending_del.pod_uid);
+        let endpoints = ContainerEndpoints::new(store, workload.clone())
+            .including_unnamed(&pending_del.pod_uid);
         match endpoints.delete_own().await {
-            Err(error) if has_nothing_to_release(store, pending_del, &inputs) && error.is_of_one_object() => {
+            Err(error)
+                if has_nothing_to_release(store, pending_del, &inputs)
+                    && error.is_of_one_object() =>
+            {
                 tracing::warn!(
                     %error,
-                    "cannot remove the endpoint of a deferred DEL; the container has no addresses, so the deferred DEL \
-                     is not tried again"
+                    "cannot remove the endpoint of a deferred DEL; the container has no addresses, \
+                     so the deferred DEL is not tried again"
                 );
             }
             deleted => deleted.map_err(|error| ReplayFailure::of_endpoint(&error))?,
@@ -278,27 +341,37 @@ impl Replayer<'_> {
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let unlisted = |error| ReplayFailure::of_store("list the endpoints", &error);
         let is_shared = !matches!(store, Datastore::Kubernetes(_))
-            && has_other_endpoint(store, &workload).await.map_err(unlisted)?;
+            && has_other_endpoint(store, &workload)
+                .await
+                .map_err(unlisted)?;
         if is_shared {
             tracing::info!(
                 "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
             );
         } else {
-            let released = ipam::release::release_deferred(store, pending_del, inputs, &endpoints).await;
+            let released =
+                ipam::release::release_deferred(store, pending_del, inputs, &endpoints).await;
             if !released.map_err(|error| ReplayFailure::from(&error))? {
                 return Ok(Replayed::kept());
             }
             Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
         }
         locked.remove(entry).map_err(journal_error)?;
-        let PendingDel { network, ifname, .. } = pending_del;
+        let PendingDel {
+            network, ifname, ..
+        } = pending_del;
         tracing::info!(%network, %ifname, "replayed a deferred DEL and removed its journal entry");
         Ok(Replayed::Removed)
     }
 
-    /// Returns true if no ADD of the container has followed the deferred DEL, although `newer`, its addresses, look so:
-    /// the clock was set back between the ADD and the DEL. An ADD ends within [`LONGEST_ADD`] and leaves an interface.
-    fn is_without_later_add(&self, pending_del: &PendingDel, newer: &BTreeMap<IpAddr, OffsetDateTime>) -> bool {
+    /// Returns true if no ADD of the container has followed the deferred DEL, although `newer`, its
+    /// addresses, look so: the clock was set back between the ADD and the DEL. An ADD ends within
+    /// [`LONGEST_ADD`] and leaves an interface.
+    fn is_without_later_add(
+        &self,
+        pending_del: &PendingDel,
+        newer: &BTreeMap<IpAddr, OffsetDateTime>,
+    ) -> bool {
         let now = OffsetDateTime::now_utc();
         let is_recent = |at: &OffsetDateTime| (now - LONGEST_ADD..=now).contains(at);
         if newer.values().any(is_recent) || self.conf.dataplane_options.grpc_socket().is_some() {
@@ -307,29 +380,47 @@ impl Replayer<'_> {
         match has_interface(&pending_del.container_id, newer.keys()) {
             Ok(has_interface) => !has_interface,
             Err(error) => {
-                tracing::warn!(%error, "cannot list the interfaces of this node, and so keeps the addresses");
+                tracing::warn!(
+                    %error, "cannot list the interfaces of this node, and so keeps the addresses",
+                );
                 false
             }
         }
     }
 
     /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
-    async fn release_vmi(&self, pending_del: &PendingDel, endpoints: &impl Listings) -> Result<(), ReplayFailure> {
-        if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
+    async fn release_vmi(
+        &self,
+        pending_del: &PendingDel,
+        endpoints: &impl Listings,
+    ) -> Result<(), ReplayFailure> {
+        if !vmi::may_have_had_vmi(pending_del)
+            || !kubernetes_api::is_configured(self.conf, self.datastore_config)
+        {
             return Ok(());
         }
         let opened;
         let api = match self.api {
             // The call itself sends no request to the Kubernetes API.
             KubernetesApi::Unused => {
-                opened = KubernetesApi::with_environment(self.conf, self.datastore_config, self.environment)?;
+                opened = KubernetesApi::with_environment(
+                    self.conf,
+                    self.datastore_config,
+                    self.environment,
+                )?;
                 &opened
             }
             api => api,
         };
-        let Some(api) = api.reached(self.store) else { return Ok(()) };
-        // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
-        let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
+        let Some(api) = api.reached(self.store) else {
+            return Ok(());
+        };
+        // The recorded endpoint name contains a placeholder if the name of the node was unknown to
+        // the DEL.
+        let key = pending_del
+            .attachment()
+            .key()
+            .map_err(|error| naming_error(&error))?;
         let detected = vmi::detect_deferred(self.store, api, pending_del, &key).await;
         let detected = detected.map_err(|error| ReplayFailure::from(&IpamError::from(error)))?;
         let Some(vmi) = detected else { return Ok(()) };
@@ -342,10 +433,16 @@ impl Replayer<'_> {
     }
 }
 
-/// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
-/// end do not contain the interface name, so both belong to that endpoint then.
-pub(super) async fn has_other_endpoint<S: Store>(store: &S, workload: &WorkloadIdentity) -> Result<bool, StoreError> {
-    let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else { return Ok(false) };
+/// Returns true if the container has an endpoint with another interface name. The names of the
+/// handle and of the host's end do not contain the interface name, so both belong to that endpoint
+/// then.
+pub(super) async fn has_other_endpoint<S: Store>(
+    store: &S,
+    workload: &WorkloadIdentity,
+) -> Result<bool, StoreError> {
+    let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else {
+        return Ok(false);
+    };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
     Ok(endpoints.iter().any(|entry| {
         workload.is_endpoint_name(&entry.key.name)

@@ -12,9 +12,9 @@ use crate::pod::PodWithNamespace;
 pub(super) enum Urgency {
     /// The deferred DEL is of the same pod or container, or of an address that the ADD requests.
     Required,
-    /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
-    /// without prevResult, do not contain addresses. Or it is of an address in the ADD's list: another one may be free,
-    /// and a tenant's list may contain hundreds.
+    /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions,
+    /// and of runtimes without prevResult, do not contain addresses. Or it is of an address in the
+    /// ADD's list: another one may be free, and a tenant's list may contain hundreds.
     PossiblyRequired,
     NotRequired,
 }
@@ -28,33 +28,64 @@ pub(super) struct AddTarget<'a> {
 }
 
 impl<'a> AddTarget<'a> {
-    /// `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations may request further addresses.
-    pub(super) fn new(call: &'a Call, requested: Option<IpAddr>, described: Option<&PodWithNamespace>) -> Self {
+    /// `requested` is the address in CNI_ARGS; `described` is the pod, whose annotations may
+    /// request further addresses.
+    pub(super) fn new(
+        call: &'a Call,
+        requested: Option<IpAddr>,
+        described: Option<&PodWithNamespace>,
+    ) -> Self {
         let (mut addresses, mut list) = (Vec::from_iter(requested), BTreeSet::new());
         // Invalid annotations fail the ADD itself, at a later step.
-        let annotations = described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
+        let annotations =
+            described.and_then(|pod| Annotations::read(&pod.pod, &pod.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
-            Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => addresses.extend(requested),
-            Some(AddressSource::AnyOf(any_of)) => list.extend(any_of.v4.into_iter().chain(any_of.v6)),
+            Some(AddressSource::Requested(requested) | AddressSource::Fixed(requested)) => {
+                addresses.extend(requested)
+            }
+            Some(AddressSource::AnyOf(any_of)) => {
+                list.extend(any_of.v4.into_iter().chain(any_of.v6))
+            }
             Some(AddressSource::Allocated) | None => {}
         }
-        AddTarget { call, addresses, list }
+        AddTarget {
+            call,
+            addresses,
+            list,
+        }
     }
 
     pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
-        let Call { conf, container_id, args, .. } = self.call;
+        let Call {
+            conf,
+            container_id,
+            args,
+            ..
+        } = self.call;
         let is_of_pod = args.pod().is_some_and(|own| {
-            pending_del.pod().is_some_and(|(namespace, name)| own.namespace == namespace && own.name == name)
+            pending_del
+                .pod()
+                .is_some_and(|(namespace, name)| own.namespace == namespace && own.name == name)
         });
-        let has_requested_address = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
-        if is_of_pod || has_requested_address || pending_del.is_of_container(&conf.name, container_id) {
+        let has_requested_address = pending_del
+            .addresses
+            .iter()
+            .any(|ip| self.addresses.contains(ip));
+        if is_of_pod
+            || has_requested_address
+            || pending_del.is_of_container(&conf.name, container_id)
+        {
             return Urgency::Required;
         }
         let may_have_requested_address = match &pending_del.addresses[..] {
             [] => !self.addresses.is_empty() || !self.list.is_empty(),
             addresses => addresses.iter().any(|ip| self.list.contains(ip)),
         };
-        if may_have_requested_address { Urgency::PossiblyRequired } else { Urgency::NotRequired }
+        if may_have_requested_address {
+            Urgency::PossiblyRequired
+        } else {
+            Urgency::NotRequired
+        }
     }
 }
 
@@ -78,14 +109,16 @@ mod tests {
             Some(value.to_owned())
         };
         let conf = json!({
-            "cniVersion": "1.0.0", "name": "net", "type": "calico", "ipam": { "type": "calico-ipam" },
+            "cniVersion": "1.0.0", "name": "net", "type": "calico",
+            "ipam": { "type": "calico-ipam" },
             "policy": { "type": "k8s" },
         });
         let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
         let described = |name: &str, list: &str| PodWithNamespace {
             pod: serde_json::from_value(json!({
                 "metadata": {
-                    "name": "p", "namespace": "ns", "annotations": { format!("cni.projectcalico.org/{name}"): list },
+                    "name": "p", "namespace": "ns",
+                    "annotations": { format!("cni.projectcalico.org/{name}"): list },
                 },
                 "spec": { "nodeName": "n" },
             }))
@@ -100,10 +133,17 @@ mod tests {
         let urgencies = |name: &str, list: &str| {
             let described = described(name, list);
             let target = AddTarget::new(&call, None, Some(&described));
-            [of(&["10.0.0.9", "fd00::1"]), of(&["10.0.1.9"]), of(&[])].map(|pending_del| target.urgency(&pending_del))
+            [of(&["10.0.0.9", "fd00::1"]), of(&["10.0.1.9"]), of(&[])]
+                .map(|pending_del| target.urgency(&pending_del))
         };
         let (required, possibly) = (Urgency::Required, Urgency::PossiblyRequired);
-        assert_eq!(urgencies("ipAddrsAnyOf", "[\"10.0.0.0/24\"]"), [possibly, Urgency::NotRequired, possibly]);
-        assert_eq!(urgencies("ipAddrs", "[\"10.0.0.9\"]"), [required, Urgency::NotRequired, possibly]);
+        assert_eq!(
+            urgencies("ipAddrsAnyOf", "[\"10.0.0.0/24\"]"),
+            [possibly, Urgency::NotRequired, possibly]
+        );
+        assert_eq!(
+            urgencies("ipAddrs", "[\"10.0.0.9\"]"),
+            [required, Urgency::NotRequired, possibly]
+        );
     }
 }

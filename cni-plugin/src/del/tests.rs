@@ -25,43 +25,64 @@ struct DelCall {
 impl DelCall {
     fn new(server: &ApiServer) -> DelCall {
         let files = tempfile::tempdir().unwrap();
-        DelCall { cx: context("DEL", server, files.path()), files }
+        DelCall {
+            cx: context("DEL", server, files.path()),
+            files,
+        }
     }
 
-    /// Returns the DEL of a network with another IPAM plugin, and the file to which the plugin appends its commands.
+    /// Returns the DEL of a network with another IPAM plugin, and the file to which the plugin
+    /// appends its commands.
     fn with_other_ipam_plugin(server: &ApiServer) -> (DelCall, PathBuf) {
         let mut del = DelCall::new(server);
         let directory = del.files.path();
         let (plugin, commands) = (directory.join("test-ipam"), directory.join("commands"));
-        fs::write(&plugin, format!("#!/bin/sh\necho $CNI_COMMAND >> {}\n", commands.display())).unwrap();
+        fs::write(
+            &plugin,
+            format!("#!/bin/sh\necho $CNI_COMMAND >> {}\n", commands.display()),
+        )
+        .unwrap();
         fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
         del.cx.call.path = vec![directory.display().to_string()];
         del.cx.call.conf.ipam.ipam_type = "test-ipam".into();
         (del, commands)
     }
 
-    /// Runs the DEL, which succeeds and records a deferred DEL. Returns the seconds by the clock, and the recorded
-    /// reason.
+    /// Runs the DEL, which succeeds and records a deferred DEL. Returns the seconds by the clock,
+    /// and the recorded reason.
     async fn run(&mut self) -> (u64, String) {
         let begun = Instant::now();
         del(&self.cx, &mut Timings::start()).await.unwrap();
         let took = begun.elapsed().as_secs();
-        let [(_, pending_del)] = &self.cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else {
+        let [(_, pending_del)] = &self.cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..]
+        else {
             panic!("one deferred DEL")
         };
-        assert_eq!(pending_del.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
+        assert_eq!(
+            pending_del.endpoint,
+            ("shop".into(), "node1-k8s-web-eth0".into())
+        );
         (took, pending_del.reason.clone())
     }
 }
 
-/// Answers reads within the limit of the first response. Answers patches, which remove the address from the pod, within
-/// the limit of a request, each time with a conflict.
+/// Answers reads within the limit of the first response. Answers patches, which remove the address
+/// from the pod, within the limit of a request, each time with a conflict.
 fn slowly(request: &str) -> Option<Reply> {
-    let reply = |seconds, status, body| Some(Reply { after: Duration::from_secs(seconds), status, body });
+    let reply = |seconds, status, body| {
+        Some(Reply {
+            after: Duration::from_secs(seconds),
+            status,
+            body,
+        })
+    };
     let (verb, path) = request.split_once(' ')?;
     let refused = |code, reason| {
         let details = json!({ "name": path.rsplit('/').next() });
-        json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code, "details": details })
+        json!({
+            "kind": "Status", "status": "Failure", "reason": reason, "code": code,
+            "details": details,
+        })
     };
     match (verb, path) {
         ("GET", CLUSTER) => reply(
@@ -70,7 +91,8 @@ fn slowly(request: &str) -> Option<Reply> {
             json!({
                 "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
                 "metadata": {
-                    "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7",
+                    "name": "default", "uid": "00000000-0000-0000-0000-000000000001",
+                    "resourceVersion": "7",
                 },
                 "spec": { "datastoreReady": true },
             }),
@@ -79,13 +101,16 @@ fn slowly(request: &str) -> Option<Reply> {
             2,
             200,
             json!({
-                "apiVersion": "v1", "kind": "Pod", "spec": { "nodeName": "node1" }, "status": { "phase": "Running" },
+                "apiVersion": "v1", "kind": "Pod", "spec": { "nodeName": "node1" },
+                "status": { "phase": "Running" },
                 "metadata": {
-                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002",
+                    "name": "web", "namespace": "shop",
+                    "uid": "00000000-0000-0000-0000-000000000002",
                     "resourceVersion": "7",
                     "annotations": {
                         "cni.projectcalico.org/containerID": "c1",
-                        "cni.projectcalico.org/podIP": "10.65.0.1/32", "cni.projectcalico.org/podIPs": "10.65.0.1/32",
+                        "cni.projectcalico.org/podIP": "10.65.0.1/32",
+                        "cni.projectcalico.org/podIPs": "10.65.0.1/32",
                     },
                 },
             }),
@@ -100,9 +125,18 @@ async fn del_on_a_slow_api_server_ends_after_30_seconds_and_is_deferred() {
     let _clock = Clock::stop();
     let server = ApiServer::start(slowly).await;
     let (took, reason) = DelCall::new(&server).run().await;
-    let (requests, is_patch) = (server.requests(), |request: &&String| request.starts_with("PATCH "));
-    assert_eq!((took, requests.iter().filter(is_patch).count()), (30, 3), "{requests:?}");
-    assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
+    let (requests, is_patch) = (server.requests(), |request: &&String| {
+        request.starts_with("PATCH ")
+    });
+    assert_eq!(
+        (took, requests.iter().filter(is_patch).count()),
+        (30, 3),
+        "{requests:?}"
+    );
+    assert!(
+        reason.contains("did not finish within the time limit of this call"),
+        "{reason}"
+    );
 }
 
 /// The journal does not record the addresses of the plugin.
@@ -112,15 +146,23 @@ async fn deferred_del_on_a_slow_api_server_runs_del_of_another_ipam_plugin() {
     let server = ApiServer::start(slowly).await;
     let (mut del, commands) = DelCall::with_other_ipam_plugin(&server);
     let (_, reason) = del.run().await;
-    assert!(reason.contains("did not finish within the time limit of this call"), "{reason}");
+    assert!(
+        reason.contains("did not finish within the time limit of this call"),
+        "{reason}"
+    );
     assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
 }
 
-/// Answers for a cluster that answers patches, which remove the address from the pod, with this code.
+/// Answers for a cluster that answers patches, which remove the address from the pod, with this
+/// code.
 fn with_patches(request: &str, code: u16, reason: &str) -> Option<Reply> {
     if request.starts_with("PATCH ") {
         let body = json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": code });
-        return Some(Reply { after: Duration::ZERO, status: code, body });
+        return Some(Reply {
+            after: Duration::ZERO,
+            status: code,
+            body,
+        });
     }
     slowly(request)
 }
@@ -137,15 +179,20 @@ async fn del_with_another_ipam_plugin_is_complete_though_the_endpoint_cannot_be_
         let server = ApiServer::start(script).await;
         let (call, commands) = DelCall::with_other_ipam_plugin(&server);
         del(&call.cx, &mut Timings::start()).await.unwrap();
-        assert!(call.cx.journal.is_empty() && server.requests().iter().any(|it| it.starts_with("PATCH ")));
+        assert!(
+            call.cx.journal.is_empty()
+                && server.requests().iter().any(|it| it.starts_with("PATCH "))
+        );
         assert_eq!(fs::read_to_string(commands).unwrap(), "DEL\n");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn del_with_another_ipam_plugin_is_deferred_if_the_datastore_fails_meanwhile() {
-    const SCRIPTS: [fn(&str) -> Option<Reply>; 2] =
-        [|request| with_patches(request, 401, "Unauthorized"), |request| with_patches(request, 500, "InternalError")];
+    const SCRIPTS: [fn(&str) -> Option<Reply>; 2] = [
+        |request| with_patches(request, 401, "Unauthorized"),
+        |request| with_patches(request, 500, "InternalError"),
+    ];
     let _clock = Clock::stop();
     for script in SCRIPTS {
         let server = ApiServer::start(script).await;
@@ -176,7 +223,11 @@ async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
     let begun = Instant::now();
     let ended = async |after: u64| {
         sleep(Duration::from_secs(after)).await;
-        let error = cx.store.get::<ClusterInformation>(&ObjectKey::global("default")).await.unwrap_err();
+        let error = cx
+            .store
+            .get::<ClusterInformation>(&ObjectKey::global("default"))
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("within 3s"), "{error}");
         begun.elapsed().as_secs()
     };
@@ -184,14 +235,18 @@ async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
     assert_eq!((first, second, ended(0).await), (3, 3, 3));
 }
 
-/// The ADD of a further name created no interface. Without the namespace, only the record and prevResult show this.
+/// The ADD of a further name created no interface. Without the namespace, only the record and
+/// prevResult show this.
 #[tokio::test]
 async fn del_of_a_further_interface_name_sends_no_request_and_is_not_deferred() {
     let by_record = |call: &mut DelCall| interface_names::record_further(&call.cx).unwrap();
     let by_result = |call: &mut DelCall| {
-        let ends = json!([{ "name": call.cx.interface().host_ifname() }, { "name": "first0", "sandbox": "/n" }]);
-        call.cx.call.conf.prev_result =
-            Some(json!({ "cniVersion": "1.0.0", "interfaces": ends, "ips": [{ "address": "10.65.0.1/32" }] }));
+        let ends = json!([
+            { "name": call.cx.interface().host_ifname() }, { "name": "first0", "sandbox": "/n" },
+        ]);
+        call.cx.call.conf.prev_result = Some(json!({
+            "cniVersion": "1.0.0", "interfaces": ends, "ips": [{ "address": "10.65.0.1/32" }],
+        }));
     };
     for prepare in [by_record as fn(&mut DelCall), by_result] {
         let server = ApiServer::start(slowly).await;
@@ -200,8 +255,14 @@ async fn del_of_a_further_interface_name_sends_no_request_and_is_not_deferred() 
         for _ in 0..2 {
             del(&call.cx, &mut Timings::start()).await.unwrap();
         }
-        assert_eq!((server.requests(), call.cx.journal.is_empty()), (Vec::new(), true));
-        assert!(!commands.exists(), "the ADD did not call the IPAM plugin either");
+        assert_eq!(
+            (server.requests(), call.cx.journal.is_empty()),
+            (Vec::new(), true)
+        );
+        assert!(
+            !commands.exists(),
+            "the ADD did not call the IPAM plugin either"
+        );
     }
 }
 
@@ -228,7 +289,11 @@ async fn del_of_the_first_name_removes_the_record_of_a_further_name() {
 }
 
 fn another_server(status: u16) -> Option<Reply> {
-    Some(Reply { after: Duration::ZERO, status, body: json!("<html>another server</html>") })
+    Some(Reply {
+        after: Duration::ZERO,
+        status,
+        body: json!("<html>another server</html>"),
+    })
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,8 +319,14 @@ fn each_refused_request_of_a_release_is_deferrable() {
     let key = || "IPAMBlock(10-65-0-0-26)".to_owned();
     for cause in [
         StoreError::Other("IPAMBlock(10-65-0-0-26): denied by a policy (422 Invalid)".into()),
-        StoreError::Alarm { reason: "etcdserver: mvcc: database space exceeded".into() },
-        StoreError::ForeignAnswer { datastore: "d".into(), reason: "<html>".into(), outcome_unknown: true },
+        StoreError::Alarm {
+            reason: "etcdserver: mvcc: database space exceeded".into(),
+        },
+        StoreError::ForeignAnswer {
+            datastore: "d".into(),
+            reason: "<html>".into(),
+            outcome_unknown: true,
+        },
         StoreError::Conflict { key: key() },
         StoreError::DiskFull { path: "/db".into() },
     ] {
@@ -263,6 +334,12 @@ fn each_refused_request_of_a_release_is_deferrable() {
         let error = ReleaseError::from(IpamError::from(cause));
         assert!(matches!(error, ReleaseError::Deferrable(_)), "{text}");
     }
-    let unreadable = StoreError::Corrupt { key: key(), reason: "no block".into() };
-    assert!(matches!(ReleaseError::from(IpamError::from(unreadable)), ReleaseError::Permanent(_)));
+    let unreadable = StoreError::Corrupt {
+        key: key(),
+        reason: "no block".into(),
+    };
+    assert!(matches!(
+        ReleaseError::from(IpamError::from(unreadable)),
+        ReleaseError::Permanent(_)
+    ));
 }

@@ -25,12 +25,24 @@ struct Breaking {
 
 impl Breaking {
     fn new(directory: &tempfile::TempDir, applies: bool, fails_reads: bool) -> Self {
-        let config = LocalConfig { path: directory.path().join("db"), deadline: std::time::Duration::from_secs(10) };
-        Breaking { inner: Local::new(&config), breaks: AtomicBool::new(true), applies, fails_reads }
+        let config = LocalConfig {
+            path: directory.path().join("db"),
+            deadline: std::time::Duration::from_secs(10),
+        };
+        Breaking {
+            inner: Local::new(&config),
+            breaks: AtomicBool::new(true),
+            applies,
+            fails_reads,
+        }
     }
 
     fn unavailable(outcome_unknown: bool) -> StoreError {
-        StoreError::Unavailable { datastore: "d".into(), reason: "r".into(), outcome_unknown }
+        StoreError::Unavailable {
+            datastore: "d".into(),
+            reason: "r".into(),
+            outcome_unknown,
+        }
     }
 }
 
@@ -53,7 +65,11 @@ impl Store for Breaking {
         if self.applies {
             self.inner.write(writes).await?;
         }
-        Err(WriteError { index: 0, applied: 0, cause: Breaking::unavailable(true) })
+        Err(WriteError {
+            index: 0,
+            applied: 0,
+            cause: Breaking::unavailable(true),
+        })
     }
 }
 
@@ -67,14 +83,20 @@ fn workload(container_id: &str) -> WorkloadIdentity {
 }
 
 fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
-    let mut endpoint = workload(container_id).create(&[address.parse().unwrap()]).unwrap();
+    let mut endpoint = workload(container_id)
+        .create(&[address.parse().unwrap()])
+        .unwrap();
     endpoint.spec.interface_name = "calic1".into();
     endpoint
 }
 
 fn write(address: &str) -> EndpointWrite {
     let profile = default_profile("net1", ProfileReach::SameNetwork);
-    EndpointWrite { endpoint: endpoint("c1", address), existing: None, profile: Some(profile) }
+    EndpointWrite {
+        endpoint: endpoint("c1", address),
+        existing: None,
+        profile: Some(profile),
+    }
 }
 
 #[tokio::test]
@@ -83,15 +105,26 @@ async fn endpoint_write_with_a_lost_response_is_applied_once() {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, applies, false);
         let written = write("10.0.0.1").apply(&store).await.unwrap();
-        let stored = store.get::<WorkloadEndpoint>(&written.key()).await.unwrap().value;
-        assert_eq!((stored.metadata.uid, stored.spec), (written.metadata.uid, written.spec), "applied: {applies}");
+        let stored = store
+            .get::<WorkloadEndpoint>(&written.key())
+            .await
+            .unwrap()
+            .value;
+        assert_eq!(
+            (stored.metadata.uid, stored.spec),
+            (written.metadata.uid, written.spec),
+            "applied: {applies}"
+        );
     }
 }
 
 #[tokio::test]
 async fn unverifiable_endpoint_write_is_reported_as_perhaps_written() {
     let directory = tempfile::tempdir().unwrap();
-    let failure = write("10.0.0.1").apply(&Breaking::new(&directory, true, true)).await.unwrap_err();
+    let failure = write("10.0.0.1")
+        .apply(&Breaking::new(&directory, true, true))
+        .await
+        .unwrap_err();
     assert!(failure.may_be_written, "{failure:?}");
     assert_eq!(failure.error.code, Code::TRY_AGAIN);
 }
@@ -110,24 +143,38 @@ async fn foreign_endpoint_is_not_mistaken_for_the_own_write() {
 #[test]
 fn unchanged_endpoint_is_rewritten_only_on_a_detached_pod() {
     let value = endpoint("c1", "10.0.0.1");
-    let detached =
-        r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
+    let detached = r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
     for (revision, writes) in [("4711", 0), ("4711@u", 0), (detached, 1)] {
-        let existing = ExistingEndpoint { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
-        let write = EndpointWrite { endpoint: value.clone(), existing: Some(existing), profile: None };
+        let existing = ExistingEndpoint {
+            key: value.key(),
+            value: value.clone(),
+            revision: Revision(revision.into()),
+        };
+        let write = EndpointWrite {
+            endpoint: value.clone(),
+            existing: Some(existing),
+            profile: None,
+        };
         assert_eq!(write.writes().unwrap().len(), writes, "{revision}");
     }
 }
 
-/// Stores an endpoint, replaces it with one that has another address and belongs to `container_id`, and returns the
-/// first one.
+/// Stores an endpoint, replaces it with one that has another address and belongs to `container_id`,
+/// and returns the first one.
 async fn written_twice(store: &Local, container_id: &str) -> ExistingEndpoint {
     let first = endpoint("c1", "10.0.0.1");
     let revision = store.create(&first.key(), &first).await.unwrap();
-    let stale = ExistingEndpoint { key: first.key(), revision, value: first };
+    let stale = ExistingEndpoint {
+        key: first.key(),
+        revision,
+        value: first,
+    };
     let mut second = endpoint("c1", "10.0.0.2");
     second.spec.container_id = container_id.into();
-    store.update(&second.key(), &second, &stale.revision).await.unwrap();
+    store
+        .update(&second.key(), &second, &stale.revision)
+        .await
+        .unwrap();
     stale
 }
 
@@ -146,7 +193,10 @@ async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_contain
                 .unwrap();
         };
         delete_own().await;
-        let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+        let list = store
+            .list::<WorkloadEndpoint>(&Default::default())
+            .await
+            .unwrap();
         assert_eq!(list.len(), remaining, "held by {owner}");
         delete_own().await;
     }
@@ -156,41 +206,81 @@ async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_contain
 async fn endpoint_of_another_container_loses_only_the_released_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let store = Breaking::new(&directory, false, false).inner;
-    let names = PodIdentity { namespace: "ns".into(), name: "web".into(), ..PodIdentity::default() };
+    let names = PodIdentity {
+        namespace: "ns".into(),
+        name: "web".into(),
+        ..PodIdentity::default()
+    };
     let pod = |container_id: &str| WorkloadIdentity {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
         ..workload(container_id)
     };
     let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
     let mut endpoint = pod("c2").create(&addresses).unwrap();
-    let nat =
-        |internal: &str| IpNat { internal_ip: internal.into(), external_ip: "192.0.2.1".into(), ..IpNat::default() };
+    let nat = |internal: &str| IpNat {
+        internal_ip: internal.into(),
+        external_ip: "192.0.2.1".into(),
+        ..IpNat::default()
+    };
     endpoint.spec.ip_nats = vec![nat("10.0.0.1"), nat("10.0.0.2")];
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     let listed = async || {
-        let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.ok()?.value;
-        Some((found.spec.ip_networks.join(","), found.spec.ip_nats.len(), found.spec.container_id))
+        let found = store
+            .get::<WorkloadEndpoint>(&endpoint.key())
+            .await
+            .ok()?
+            .value;
+        Some((
+            found.spec.ip_networks.join(","),
+            found.spec.ip_nats.len(),
+            found.spec.container_id,
+        ))
     };
     let pod_of = || Some(("ns".to_owned(), "web".to_owned()));
-    let leaving = |ip: &str| [AddressToRelease { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
+    let leaving = |ip: &str| {
+        [AddressToRelease {
+            ip: ip.parse().unwrap(),
+            pod: pod_of(),
+            handle: None,
+            block: None,
+        }]
+    };
 
     // The pod in the allocation selects the endpoint, whatever the workload of the call is.
     for of_call in [pod("c1"), workload("c1")] {
-        ContainerEndpoints::in_store(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
+        ContainerEndpoints::in_store(&store, false, of_call)
+            .unlist(&leaving("10.0.0.9"))
+            .await
+            .unwrap();
         assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
     }
-    ContainerEndpoints::in_store(&store, false, workload("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
+    ContainerEndpoints::in_store(&store, false, workload("c1"))
+        .unlist(&leaving("10.0.0.1"))
+        .await
+        .unwrap();
     assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
 
-    let listed_before = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
+    let listed_before = store
+        .list::<WorkloadEndpoint>(&Default::default())
+        .await
+        .unwrap();
     let endpoints = ContainerEndpoints::in_store(&store, false, pod("c1"))
         .with_listings(Some(listed_before.into_iter().map(Listing::from).collect()));
-    let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
-    store.update(&found.key, &found.value, &found.revision).await.unwrap();
+    let found = store
+        .get::<WorkloadEndpoint>(&endpoint.key())
+        .await
+        .unwrap();
+    store
+        .update(&found.key, &found.value, &found.revision)
+        .await
+        .unwrap();
     endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
-    ContainerEndpoints::in_store(&store, false, pod("c2")).unlist(&[]).await.unwrap();
+    ContainerEndpoints::in_store(&store, false, pod("c2"))
+        .unlist(&[])
+        .await
+        .unwrap();
     assert_eq!(listed().await, None);
 }
 
@@ -203,31 +293,64 @@ async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
     let owner = AffinityOwner::Host("node1".into());
     let mut block = Block::new(cidr, &owner, OffsetDateTime::now_utc()).unwrap();
     let next = HandleId::new("net.c2");
-    let request =
-        BlockRequest { handle: Some(&next), attributes: &BTreeMap::new(), requester: &owner, check_affinity: true };
+    let request = BlockRequest {
+        handle: Some(&next),
+        attributes: &BTreeMap::new(),
+        requester: &owner,
+        check_affinity: true,
+    };
     block.assign_address(ip, &request).unwrap();
     store.create(&cidr, &block).await.unwrap();
     let mut handle = Handle::default();
     handle.increment(cidr, 1);
     store.create(&next, &handle).await.unwrap();
-    let names = PodIdentity { namespace: "ns".into(), name: "web".into(), ..PodIdentity::default() };
+    let names = PodIdentity {
+        namespace: "ns".into(),
+        name: "web".into(),
+        ..PodIdentity::default()
+    };
     let pod = |container_id: &str| WorkloadIdentity {
         orchestrator: Orchestrator::Kubernetes(names.clone()),
         ..workload(container_id)
     };
     let endpoint = pod("c2").create(&[ip]).unwrap();
     store.create(&endpoint.key(), &endpoint).await.unwrap();
-    let listed = async || store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap().value.spec.ip_networks.len();
-    // The block contains the address under handle `net.c2`. Only a release by that handle removes the address from the
-    // endpoint.
-    for (handle, block, remaining) in
-        [("net.c1", Some(cidr), 1), ("net.c1", None, 1), ("net.c2", Some(cidr), 0), ("net.c2", None, 0)]
-    {
-        let leaving =
-            AddressToRelease { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
-        ContainerEndpoints::in_store(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
+    let listed = async || {
+        store
+            .get::<WorkloadEndpoint>(&endpoint.key())
+            .await
+            .unwrap()
+            .value
+            .spec
+            .ip_networks
+            .len()
+    };
+    // The block contains the address under handle `net.c2`. Only a release by that handle removes
+    // the address from the endpoint.
+    for (handle, block, remaining) in [
+        ("net.c1", Some(cidr), 1),
+        ("net.c1", None, 1),
+        ("net.c2", Some(cidr), 0),
+        ("net.c2", None, 0),
+    ] {
+        let leaving = AddressToRelease {
+            ip,
+            pod: Some(("ns".into(), "web".into())),
+            handle: Some(HandleId::new(handle)),
+            block,
+        };
+        ContainerEndpoints::in_store(&store, false, pod("c1"))
+            .unlist(&[leaving])
+            .await
+            .unwrap();
         assert_eq!(listed().await, remaining, "{handle} {block:?}");
-        let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
-        store.update(&found.key, &endpoint, &found.revision).await.unwrap();
+        let found = store
+            .get::<WorkloadEndpoint>(&endpoint.key())
+            .await
+            .unwrap();
+        store
+            .update(&found.key, &endpoint, &found.revision)
+            .await
+            .unwrap();
     }
 }

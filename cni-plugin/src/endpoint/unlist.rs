@@ -1,5 +1,5 @@
-//! [`ContainerEndpoints`]: removes the addresses of one container from the endpoints that list them, before IPAM
-//! releases the addresses.
+//! [`ContainerEndpoints`]: removes the addresses of one container from the endpoints that list
+//! them, before IPAM releases the addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,21 +21,21 @@ const MAX_ATTEMPTS: u32 = 6;
 
 /// The endpoints of one container: its own, and those of the pods that its allocations name.
 ///
-/// The own endpoint loses all its addresses. An endpoint that belongs to another container by now loses only the
-/// addresses that are about to be released.
+/// The own endpoint loses all its addresses. An endpoint that belongs to another container by now
+/// loses only the addresses that are about to be released.
 pub struct ContainerEndpoints<'a, S> {
     store: &'a S,
     /// True if the store represents endpoints as annotations of pods.
     are_in_pods: bool,
     /// The attachment. If its interface name is empty, every endpoint of the container is its own.
     workload: WorkloadIdentity,
-    /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`]. If
-    /// `None`, no such endpoint belongs to the container.
+    /// The uid by which an endpoint without a container ID belongs to the container; see
+    /// [`is_of_container`]. If `None`, no such endpoint belongs to the container.
     unnamed_of_pod: Option<String>,
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints that were read as own ones and from which nothing was removed, for example because they belong to
-    /// another container.
+    /// The endpoints that were read as own ones and from which nothing was removed, for example
+    /// because they belong to another container.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
@@ -49,11 +49,18 @@ impl<'a> ContainerEndpoints<'a, Datastore> {
 impl<'a, S: Store> ContainerEndpoints<'a, S> {
     pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: WorkloadIdentity) -> Self {
         let others = OnceCell::new();
-        ContainerEndpoints { store, are_in_pods, workload, unnamed_of_pod: None, listings: None, others }
+        ContainerEndpoints {
+            store,
+            are_in_pods,
+            workload,
+            unnamed_of_pod: None,
+            listings: None,
+            others,
+        }
     }
 
-    /// Includes endpoints without a container ID, unless they belong to a pod with another uid than `pod_uid`. An empty
-    /// `pod_uid` is an unknown uid.
+    /// Includes endpoints without a container ID, unless they belong to a pod with another uid than
+    /// `pod_uid`. An empty `pod_uid` is an unknown uid.
     #[must_use]
     pub fn including_unnamed(mut self, pod_uid: &str) -> Self {
         self.unnamed_of_pod = Some(pod_uid.to_owned());
@@ -73,7 +80,10 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 
     async fn others(&self) -> Result<&[Listing], IpamError> {
-        let others = self.others.get_or_init(|| Box::pin(self.read_and_delete_own())).await;
+        let others = self
+            .others
+            .get_or_init(|| Box::pin(self.read_and_delete_own()))
+            .await;
         others.as_deref().map_err(Clone::clone)
     }
 
@@ -89,9 +99,13 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         Ok(others)
     }
 
-    /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
-    /// was nothing to remove.
-    async fn shrink(&self, mut listing: Listing, leaving: &[AddressToRelease]) -> Result<Option<Listing>, IpamError> {
+    /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns
+    /// the endpoint if there was nothing to remove.
+    async fn shrink(
+        &self,
+        mut listing: Listing,
+        leaving: &[AddressToRelease],
+    ) -> Result<Option<Listing>, IpamError> {
         for _ in 0..MAX_ATTEMPTS {
             let addresses = &self.removable(&listing, leaving).await?;
             let written = match self.write(&listing, addresses) {
@@ -102,12 +116,14 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
             let Err(error) = written else {
                 let endpoint = &listing.key;
                 if self.is_own(&listing) {
-                    tracing::info!(%endpoint, "deleted the endpoint, or on an API server its addresses");
+                    tracing::info!(
+                        %endpoint, "deleted the endpoint, or on an API server its addresses",
+                    );
                 } else {
                     tracing::warn!(
                         %endpoint, ?addresses,
-                        "removed addresses from the endpoint of another container or attachment, because the \
-                         addresses are being released"
+                        "removed addresses from the endpoint of another container or attachment, \
+                         because the addresses are being released"
                     );
                 }
                 return Ok(None);
@@ -126,41 +142,60 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         write_failed(&listing, StoreError::Conflict { key })
     }
 
-    /// Returns the addresses to remove from the endpoint: of another container's endpoint, only those that are still
-    /// allocated under their handles. The ADD of a later sandbox first takes an address over in the block and then
-    /// writes the endpoint. So another container's endpoint is read before the blocks, and is written only at the
-    /// revision read.
-    async fn removable(&self, listing: &Listing, leaving: &[AddressToRelease]) -> Result<Vec<IpAddr>, IpamError> {
-        let addresses = |leaving: &[AddressToRelease]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
+    /// Returns the addresses to remove from the endpoint: of another container's endpoint, only
+    /// those that are still allocated under their handles. The ADD of a later sandbox first takes
+    /// an address over in the block and then writes the endpoint. So another container's endpoint
+    /// is read before the blocks, and is written only at the revision read.
+    async fn removable(
+        &self,
+        listing: &Listing,
+        leaving: &[AddressToRelease],
+    ) -> Result<Vec<IpAddr>, IpamError> {
+        let addresses = |leaving: &[AddressToRelease]| {
+            leaving.iter().map(|address| address.ip).collect::<Vec<_>>()
+        };
         let all = addresses(leaving);
         if self.is_own(listing) || listing.without(&all).is_none() {
             return Ok(all);
         }
         match still_allocated(self.store, leaving).await {
             Ok(held) => Ok(addresses(&held)),
-            Err(cause) => Err(IpamError::StillListed { endpoint: identifier::<WorkloadEndpoint>(&listing.key), cause }),
+            Err(cause) => Err(IpamError::StillListed {
+                endpoint: identifier::<WorkloadEndpoint>(&listing.key),
+                cause,
+            }),
         }
     }
 
     fn write(&self, listing: &Listing, addresses: &[IpAddr]) -> Option<Result<Write, StoreError>> {
         let Listing { key, revision, .. } = listing;
         if self.is_own(listing) {
-            return (!listing.is_detached).then(|| Ok(Write::delete::<WorkloadEndpoint>(key, Some(revision))));
+            return (!listing.is_detached)
+                .then(|| Ok(Write::delete::<WorkloadEndpoint>(key, Some(revision))));
         }
         let remaining = listing.without(addresses)?;
-        Some(Write::update_status::<WorkloadEndpoint>(key, &remaining, revision))
+        Some(Write::update_status::<WorkloadEndpoint>(
+            key, &remaining, revision,
+        ))
     }
 
     fn is_own(&self, listing: &Listing) -> bool {
-        let is_named = self.workload.endpoint.is_empty() || self.workload.key().is_ok_and(|key| key == listing.key);
-        let is_of_this_container =
-            is_of_container(&listing.endpoint, &self.workload.container_id, self.unnamed_of_pod.as_deref());
+        let is_named = self.workload.endpoint.is_empty()
+            || self.workload.key().is_ok_and(|key| key == listing.key);
+        let is_of_this_container = is_of_container(
+            &listing.endpoint,
+            &self.workload.container_id,
+            self.unnamed_of_pod.as_deref(),
+        );
         is_named && is_of_this_container && !listing.is_elsewhere
     }
 
     /// Reads the endpoints of a pod or container, with any interface name.
     async fn read(&self, workload: &WorkloadIdentity) -> Result<Vec<Listing>, IpamError> {
-        let unreadable = |cause| IpamError::StillListed { endpoint: describe(workload), cause };
+        let unreadable = |cause| IpamError::StillListed {
+            endpoint: describe(workload),
+            cause,
+        };
         match (self.are_in_pods, &workload.orchestrator) {
             (true, Orchestrator::Cni(_)) => Ok(Vec::new()),
             (true, Orchestrator::Kubernetes(pod)) => {
@@ -172,13 +207,19 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                 }
             }
             (false, _) => {
-                let select = workload.endpoint_select().map_err(|error| unreadable(invalid_name(&error)))?;
+                let select = workload
+                    .endpoint_select()
+                    .map_err(|error| unreadable(invalid_name(&error)))?;
                 let mut batch = ReadBatch::new();
                 let ticket = batch.list::<WorkloadEndpoint>(&select);
                 let answers = self.store.read(&batch).await.map_err(unreadable)?;
-                let endpoints = answers.each(&ticket).filter(|(key, _)| workload.is_endpoint_name(&key.name));
+                let endpoints = answers
+                    .each(&ticket)
+                    .filter(|(key, _)| workload.is_endpoint_name(&key.name));
                 // An endpoint that cannot be decoded may list the addresses, so it is an error.
-                endpoints.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unreadable)).collect()
+                endpoints
+                    .map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unreadable))
+                    .collect()
             }
         }
     }
@@ -190,14 +231,25 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         {
             return None;
         }
-        let pod = PodIdentity { namespace: namespace.into(), name: name.into(), ..PodIdentity::default() };
-        Some(WorkloadIdentity { orchestrator: Orchestrator::Kubernetes(pod), ..self.workload.clone() })
+        let pod = PodIdentity {
+            namespace: namespace.into(),
+            name: name.into(),
+            ..PodIdentity::default()
+        };
+        Some(WorkloadIdentity {
+            orchestrator: Orchestrator::Kubernetes(pod),
+            ..self.workload.clone()
+        })
     }
 
     async fn read_again(&self, listing: &Listing) -> Result<Listing, StoreError> {
         match &listing.pod {
             Some(pod) => self.pod(pod).await,
-            None => self.store.get::<WorkloadEndpoint>(&listing.key).await.map(Listing::from),
+            None => self
+                .store
+                .get::<WorkloadEndpoint>(&listing.key)
+                .await
+                .map(Listing::from),
         }
     }
 
@@ -212,10 +264,16 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
         let others = self.others().await?;
         let mut by_pod = BTreeMap::<_, Vec<AddressToRelease>>::new();
         for address in leaving {
-            by_pod.entry(&address.pod).or_default().push(address.clone());
+            by_pod
+                .entry(&address.pod)
+                .or_default()
+                .push(address.clone());
         }
         for (pod, addresses) in by_pod {
-            let listings = match pod.as_ref().and_then(|(namespace, name)| self.workload_of_other(namespace, name)) {
+            let listings = match pod
+                .as_ref()
+                .and_then(|(namespace, name)| self.workload_of_other(namespace, name))
+            {
                 None => others.to_vec(),
                 Some(workload) => self.read(&workload).await?,
             };
@@ -227,8 +285,8 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
     }
 }
 
-/// Returns the error of a failed write, but `Ok(None)` for a pod that has terminated, which no longer uses its
-/// addresses.
+/// Returns the error of a failed write, but `Ok(None)` for a pod that has terminated, which no
+/// longer uses its addresses.
 fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {

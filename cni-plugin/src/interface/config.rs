@@ -34,18 +34,25 @@ impl<'c> InterfaceConfig<'c> {
         let (network, id) = (&self.call.conf.name, &self.call.container_id);
         match &self.workload.orchestrator {
             Orchestrator::Cni(_) => InterfaceAlias::for_container(id),
-            Orchestrator::Kubernetes(pod) => InterfaceAlias::for_pod(network, &pod.namespace, &pod.name, id),
+            Orchestrator::Kubernetes(pod) => {
+                InterfaceAlias::for_pod(network, &pod.namespace, &pod.name, id)
+            }
         }
     }
 
-    /// Returns the socket of the gRPC dataplane; `None` if the kernel's dataplane creates the interface.
+    /// Returns the socket of the gRPC dataplane; `None` if the kernel's dataplane creates the
+    /// interface.
     pub fn grpc_socket(&self) -> Option<&'c str> {
         self.call.conf.dataplane_options.grpc_socket()
     }
 
-    /// Returns the plan of the interface with these addresses. `prior` is the existing interface that has the name of
-    /// the host's end.
-    pub fn plan(&self, addresses: &[IpAddr], prior: PriorInterface) -> Result<EndpointPlan, CniError> {
+    /// Returns the plan of the interface with these addresses. `prior` is the existing interface
+    /// that has the name of the host's end.
+    pub fn plan(
+        &self,
+        addresses: &[IpAddr],
+        prior: PriorInterface,
+    ) -> Result<EndpointPlan, CniError> {
         let conf = &self.call.conf;
         Ok(EndpointPlan {
             host_ifname: self.host_ifname(),
@@ -67,15 +74,17 @@ impl<'c> InterfaceConfig<'c> {
         })
     }
 
-    /// Returns true if the plugin creates host routes to the addresses of `result`. The result of `calico-ipam` has no
-    /// routes if Felix creates them: for a pod that chooses its addresses, or to which a VMI migrates (CNI-127).
+    /// Returns true if the plugin creates host routes to the addresses of `result`. The result of
+    /// `calico-ipam` has no routes if Felix creates them: for a pod that chooses its addresses, or
+    /// to which a VMI migrates (CNI-127).
     pub fn has_host_routes(&self, result: &CniResult) -> bool {
         !(self.is_of_pod() && self.call.conf.ipam.is_calico() && result.routes.is_empty())
     }
 
     /// Returns the MTU of both ends; 0 is the kernel's default.
     pub fn mtu(&self) -> Result<u32, CniError> {
-        mtu::of_interface(&self.call.conf.interface).map_err(|error| CniError::new(Code::IO, error.to_string()))
+        mtu::of_interface(&self.call.conf.interface)
+            .map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
 
     /// Returns true if the interface is a pod's.
@@ -87,8 +96,15 @@ impl<'c> InterfaceConfig<'c> {
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
         let are_used = self.is_of_pod() && conf.ipam.is_host_local();
-        let configured = conf.ipam.routes.iter().filter(|_| are_used).filter_map(|route| route.dst);
-        let mut routes: Vec<_> = configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect();
+        let configured = conf
+            .ipam
+            .routes
+            .iter()
+            .filter(|_| are_used)
+            .filter_map(|route| route.dst);
+        let mut routes: Vec<_> = configured
+            .filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len()))
+            .collect();
         if routes.is_empty() {
             return default_routes();
         }
@@ -108,12 +124,13 @@ pub struct NewInterface<'a> {
     pub endpoint: &'a WorkloadEndpoint,
     /// The pod's annotations, for a gRPC dataplane.
     pub pod_annotations: &'a BTreeMap<String, String>,
-    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
+    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane
+    /// only.
     pub mac: Option<MacAddr>,
     /// The interface that had the name of the host's end before this ADD.
     pub prior: PriorInterface,
-    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
-    /// pod from which the VMI migrates.
+    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still
+    /// be routed to the pod from which the VMI migrates.
     pub has_vmi: bool,
 }
 
@@ -128,8 +145,8 @@ pub struct CreatedInterface {
     pub mac: String,
     /// MTU in the result; with 0 the result has no MTU.
     pub mtu: u32,
-    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
-    /// (CNI-43).
+    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the
+    /// prefixes of IPAM (CNI-43).
     pub has_host_prefixes: bool,
 }
 
@@ -139,12 +156,14 @@ pub type CreateResult = Result<CreatedInterface, CreateError>;
 /// A failure to create the interface.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The host has a route to an address, and the route must not be replaced. No part of the interface remains.
+    /// The host has a route to an address, and the route must not be replaced. No part of the
+    /// interface remains.
     BusyRoute(BusyRoute),
-    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
-    /// delete it.
+    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the
+    /// kernel did not delete it.
     Unknown(CniError),
-    /// Any other failure. No part of the interface remains, except a pair that the kernel created and did not return.
+    /// Any other failure. No part of the interface remains, except a pair that the kernel created
+    /// and did not return.
     Other(CniError),
 }
 

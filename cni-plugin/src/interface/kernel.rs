@@ -10,8 +10,8 @@ use netconf::CniError;
 use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{
-    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr, NetnsError, NetnsFd,
-    PriorInterface, Teardown, TeardownTarget,
+    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr,
+    NetnsError, NetnsFd, PriorInterface, Teardown, TeardownTarget,
 };
 
 /// The endpoint that the datastore contains for the interface to be removed.
@@ -23,34 +23,47 @@ pub enum RecordedEndpoint<'a> {
     Missing,
     /// The endpoint could not be read.
     Unknown,
-    /// The endpoint of another interface of the container. The host's end belongs to that interface, because its name
-    /// does not depend on the interface in the container.
+    /// The endpoint of another interface of the container. The host's end belongs to that
+    /// interface, because its name does not depend on the interface in the container.
     OtherInterface,
 }
 
 /// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
-pub(super) fn create(config: &InterfaceConfig<'_>, netns: Option<&NetnsFd>, new: NewInterface<'_>) -> CreateResult {
+pub(super) fn create(
+    config: &InterfaceConfig<'_>,
+    netns: Option<&NetnsFd>,
+    new: NewInterface<'_>,
+) -> CreateResult {
     let assigned = new.assigned;
     let host_routes = config.has_host_routes(&assigned.result);
     let plan = EndpointPlan {
         container_mac: new.mac,
         host_routes,
         replaces_idle_routes: assigned.is_recorded,
-        // Felix creates the host route, and would take it from the other pod. IPAM may have no record of that pod, or
-        // was not asked (`ipAddrsNoIpam`). A pod whose own route Felix has not created yet is not found.
+        // Felix creates the host route, and would take it from the other pod. IPAM may have no
+        // record of that pod, or was not asked (`ipAddrsNoIpam`). A pod whose own route Felix has
+        // not created yet is not found.
         refuses_addresses_of_pods: !host_routes && !new.has_vmi,
         ..config.plan(&assigned.addresses, new.prior)?
     };
     match netns {
         Some(netns) => run_setup(&plan, netns),
-        None => run_setup(&plan, &NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?),
+        None => run_setup(
+            &plan,
+            &NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?,
+        ),
     }
 }
 
 impl InterfaceConfig<'_> {
-    /// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked
-    /// up, and an interface of a gRPC dataplane cannot be inspected: both count as existing.
-    pub fn is_missing(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+    /// Returns true if neither end of the interface of `endpoint` exists. An interface without a
+    /// name cannot be looked up, and an interface of a gRPC dataplane cannot be inspected: both
+    /// count as existing.
+    pub fn is_missing(
+        &self,
+        netns: &NetnsFd,
+        endpoint: &WorkloadEndpoint,
+    ) -> Result<bool, CniError> {
         let host_ifname = &endpoint.spec.interface_name;
         if self.grpc_socket().is_some() || host_ifname.is_empty() {
             return Ok(false);
@@ -58,14 +71,30 @@ impl InterfaceConfig<'_> {
         dataplane::is_absent(host_ifname, &self.call.ifname, netns).map_err(dataplane_error)
     }
 
-    /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the addresses of
-    /// the endpoint and, if it is valid, the MAC address.
-    pub fn restore(&self, netns: &NetnsFd, endpoint: &WorkloadEndpoint, prior: PriorInterface) -> CreateResult {
+    /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the
+    /// addresses of the endpoint and, if it is valid, the MAC address.
+    pub fn restore(
+        &self,
+        netns: &NetnsFd,
+        endpoint: &WorkloadEndpoint,
+        prior: PriorInterface,
+    ) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
-        let container_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
-        let plan = EndpointPlan { host_ifname, container_mac, ..self.plan(&addresses, prior)? };
+        let container_mac = endpoint
+            .spec
+            .mac
+            .parse()
+            .ok()
+            .filter(MacAddr::is_assignable);
+        let plan = EndpointPlan {
+            host_ifname,
+            container_mac,
+            ..self.plan(&addresses, prior)?
+        };
         let created = run_setup(&plan, netns)?;
-        let CreatedInterface { host_ifname, mac, .. } = &created;
+        let CreatedInterface {
+            host_ifname, mac, ..
+        } = &created;
         tracing::info!(
             host_interface = %host_ifname, container_mac = %mac,
             "created both ends of an endpoint's interface again, because neither existed"
@@ -73,17 +102,21 @@ impl InterfaceConfig<'_> {
         Ok(created)
     }
 
-    /// Returns true if the host interface that DEL would find by its name belongs to another attachment of the
-    /// container. A runtime also deletes interfaces whose ADD failed.
+    /// Returns true if the host interface that DEL would find by its name belongs to another
+    /// attachment of the container. A runtime also deletes interfaces whose ADD failed.
     pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
         if self.grpc_socket().is_some() {
             return Ok(false);
         }
         // The file may be a namespace of another type, which is as good as none.
         let can_enter = |netns: &NetnsFd| netns.run_in(|| Ok::<_, NetnsError>(())).is_ok();
-        let netns = NetnsFd::open(Path::new(&self.call.netns)).ok().filter(can_enter);
+        let netns = NetnsFd::open(Path::new(&self.call.netns))
+            .ok()
+            .filter(can_enter);
         let found = self.find_existing(PriorInterface::Unknown, netns.as_ref())?;
-        let ExistingInterface::Conflicting(found) = found else { return Ok(false) };
+        let ExistingInterface::Conflicting(found) = found else {
+            return Ok(false);
+        };
         Ok(matches!(found.reason, ConflictReason::OtherInterface(_)))
     }
 }
@@ -91,15 +124,27 @@ impl InterfaceConfig<'_> {
 fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
     let pair = dataplane::setup(plan, netns).map_err(|error| match error {
         DataplaneError::BusyRoute(busy) => CreateError::BusyRoute(busy),
-        error @ DataplaneError::PairNotDeleted { .. } => CreateError::Unknown(dataplane_error(error)),
+        error @ DataplaneError::PairNotDeleted { .. } => {
+            CreateError::Unknown(dataplane_error(error))
+        }
         other => CreateError::Other(dataplane_error(other)),
     })?;
     for stage in &pair.stages {
-        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane stage ended");
+        tracing::debug!(
+            stage = stage.name,
+            took_us = stage.took.as_micros() as u64,
+            "dataplane stage ended"
+        );
     }
     let (host_ifname, mac) = (pair.host_ifname, pair.container_mac.to_string());
     let mtu = if plan.mtu == 0 { 0 } else { pair.mtu };
-    Ok(CreatedInterface { host_ifname, host_index: Some(pair.host_index), mac, mtu, has_host_prefixes: true })
+    Ok(CreatedInterface {
+        host_ifname,
+        host_index: Some(pair.host_index),
+        mac,
+        mtu,
+        has_host_prefixes: true,
+    })
 }
 
 /// Begins to delete the interface; keeps an interface that is not proved to be this attachment's.
@@ -111,26 +156,36 @@ pub(super) async fn remove(
     let call = config.call;
     let (host_ifname, addresses) = match recorded {
         RecordedEndpoint::Found(endpoint) => endpoint.spec.host_link(),
-        RecordedEndpoint::Missing | RecordedEndpoint::Unknown | RecordedEndpoint::OtherInterface => Default::default(),
+        RecordedEndpoint::Missing
+        | RecordedEndpoint::Unknown
+        | RecordedEndpoint::OtherInterface => Default::default(),
     };
     let proof = match (&config.workload.orchestrator, recorded) {
         (_, RecordedEndpoint::OtherInterface) => HostLinkProof::OtherInterface,
-        // The name is derived from the ID of this container, independent of the name of its interface.
+        // The name is derived from the ID of this container, independent of the name of its
+        // interface.
         (Orchestrator::Cni(_), RecordedEndpoint::Unknown) => HostLinkProof::NameUnlessPeerInPod,
         (Orchestrator::Cni(_), _) => HostLinkProof::Name,
-        // The name is derived from the pod, so the interface may already belong to the pod's next sandbox.
+        // The name is derived from the pod, so the interface may already belong to the pod's next
+        // sandbox.
         (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,
         (Orchestrator::Kubernetes(_), _) => HostLinkProof::RouteTo(addresses),
     };
     let target = TeardownTarget {
         netns: (!call.netns.is_empty()).then(|| call.netns.clone().into()),
         container_ifname: call.ifname.clone(),
-        host_ifname: if host_ifname.is_empty() { config.host_ifname() } else { host_ifname },
+        host_ifname: if host_ifname.is_empty() {
+            config.host_ifname()
+        } else {
+            host_ifname
+        },
         container_id: Some(call.container_id.clone()),
         proof,
     };
     let teardown = Teardown::start(target.clone()).map_err(dataplane_error)?;
-    let Some(unproven) = &teardown.unproven else { return Ok(teardown) };
+    let Some(unproven) = &teardown.unproven else {
+        return Ok(teardown);
+    };
     if !Box::pin(config.is_allocated_to_pod(store, unproven)).await {
         return Ok(teardown);
     }

@@ -14,16 +14,23 @@ use os::child::{self, BusyRetry};
 use super::ensure_has_addresses;
 use super::pod_cidr::PodCidrSubnets;
 
-/// The default time limit of a plugin. Short enough that a failed ADD and the DEL after it end within kubelet's limit
-/// for the creation of a sandbox.
+/// The default time limit of a plugin. Short enough that a failed ADD and the DEL after it end
+/// within kubelet's limit for the creation of a sandbox.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An installer may be writing the binary at the same time ("text file busy").
-const BUSY: BusyRetry = BusyRetry { attempts: 51, pause: Duration::from_millis(100) };
+const BUSY: BusyRetry = BusyRetry {
+    attempts: 51,
+    pause: Duration::from_millis(100),
+};
 
-/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure, runs DEL only if `is_new` is true:
-/// otherwise the DEL would release earlier addresses of the container as well.
-pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -> Result<CniResult, CniError> {
+/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure, runs DEL only
+/// if `is_new` is true: otherwise the DEL would release earlier addresses of the container as well.
+pub(super) fn add(
+    call: &Call,
+    subnets: Option<&PodCidrSubnets>,
+    is_new: bool,
+) -> Result<CniResult, CniError> {
     let conf = match subnets {
         Some(subnets) => subnets.substitute(call)?,
         None => Cow::Borrowed(call.raw.as_slice()),
@@ -38,8 +45,8 @@ pub(super) fn add(call: &Call, subnets: Option<&PodCidrSubnets>, is_new: bool) -
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the container tries \
-             again to release them"
+            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the \
+             container tries again to release them"
         );
     }
     outcome
@@ -51,18 +58,25 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
         return Ok(());
     }
     call_plugin(call, "DEL")?;
-    tracing::info!(plugin = call.conf.ipam.ipam_type, "the IPAM plugin released the addresses, if there were any");
+    tracing::info!(
+        plugin = call.conf.ipam.ipam_type,
+        "the IPAM plugin released the addresses, if there were any"
+    );
     Ok(())
 }
 
-/// Runs STATUS of the plugin within `limit`. If the version of the configuration has no STATUS, only checks that the
-/// plugin exists.
+/// Runs STATUS of the plugin within `limit`. If the version of the configuration has no STATUS,
+/// only checks that the plugin exists.
 pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::for_call(call)?.with_limit(limit);
     if call.version < Version::V1_1_0 {
         return Ok(());
     }
-    ignore_unsupported(plugin.call("STATUS", &for_delegate(&call.raw_args), &PodCidrSubnets::any().substitute(call)?))
+    ignore_unsupported(plugin.call(
+        "STATUS",
+        &for_delegate(&call.raw_args),
+        &PodCidrSubnets::any().substitute(call)?,
+    ))
 }
 
 pub(super) fn gc(call: &Call) -> Result<(), CniError> {
@@ -77,7 +91,11 @@ pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
 
 /// Ignores the errors with which a plugin rejects a verb that it does not implement.
 fn ignore_unsupported(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
-    const UNSUPPORTED: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
+    const UNSUPPORTED: [Code; 3] = [
+        Code::INCOMPATIBLE_VERSION,
+        Code::INVALID_ENVIRONMENT,
+        Code::UNKNOWN_CONTAINER,
+    ];
     match outcome {
         Err(error) if !UNSUPPORTED.contains(&error.code) => Err(error),
         _ => Ok(()),
@@ -98,38 +116,68 @@ impl IpamExec {
 
     fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         if plugin.is_empty() {
-            return Err(CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
-                "set \"ipam\": {\"type\": …} in the network configuration, for example to \"calico-ipam\"",
-            ));
+            return Err(
+                CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
+                    "set \"ipam\": {\"type\": …} in the network configuration, for example to \
+                     \"calico-ipam\"",
+                ),
+            );
         }
         if plugin.contains('/') {
-            return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid plugin name: {plugin}"))
-                .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
+            return Err(CniError::new(
+                Code::INVALID_CONFIG,
+                format!("invalid plugin name: {plugin}"),
+            )
+            .with_details("ipam.type names a file in CNI_PATH and cannot contain '/'"));
         }
-        if let Some(binary) = path.iter().map(|directory| directory.join(plugin)).find(|file| file.is_file()) {
-            return Ok(IpamExec { binary, limit: LIMIT });
+        if let Some(binary) = path
+            .iter()
+            .map(|directory| directory.join(plugin))
+            .find(|file| file.is_file())
+        {
+            return Ok(IpamExec {
+                binary,
+                limit: LIMIT,
+            });
         }
-        let searched: Vec<_> = path.iter().map(|directory| directory.to_string_lossy()).collect();
-        Err(CniError::internal(format!("failed to find plugin {plugin:?} in path [{}]", searched.join(" ")))
-            .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
+        let searched: Vec<_> = path
+            .iter()
+            .map(|directory| directory.to_string_lossy())
+            .collect();
+        Err(CniError::internal(format!(
+            "failed to find plugin {plugin:?} in path [{}]",
+            searched.join(" ")
+        ))
+        .with_details("install the plugin into a directory of CNI_PATH, or change ipam.type"))
     }
 
     fn with_limit(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
-    /// Runs the plugin and returns its stdout. Kills a plugin that exceeds its time limit. `args` is the plugin's
-    /// CNI_ARGS.
+    /// Runs the plugin and returns its stdout. Kills a plugin that exceeds its time limit. `args`
+    /// is the plugin's CNI_ARGS.
     fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let mut plugin = Command::new(&self.binary);
-        plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args).stderr(Stdio::piped());
+        plugin
+            .env("CNI_COMMAND", command)
+            .env("CNI_ARGS", args)
+            .stderr(Stdio::piped());
         let output = child::run(&mut plugin, stdin, self.limit, BUSY).map_err(|error| {
-            CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
+            CniError::internal(format!(
+                "cannot run IPAM plugin {}: {error}",
+                self.binary.display()
+            ))
         })?;
         let output = output.ok_or_else(|| {
             let (binary, limit) = (self.binary.display(), self.limit);
-            CniError::new(Code::TRY_AGAIN, format!("IPAM plugin {binary} did not finish {command} within {limit:?}"))
-                .with_details("the plugin was killed; find the lock, daemon or server that the plugin waits for")
+            CniError::new(
+                Code::TRY_AGAIN,
+                format!("IPAM plugin {binary} did not finish {command} within {limit:?}"),
+            )
+            .with_details(
+                "the plugin was killed; find the lock, daemon or server that the plugin waits for",
+            )
         })?;
         if !output.status.success() {
             return Err(self.failure(&output));
@@ -140,15 +188,27 @@ impl IpamExec {
         Ok(output.stdout)
     }
 
-    /// Returns the error object that the plugin printed, or else an error with its stderr or stdout (CNI-57).
+    /// Returns the error object that the plugin printed, or else an error with its stderr or stdout
+    /// (CNI-57).
     fn failure(&self, output: &Output) -> CniError {
         if let Some(error) = CniError::parse(&output.stdout).filter(|error| !error.msg.is_empty()) {
             return error;
         }
-        let name = self.binary.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let texts = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
-        let text = texts.iter().find(|text| !text.is_empty()).map_or("no error message", String::as_str);
-        CniError::internal(format!("IPAM plugin {name} failed ({}): {text}", output.status))
+        let name = self
+            .binary
+            .file_name()
+            .and_then(OsStr::to_str)
+            .unwrap_or_default();
+        let texts = [&output.stderr, &output.stdout]
+            .map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+        let text = texts
+            .iter()
+            .find(|text| !text.is_empty())
+            .map_or("no error message", String::as_str);
+        CniError::internal(format!(
+            "IPAM plugin {name} failed ({}): {text}",
+            output.status
+        ))
     }
 }
 
@@ -164,16 +224,29 @@ mod tests {
         let file = directory.path().join("test-ipam");
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        let plugin = IpamExec::find("test-ipam", &["/no/such/dir".into(), directory.path().into()]).unwrap();
+        let plugin = IpamExec::find(
+            "test-ipam",
+            &["/no/such/dir".into(), directory.path().into()],
+        )
+        .unwrap();
         (directory, plugin)
     }
 
     #[test]
     fn missing_ipam_plugin_is_reported_with_the_search_path() {
         let error = IpamExec::find("no-such-ipam", &["/a".into(), "/b".into()]).unwrap_err();
-        assert_eq!(error.msg, "failed to find plugin \"no-such-ipam\" in path [/a /b]");
-        assert_eq!(IpamExec::find("", &[]).unwrap_err().code, Code::INVALID_CONFIG);
-        assert_eq!(IpamExec::find("../x", &["/".into()]).unwrap_err().code, Code::INVALID_CONFIG);
+        assert_eq!(
+            error.msg,
+            "failed to find plugin \"no-such-ipam\" in path [/a /b]"
+        );
+        assert_eq!(
+            IpamExec::find("", &[]).unwrap_err().code,
+            Code::INVALID_CONFIG
+        );
+        assert_eq!(
+            IpamExec::find("../x", &["/".into()]).unwrap_err().code,
+            Code::INVALID_CONFIG
+        );
     }
 
     #[test]
@@ -185,25 +258,46 @@ mod tests {
 
     #[test]
     fn error_object_of_the_ipam_plugin_is_returned_with_its_code() {
-        let (_directory, plugin) = test_plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
+        let (_directory, plugin) =
+            test_plugin("echo '{\"code\": 11, \"msg\": \"full\", \"details\": \"d\"}'; exit 1");
         let error = plugin.call("ADD", "", b"").unwrap_err();
-        assert_eq!((error.code, error.msg.as_str(), error.details.as_str()), (Code(11), "full", "d"));
+        assert_eq!(
+            (error.code, error.msg.as_str(), error.details.as_str()),
+            (Code(11), "full", "d")
+        );
     }
 
     #[test]
     fn stderr_of_the_ipam_plugin_is_returned_without_an_error_object() {
         let (_directory, plugin) = test_plugin("echo 'lost my mind' >&2; exit 3");
         let error = plugin.call("ADD", "", &vec![b' '; 1 << 20]).unwrap_err();
-        assert!(error.msg.contains("test-ipam") && error.msg.contains("lost my mind"), "{error}");
+        assert!(
+            error.msg.contains("test-ipam") && error.msg.contains("lost my mind"),
+            "{error}"
+        );
         let (_directory, plugin) = test_plugin("exit 3");
-        assert!(plugin.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
+        assert!(
+            plugin
+                .call("ADD", "", b"")
+                .unwrap_err()
+                .msg
+                .contains("no error message")
+        );
     }
 
     #[test]
     fn ipam_plugin_past_its_time_limit_is_reported_with_the_limit() {
         let (_directory, plugin) = test_plugin("exec sleep 600");
-        let error = plugin.with_limit(Duration::from_millis(200)).call("ADD", "", b"").unwrap_err();
+        let error = plugin
+            .with_limit(Duration::from_millis(200))
+            .call("ADD", "", b"")
+            .unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
-        assert!(error.msg.contains("test-ipam did not finish ADD within 200ms"), "{error}");
+        assert!(
+            error
+                .msg
+                .contains("test-ipam did not finish ADD within 200ms"),
+            "{error}"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration before the plugin runs: for an ADD by the
-//! pod CIDRs of the node, for every other verb by subnets that contain every address.
+//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration before the plugin runs:
+//! for an ADD by the pod CIDRs of the node, for every other verb by subnets that contain every
+//! address.
 
 use std::borrow::Cow;
 
@@ -27,7 +28,9 @@ fn family(subnet: &str) -> Option<IpVersion> {
 
 fn families(ipam: &Ipam) -> impl Iterator<Item = IpVersion> {
     let ranges = ipam.ranges.iter().flatten().map(|range| &range.subnet);
-    let subnets = ranges.chain([&ipam.subnet]).filter(|_| ipam.is_host_local());
+    let subnets = ranges
+        .chain([&ipam.subnet])
+        .filter(|_| ipam.is_host_local());
     subnets.filter_map(|subnet| family(subnet))
 }
 
@@ -37,20 +40,33 @@ pub fn is_required(ipam: &Ipam) -> bool {
 }
 
 impl PodCidrSubnets {
-    /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family for which `ipam` has a placeholder.
+    /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family for which
+    /// `ipam` has a placeholder.
     pub fn of_node(ipam: &Ipam, cidrs: &PodCidrs) -> Result<Self, PodCidrError> {
         families(ipam).try_for_each(|version| cidrs.of_family(version).map(drop))?;
-        let text = |version| cidrs.of_family(version).map(|cidr| cidr.to_string()).unwrap_or_default();
-        Ok(PodCidrSubnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
+        let text = |version| {
+            cidrs
+                .of_family(version)
+                .map(|cidr| cidr.to_string())
+                .unwrap_or_default()
+        };
+        Ok(PodCidrSubnets {
+            v4: text(IpVersion::V4),
+            v6: text(IpVersion::V6),
+        })
     }
 
-    /// Returns subnets that contain every address, for the verbs except ADD: host-local finds the addresses of a
-    /// container by its ID (CNI-205).
+    /// Returns subnets that contain every address, for the verbs except ADD: host-local finds the
+    /// addresses of a container by its ID (CNI-205).
     pub fn any() -> Self {
-        PodCidrSubnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
+        PodCidrSubnets {
+            v4: "0.0.0.0/0".into(),
+            v6: "::/0".into(),
+        }
     }
 
-    /// Returns the configuration with the placeholders replaced, or the original text unless [`is_required`].
+    /// Returns the configuration with the placeholders replaced, or the original text unless
+    /// [`is_required`].
     pub fn substitute<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
         if !is_required(&call.conf.ipam) {
             return Ok(Cow::Borrowed(&call.raw));
@@ -58,8 +74,11 @@ impl PodCidrSubnets {
         let substituted = call.rewritten(|conf| {
             conf.change("ipam", |ipam| {
                 self.substitute_subnet(ipam)?;
-                let Some(ranges) = ipam.get("ranges") else { return Ok(()) };
-                let mut ranges: Option<Vec<Option<Vec<RawObject>>>> = serde_json::from_str(ranges.get())?;
+                let Some(ranges) = ipam.get("ranges") else {
+                    return Ok(());
+                };
+                let mut ranges: Option<Vec<Option<Vec<RawObject>>>> =
+                    serde_json::from_str(ranges.get())?;
                 for range in ranges.iter_mut().flatten().flatten().flatten() {
                     self.substitute_subnet(range)?;
                 }
@@ -70,7 +89,9 @@ impl PodCidrSubnets {
     }
 
     fn substitute_subnet(&self, object: &mut RawObject) -> serde_json::Result<()> {
-        let subnet = object.get("subnet").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
+        let subnet = object
+            .get("subnet")
+            .and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         match subnet.as_deref().and_then(family) {
             Some(IpVersion::V4) => object.set("subnet", &self.v4),
             Some(IpVersion::V6) => object.set("subnet", &self.v6),
@@ -112,13 +133,22 @@ mod tests {
         let call = call(ipam);
         let subnets = PodCidrSubnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();
         let stdin = String::from_utf8(subnets.substitute(&call).unwrap().into_owned()).unwrap();
-        stdin.split_once(r#""ipam":"#).unwrap().1.strip_suffix('}').unwrap().to_owned()
+        stdin
+            .split_once(r#""ipam":"#)
+            .unwrap()
+            .1
+            .strip_suffix('}')
+            .unwrap()
+            .to_owned()
     }
 
     #[test]
     fn use_pod_cidr_is_substituted_in_every_form_and_place() {
         for (given, expected) in [
-            (r#"{"type":"host-local","subnet":"usePodCidr"}"#, r#"{"type":"host-local","subnet":"10.244.7.0/24"}"#),
+            (
+                r#"{"type":"host-local","subnet":"usePodCidr"}"#,
+                r#"{"type":"host-local","subnet":"10.244.7.0/24"}"#,
+            ),
             (
                 r#"{"type":"host-local","subnet":"USEPODCIDRIPV6"}"#,
                 r#"{"type":"host-local","subnet":"fd00:244:7::/64"}"#,
@@ -145,7 +175,10 @@ mod tests {
             let call = call(ipam);
             assert!(!is_required(&call.conf.ipam), "{ipam}");
             assert!(
-                matches!(PodCidrSubnets::any().substitute(&call), Ok(Cow::Borrowed(raw)) if raw == call.raw),
+                matches!(
+                    PodCidrSubnets::any().substitute(&call),
+                    Ok(Cow::Borrowed(raw)) if raw == call.raw,
+                ),
                 "{ipam}"
             );
         }
@@ -153,7 +186,8 @@ mod tests {
 
     #[test]
     fn missing_pod_cidr_family_is_an_error_only_if_requested() {
-        let conf = |ipam| NetConf::parse(format!(r#"{{"name":"n","ipam":{ipam}}}"#).as_bytes()).unwrap();
+        let conf =
+            |ipam| NetConf::parse(format!(r#"{{"name":"n","ipam":{ipam}}}"#).as_bytes()).unwrap();
         let v6 = conf(r#"{"type":"host-local","ranges":[[{"subnet":"usePodCidrIPv6"}]]}"#);
         let error = PodCidrSubnets::of_node(&v6.ipam, &cidrs(&NODE[..1])).unwrap_err();
         assert_eq!(error.to_string(), "no IPv6 podCIDR for node n1");

@@ -17,16 +17,17 @@ use os::clock::SystemClock;
 use super::{AssignedAddresses, CalicoRequest};
 use crate::cni_error::store_error;
 
-/// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests.
+/// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer
+/// requests.
 #[derive(Debug)]
 pub struct EarlierAddresses {
     sandbox: Predecessor,
     addresses: Vec<IpAddr>,
 }
 
-/// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox is reallocated to the new
-/// sandbox in a single write, so that the address is not free in between. If the pod's VMI has addresses, the pod
-/// gets these instead of the requested ones.
+/// Assigns the requested addresses. An address that is allocated to the pod's earlier sandbox is
+/// reallocated to the new sandbox in a single write, so that the address is not free in between. If
+/// the pod's VMI has addresses, the pod gets these instead of the requested ones.
 pub(super) async fn assign(
     store: &Datastore,
     call: &Call,
@@ -34,7 +35,12 @@ pub(super) async fn assign(
     calico: CalicoRequest,
     existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
-    let CalicoRequest { mut request, inputs, requested, .. } = calico;
+    let CalicoRequest {
+        mut request,
+        inputs,
+        requested,
+        ..
+    } = calico;
     if let Some(ip) = request.ip {
         tracing::error!(%ip, "IP in CNI_ARGS is overridden by the pod's annotation ipAddrs");
     }
@@ -50,14 +56,17 @@ pub(super) async fn assign(
             // The inputs read for the first address lack the writes since then.
             None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
-                Err(error) => Err(store_error("read the objects needed to assign an address", &error)),
+                Err(error) => Err(store_error(
+                    "read the objects needed to assign an address",
+                    &error,
+                )),
             },
         };
         match assigned {
             Ok(assigned) => {
                 addresses.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
-                // When the VMI's second address is assigned, this pod is the owner already. Only the first assignment
-                // returns the replaced owner.
+                // When the VMI's second address is assigned, this pod is the owner already. Only
+                // the first assignment returns the replaced owner.
                 replaced_owner.get_or_insert(assigned.replaced);
             }
             Err(error) => {
@@ -65,8 +74,9 @@ pub(super) async fn assign(
                 if let Err(error) = assigned.unassign(store, call, workload).await {
                     tracing::warn!(
                         %error,
-                        "cannot release the addresses of the failed ADD, or restore the owner of a VMI's addresses; \
-                         the DEL of the container tries again to release addresses that are not a VMI's"
+                        "cannot release the addresses of the failed ADD, or restore the owner of a \
+                         VMI's addresses; the DEL of the container tries again to release \
+                         addresses that are not a VMI's"
                     );
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
@@ -75,11 +85,19 @@ pub(super) async fn assign(
         }
     }
     let earlier = request.predecessor.clone().map(|sandbox| {
-        let addresses = sandbox.listed.iter().filter(|ip| !addresses.contains(ip)).copied().collect();
+        let addresses = sandbox
+            .listed
+            .iter()
+            .filter(|ip| !addresses.contains(ip))
+            .copied()
+            .collect();
         EarlierAddresses { sandbox, addresses }
     });
     let earlier = earlier.filter(|earlier| !earlier.addresses.is_empty());
-    Ok(AssignedAddresses { earlier, ..assigned_so_far(&addresses, request, replaced_owner) })
+    Ok(AssignedAddresses {
+        earlier,
+        ..assigned_so_far(&addresses, request, replaced_owner)
+    })
 }
 
 fn assigned_so_far(
@@ -88,32 +106,50 @@ fn assigned_so_far(
     replaced_owner: Option<BTreeMap<String, String>>,
 ) -> AssignedAddresses {
     let assigned = AssignedAddresses::new(result(addresses), Some(Box::new(request)));
-    AssignedAddresses { replaced_owner: replaced_owner.unwrap_or_default(), ..assigned }
+    AssignedAddresses {
+        replaced_owner: replaced_owner.unwrap_or_default(),
+        ..assigned
+    }
 }
 
 /// Returns the result for requested addresses. It has no routes, as in upstream (CNI-127).
 pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
-    let config = |ip: &IpAddr| IpConfig { interface: None, address: IpNet::host(*ip), gateway: None };
-    CniResult { ips: addresses.iter().map(config).collect(), ..CniResult::default() }
+    let config = |ip: &IpAddr| IpConfig {
+        interface: None,
+        address: IpNet::host(*ip),
+        gateway: None,
+    };
+    CniResult {
+        ips: addresses.iter().map(config).collect(),
+        ..CniResult::default()
+    }
 }
 
-/// Returns the sandbox that the pod's endpoint names, usually an earlier one, and the addresses that the endpoint lists
-/// for it. Returns `None` for a VMI, whose addresses are passed from pod to pod in another way, and if the endpoint
-/// names no sandbox.
-pub(super) fn earlier_sandbox(call: &IpamRequest, existing: &WorkloadEndpoint) -> Option<Predecessor> {
+/// Returns the sandbox that the pod's endpoint names, usually an earlier one, and the addresses
+/// that the endpoint lists for it. Returns `None` for a VMI, whose addresses are passed from pod to
+/// pod in another way, and if the endpoint names no sandbox.
+pub(super) fn earlier_sandbox(
+    call: &IpamRequest,
+    existing: &WorkloadEndpoint,
+) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
     let annotated = &existing.spec.container_id;
-    let mut sandbox = Predecessor::from_annotation(&call.network, annotated, &pod.namespace.name, &pod.name)?;
+    let mut sandbox =
+        Predecessor::from_annotation(&call.network, annotated, &pod.namespace.name, &pod.name)?;
     (_, sandbox.listed) = existing.spec.host_link();
     Some(sandbox)
 }
 
 impl EarlierAddresses {
-    /// Releases the addresses that are allocated to the earlier sandbox; another address stays (CNI-246).
+    /// Releases the addresses that are allocated to the earlier sandbox; another address stays
+    /// (CNI-246).
     pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = ReleaseGuard::here();
-        match sandbox.release(store, &SystemClock::start(), addresses).await {
+        match sandbox
+            .release(store, &SystemClock::start(), addresses)
+            .await
+        {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(
@@ -125,8 +161,8 @@ impl EarlierAddresses {
             Err(error) => {
                 tracing::warn!(
                     handle = %sandbox.handle, %error,
-                    "cannot release all addresses of the earlier sandbox that the pod no longer requests; the DEL of \
-                     that sandbox tries again to release the remaining ones"
+                    "cannot release all addresses of the earlier sandbox that the pod no longer \
+                     requests; the DEL of that sandbox tries again to release the remaining ones"
                 );
             }
         }

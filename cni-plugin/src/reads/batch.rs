@@ -23,7 +23,8 @@ use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
 pub struct NotReady {
     /// The error of the call.
     pub error: CniError,
-    /// True if a ClusterInformation exists. Without it the datastore was never set up, or is being set up again.
+    /// True if a ClusterInformation exists. Without it the datastore was never set up, or is being
+    /// set up again.
     pub has_cluster_information: bool,
 }
 
@@ -32,7 +33,8 @@ pub(super) enum Query<'a> {
     Cluster,
     /// The endpoints and the profile.
     Endpoint,
-    /// The endpoints, the profile, and the inputs of the allocation. A part of the allocation runs at the same time.
+    /// The endpoints, the profile, and the inputs of the allocation. A part of the allocation runs
+    /// at the same time.
     Assign(&'a IpamRequest, Option<&'a Prefetch>),
     /// The inputs of an allocation without a container.
     Allocator(&'a IpamRequest),
@@ -46,9 +48,9 @@ pub struct ReadObjects {
     cluster: Option<Entry<ClusterInformation>>,
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<ExistingEndpoint>,
-    /// The addresses that `endpoints` list; for a DEL on Kubernetes those that the pod lists, also without an endpoint
-    /// on this node. `None` if an endpoint or the pod could not be decoded, or on Kubernetes if the pod's name cannot
-    /// be part of an endpoint's name.
+    /// The addresses that `endpoints` list; for a DEL on Kubernetes those that the pod lists, also
+    /// without an endpoint on this node. `None` if an endpoint or the pod could not be decoded, or
+    /// on Kubernetes if the pod's name cannot be part of an endpoint's name.
     pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
@@ -56,17 +58,23 @@ pub struct ReadObjects {
     pub release: Option<ReleaseInputs>,
     /// An error if an object of the lookup cannot be read, or is missing and an ADD needs it.
     pub pod_lookup: Result<PodLookup, PodLookupError>,
-    /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
+    /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other
+    /// group.
     has_moved: bool,
 }
 
 pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, CniError> {
-    try_read(cx, query).await.map_err(|error| first_read_error(&error))
+    try_read(cx, query)
+        .await
+        .map_err(|error| first_read_error(&error))
 }
 
 /// Reads the objects of `query`. If a migration has locked the API group and moved the objects to
 /// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
-pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
+pub(super) async fn try_read(
+    cx: &Context,
+    query: Query<'_>,
+) -> Result<Box<ReadObjects>, StoreError> {
     let mut objects = read_once(cx, query).await?;
     if objects.is_ready() || !Box::pin(switch_after_migration(cx, query, &mut objects)).await? {
         return Ok(objects);
@@ -79,7 +87,11 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadO
 }
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
-async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut ReadObjects) -> Result<bool, StoreError> {
+async fn switch_after_migration(
+    cx: &Context,
+    query: Query<'_>,
+    objects: &mut ReadObjects,
+) -> Result<bool, StoreError> {
     let has_moved = cluster_state::has_moved(&cx.store).await;
     if !has_moved || cx.store.has_configured_group() {
         objects.has_moved = has_moved;
@@ -93,9 +105,19 @@ async fn switch_after_migration(cx: &Context, query: Query<'_>, objects: &mut Re
     Ok(true)
 }
 
-pub(super) async fn undo_prefetch(cx: &Context, request: Option<&IpamRequest>, inputs: Option<&mut AllocationInputs>) {
+pub(super) async fn undo_prefetch(
+    cx: &Context,
+    request: Option<&IpamRequest>,
+    inputs: Option<&mut AllocationInputs>,
+) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
-        prefetch::discard(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
+        prefetch::discard(
+            &cx.store,
+            &SystemClock::start(),
+            &request.container_handle(),
+            inputs,
+        )
+        .await;
     }
 }
 
@@ -109,12 +131,17 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
     // The store reads pod and endpoint by the same request.
     let pod = match (query, &cx.workload.orchestrator) {
         (Query::Release(_), Orchestrator::Kubernetes(pod)) if cx.is_on_kubernetes() => {
-            Some(batch.get::<Pod>(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone())))
+            Some(batch.get::<Pod>(&ObjectKey::namespaced(
+                pod.namespace.clone(),
+                pod.name.clone(),
+            )))
         }
         _ => None,
     };
     let profile = match query {
-        Query::Endpoint | Query::Assign(..) => Some(batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name))),
+        Query::Endpoint | Query::Assign(..) => {
+            Some(batch.get::<Profile>(&ObjectKey::global(&cx.call.conf.name)))
+        }
         Query::Cluster | Query::Allocator(_) | Query::Release(_) => None,
     };
     let first_read = |request: &IpamRequest| request.inputs_query().for_first_read(&cx.store);
@@ -125,7 +152,9 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
     };
     let inputs = inputs.map(|inputs| AllocationInputs::add_to(&mut batch, &inputs));
     let release = match query {
-        Query::Release(handles) if !handles.is_empty() => Some(ReleaseInputs::add_to(&mut batch, handles)),
+        Query::Release(handles) if !handles.is_empty() => {
+            Some(ReleaseInputs::add_to(&mut batch, handles))
+        }
         _ => None,
     };
 
@@ -136,36 +165,56 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
         (_, KubernetesApi::Separate(_)) => Some(&mut beside),
     };
     let (call, config, node) = (&cx.call, &cx.datastore_config, &cx.workload.node);
-    let pending_lookup = batch_of_api.map(|batch| PendingPodLookup::add_to(batch, call, config, node));
+    let pending_lookup =
+        batch_of_api.map(|batch| PendingPodLookup::add_to(batch, call, config, node));
 
     let answer = async {
-        let Query::Assign(request, Some(prefetch)) = query else { return (cx.store.read(&batch).await, None) };
+        let Query::Assign(request, Some(prefetch)) = query else {
+            return (cx.store.read(&batch).await, None);
+        };
         let clock = SystemClock::start();
-        let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
+        let (answers, early) =
+            Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
         (answers, Some((early, request)))
     };
     let ((answers, early), beside) = join(answer, cx.api.read_separate(&beside)).await;
     let pending_lookup = pending_lookup.unwrap_or_default();
     let objects = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
-        let own = own.filter(|(key, _)| cx.workload.is_endpoint_name(&key.name)).map(|(_, endpoint)| endpoint);
+        let own = own
+            .filter(|(key, _)| cx.workload.is_endpoint_name(&key.name))
+            .map(|(_, endpoint)| endpoint);
         let (endpoints, unreadable): (Vec<_>, Vec<_>) = own.partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listing = |pod| Listing::of_pod(pod, node).ok();
         let listings = match &pod {
             // None if the pod is unreadable or has no valid name, and empty for a missing pod.
-            Some(ticket) => answers.get(ticket).ok().and_then(|pod| pod.map(listing).into_iter().collect()),
-            None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
+            Some(ticket) => answers
+                .get(ticket)
+                .ok()
+                .and_then(|pod| pod.map(listing).into_iter().collect()),
+            None => unreadable
+                .is_empty()
+                .then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
         Ok(Box::new(ReadObjects {
             cluster: answers.get(&cluster)?,
             endpoints,
             listings,
-            profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
-            inputs: inputs.map(|tickets| AllocationInputs::from_answers(&answers, &tickets)).transpose()?,
-            release: release.map(|tickets| ReleaseInputs::from_answers(&answers, &tickets)).transpose()?,
+            profile: profile
+                .map(|ticket| answers.get(&ticket))
+                .transpose()?
+                .flatten(),
+            inputs: inputs
+                .map(|tickets| AllocationInputs::from_answers(&answers, &tickets))
+                .transpose()?,
+            release: release
+                .map(|tickets| ReleaseInputs::from_answers(&answers, &tickets))
+                .transpose()?,
             pod_lookup: match beside {
-                Some(beside) => pending_lookup.resolve(&cx.call, beside.as_ref().map_err(Clone::clone)),
+                Some(beside) => {
+                    pending_lookup.resolve(&cx.call, beside.as_ref().map_err(Clone::clone))
+                }
                 None => pending_lookup.resolve(&cx.call, Ok(&answers)),
             },
             has_moved: false,
@@ -174,7 +223,9 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
     if objects.as_ref().is_ok_and(|objects| !objects.is_ready()) {
         stop_prefetch(cx, query);
     }
-    let Some((early, request)) = early else { return objects };
+    let Some((early, request)) = early else {
+        return objects;
+    };
     match objects {
         Ok(mut objects) => {
             if let Some(inputs) = &mut objects.inputs {
@@ -183,7 +234,12 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, S
             Ok(objects)
         }
         Err(error) => {
-            Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
+            Box::pin(early.discard(
+                &cx.store,
+                &SystemClock::start(),
+                &request.container_handle(),
+            ))
+            .await;
             Err(error)
         }
     }
@@ -195,7 +251,9 @@ fn stop_prefetch(cx: &Context, query: Query<'_>) {
         Query::Assign(request, prefetch) => request.stop_prefetch(prefetch),
         _ => {
             let request = ipam::request(&cx.call, &cx.workload.node, None);
-            request.iter().for_each(|request| request.stop_prefetch(None));
+            request
+                .iter()
+                .for_each(|request| request.stop_prefetch(None));
         }
     }
 }
@@ -205,23 +263,30 @@ impl ReadObjects {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
-    /// Fails if the datastore is not ready, for example during an upgrade of the cluster (CNI-75, CNI-76). Also fails
-    /// if its objects have moved to another API group than the configured one.
+    /// Fails if the datastore is not ready, for example during an upgrade of the cluster (CNI-75,
+    /// CNI-76). Also fails if its objects have moved to another API group than the configured one.
     pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error: CniError = if self.has_moved {
             NotReadyError::Moved.into()
         } else if !has_cluster_information {
-            first_read_error(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
+            first_read_error(&StoreError::NotFound {
+                key: "ClusterInformation(default)".into(),
+            })
         } else if self.is_ready() {
             return Ok(());
         } else {
             NotReadyError::Locked.into()
         };
-        Err(NotReady { error, has_cluster_information })
+        Err(NotReady {
+            error,
+            has_cluster_information,
+        })
     }
 
     fn is_ready(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
+        self.cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
     }
 }

@@ -5,8 +5,8 @@ use std::fmt;
 /// The kind of process that a client of the API server runs in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ClientPlace {
-    /// A plugin, the agent or another program of a node, or a pod in its own cluster. The client connects directly and
-    /// runs no credential plugin.
+    /// A plugin, the agent or another program of a node, or a pod in its own cluster. The client
+    /// connects directly and runs no credential plugin.
     #[default]
     Node,
     /// The command of a person, whom a credential plugin may ask on the terminal.
@@ -31,7 +31,9 @@ impl ClientPlace {
     pub(crate) fn proxy_variables(&self) -> Option<&ProxyVariables> {
         match self {
             ClientPlace::Node => None,
-            ClientPlace::Workstation(variables) | ClientPlace::OutsideCluster(variables) => Some(variables),
+            ClientPlace::Workstation(variables) | ClientPlace::OutsideCluster(variables) => {
+                Some(variables)
+            }
         }
     }
 }
@@ -39,8 +41,13 @@ impl ClientPlace {
 impl ProxyVariables {
     /// Reads the variables. An empty variable counts as unset.
     pub fn read(env: impl Fn(&str) -> Option<String>) -> Self {
-        let first =
-            |names: [&str; 2]| names.into_iter().filter_map(&env).find(|value| !value.is_empty()).unwrap_or_default();
+        let first = |names: [&str; 2]| {
+            names
+                .into_iter()
+                .filter_map(&env)
+                .find(|value| !value.is_empty())
+                .unwrap_or_default()
+        };
         ProxyVariables {
             https: first(["HTTPS_PROXY", "https_proxy"]),
             http: first(["HTTP_PROXY", "http_proxy"]),
@@ -74,7 +81,10 @@ mod tests {
             _ => None,
         };
         let variables = ProxyVariables::read(env);
-        assert_eq!((&*variables.https, &*variables.http), ("http://upper", "http://me:secret@plain"));
+        assert_eq!(
+            (&*variables.https, &*variables.http),
+            ("http://upper", "http://me:secret@plain")
+        );
         assert!(variables.excluded.is_empty());
         let shown = format!("{:?}", ClientPlace::Workstation(variables));
         assert!(!shown.contains("secret"), "{shown}");
@@ -82,9 +92,15 @@ mod tests {
 
     #[test]
     fn node_has_no_proxy_variables() {
-        let variables = ProxyVariables { https: "http://p".into(), ..ProxyVariables::default() };
+        let variables = ProxyVariables {
+            https: "http://p".into(),
+            ..ProxyVariables::default()
+        };
         assert_eq!(ClientPlace::default().proxy_variables(), None);
-        for place in [ClientPlace::Workstation(variables.clone()), ClientPlace::OutsideCluster(variables.clone())] {
+        for place in [
+            ClientPlace::Workstation(variables.clone()),
+            ClientPlace::OutsideCluster(variables.clone()),
+        ] {
             assert_eq!(place.proxy_variables(), Some(&variables));
         }
     }

@@ -64,52 +64,103 @@ impl EtcdConfig {
             return Err(ConfigError::SrvDiscovery(domain));
         }
         let (endpoints, is_encrypted) = parse_endpoints(endpoints)?;
-        // Contradictory settings of certificates are errors even if the connection does not use them.
+        // Contradictory settings of certificates are errors even if the connection does not use
+        // them.
         let material = tls_config(settings, lookup)?;
         let tls = if is_encrypted {
-            let (version, suites) = (lookup.get("", "TLS_MIN_VERSION"), lookup.get("", "TLS_CIPHER_SUITES"));
+            let (version, suites) = (
+                lookup.get("", "TLS_MIN_VERSION"),
+                lookup.get("", "TLS_CIPHER_SUITES"),
+            );
             let (policy, warnings) = TlsPolicy::parse(&version, &suites)?;
-            Some(TlsConfig { policy, warnings, ..material })
+            Some(TlsConfig {
+                policy,
+                warnings,
+                ..material
+            })
         } else {
             None
         };
         let user = lookup.get("", "ETCD_USERNAME");
         let password = lookup.get("", "ETCD_PASSWORD");
         let credentials = (!user.is_empty() && !password.is_empty()).then_some((user, password));
-        Ok(EtcdConfig { endpoints, tls, credentials, deadline: settings.deadline() })
+        Ok(EtcdConfig {
+            endpoints,
+            tls,
+            credentials,
+            deadline: settings.deadline(),
+        })
     }
 }
 
-/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all, and a missing scheme means TLS
-/// (DS-17).
+/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all, and a missing
+/// scheme means TLS (DS-17).
 fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
-    let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
-    let is_encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
+    let items: Vec<&str> = list
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .collect();
+    let is_encrypted = !items
+        .first()
+        .ok_or(ConfigError::NoEndpoints)?
+        .starts_with("http://");
     let scheme = if is_encrypted { "https" } else { "http" };
-    let urls = items.into_iter().map(|item| parse_endpoint(item, scheme)).collect::<Result<_, _>>()?;
+    let urls = items
+        .into_iter()
+        .map(|item| parse_endpoint(item, scheme))
+        .collect::<Result<_, _>>()?;
     Ok((urls, is_encrypted))
 }
 
 fn parse_endpoint(item: &str, scheme: &str) -> Result<String, ConfigError> {
-    let rest = item.strip_prefix("https://").or_else(|| item.strip_prefix("http://")).unwrap_or(item);
+    let rest = item
+        .strip_prefix("https://")
+        .or_else(|| item.strip_prefix("http://"))
+        .unwrap_or(item);
     let authority = rest.trim_end_matches('/');
-    // The text before an `@` may contain a password, which must not get into an error, a log or the journal.
-    let redacted = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
+    // The text before an `@` may contain a password, which must not get into an error, a log or the
+    // journal.
+    let redacted = item
+        .rsplit_once('@')
+        .map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
     let url = format!("{scheme}://{authority}");
-    let parsed = url.parse::<tonic::transport::Uri>().ok().filter(|uri| uri.path() == "/" && uri.query().is_none());
+    let parsed = url
+        .parse::<tonic::transport::Uri>()
+        .ok()
+        .filter(|uri| uri.path() == "/" && uri.query().is_none());
     let is_server = parsed.is_some_and(|uri| server_url::parse(&uri.to_string()).is_ok());
-    if is_server && !authority.contains('@') { Ok(url) } else { Err(ConfigError::InvalidEndpoint(redacted)) }
+    if is_server && !authority.contains('@') {
+        Ok(url)
+    } else {
+        Err(ConfigError::InvalidEndpoint(redacted))
+    }
 }
 
-fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<TlsConfig, ConfigError> {
+fn tls_config(
+    settings: &DatastoreSettings,
+    lookup: &SettingLookup<'_>,
+) -> Result<TlsConfig, ConfigError> {
     let file = |setting, configured: &str, variable| {
         let path = lookup.get(configured, variable);
-        (!path.is_empty()).then(|| Pem::File { setting, path: path.into() })
+        (!path.is_empty()).then(|| Pem::File {
+            setting,
+            path: path.into(),
+        })
     };
-    let inline = |setting, text: &str| (!text.is_empty()).then(|| Pem::Inline { setting, text: text.into() });
+    let inline = |setting, text: &str| {
+        (!text.is_empty()).then(|| Pem::Inline {
+            setting,
+            text: text.into(),
+        })
+    };
 
     let files = [
-        file("etcd_ca_cert_file", &settings.etcd_ca_cert_file, "ETCD_CA_CERT_FILE"),
+        file(
+            "etcd_ca_cert_file",
+            &settings.etcd_ca_cert_file,
+            "ETCD_CA_CERT_FILE",
+        ),
         file("etcd_cert_file", &settings.etcd_cert_file, "ETCD_CERT_FILE"),
         file("etcd_key_file", &settings.etcd_key_file, "ETCD_KEY_FILE"),
     ];
@@ -119,18 +170,33 @@ fn tls_config(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Resul
         inline("etcd_key", &settings.etcd_key),
     ];
     let first_setting = |list: &[Option<Pem>]| list.iter().flatten().next().map(Pem::setting);
-    let (names, [ca_certificates, certificate, key]) = match (first_setting(&files), first_setting(&texts)) {
-        (Some(file), Some(inline)) => return Err(ConfigError::MixedTls { file, inline }),
-        (_, None) => (["etcd_cert_file", "etcd_key_file"], files),
-        (None, Some(_)) => (["etcd_cert", "etcd_key"], texts),
-    };
+    let (names, [ca_certificates, certificate, key]) =
+        match (first_setting(&files), first_setting(&texts)) {
+            (Some(file), Some(inline)) => return Err(ConfigError::MixedTls { file, inline }),
+            (_, None) => (["etcd_cert_file", "etcd_key_file"], files),
+            (None, Some(_)) => (["etcd_cert", "etcd_key"], texts),
+        };
     let identity = match (certificate, key) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        (Some(_), None) => return Err(ConfigError::IncompleteIdentity { present: names[0], missing: names[1] }),
-        (None, Some(_)) => return Err(ConfigError::IncompleteIdentity { present: names[1], missing: names[0] }),
+        (Some(_), None) => {
+            return Err(ConfigError::IncompleteIdentity {
+                present: names[0],
+                missing: names[1],
+            });
+        }
+        (None, Some(_)) => {
+            return Err(ConfigError::IncompleteIdentity {
+                present: names[1],
+                missing: names[0],
+            });
+        }
     };
-    Ok(TlsConfig { ca_certificates, identity, ..TlsConfig::default() })
+    Ok(TlsConfig {
+        ca_certificates,
+        identity,
+        ..TlsConfig::default()
+    })
 }
 
 impl std::fmt::Debug for EtcdConfig {

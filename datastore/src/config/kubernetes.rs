@@ -13,16 +13,17 @@ use crate::request_observer::Observer;
 /// Settings for reaching an API server. Creating the value reads no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
-    /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take
-    /// precedence.
+    /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and
+    /// earlier ones take precedence.
     pub kubeconfig: Vec<PathBuf>,
-    /// `$HOME/.kube/config`, which is used if it exists. `None` if `HOME` is not set, or if a kubeconfig or a server is
-    /// configured (DS-9).
+    /// `$HOME/.kube/config`, which is used if it exists. `None` if `HOME` is not set, or if a
+    /// kubeconfig or a server is configured (DS-9).
     pub home_kubeconfig: Option<PathBuf>,
-    /// `kubeconfigInline` of calicoctl's configuration. It replaces the files, and of `overrides` only the context
-    /// applies (DS-20).
+    /// `kubeconfigInline` of calicoctl's configuration. It replaces the files, and of `overrides`
+    /// only the context applies (DS-20).
     pub inline: Option<InlineKubeconfig>,
-    /// The kind of process, which decides if the client follows proxies and runs credential plugins.
+    /// The kind of process, which decides if the client follows proxies and runs credential
+    /// plugins.
     pub place: ClientPlace,
     /// Overrides of the kubeconfig.
     pub overrides: Overrides,
@@ -34,7 +35,8 @@ pub struct KubernetesConfig {
     pub interface_prefix: Option<String>,
     /// Time limit of one request, including the time to connect.
     pub deadline: Duration,
-    /// The receiver of the outcome of each request. Not a setting: a process that counts its requests sets it.
+    /// The receiver of the outcome of each request. Not a setting: a process that counts its
+    /// requests sets it.
     pub observer: Observer,
 }
 
@@ -86,7 +88,8 @@ const DEFAULT_QPS: i32 = 5;
 const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
-    /// Returns the settings for the API server as the datastore, even if the configuration selects another datastore.
+    /// Returns the settings for the API server as the datastore, even if the configuration selects
+    /// another datastore.
     pub fn for_datastore(
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
@@ -94,11 +97,18 @@ impl KubernetesConfig {
         Self::new(settings, &SettingLookup { env: &env })
     }
 
-    /// Returns the settings for the API server that stores the pods, if Calico's objects are in another datastore.
-    pub fn for_pods(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    /// Returns the settings for the API server that stores the pods, if Calico's objects are in
+    /// another datastore.
+    pub fn for_pods(
+        settings: &DatastoreSettings,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
         let config = Self::for_datastore(settings, env)?;
         // This API server need not have Calico's kinds. A fixed group avoids the discovery.
-        Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
+        Ok(KubernetesConfig {
+            group: Some(ApiGroup::V3),
+            ..config
+        })
     }
 
     /// Returns true if a setting locates an API server.
@@ -109,15 +119,22 @@ impl KubernetesConfig {
         in_cluster || !kubeconfig.is_empty() || !server.is_empty()
     }
 
-    pub(super) fn new(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Self, ConfigError> {
+    pub(super) fn new(
+        settings: &DatastoreSettings,
+        lookup: &SettingLookup<'_>,
+    ) -> Result<Self, ConfigError> {
         let non_empty = |text: String| (!text.is_empty()).then_some(text);
-        let file = |configured: &str, variable| non_empty(lookup.get(configured, variable)).map(PathBuf::from);
+        let file = |configured: &str, variable| {
+            non_empty(lookup.get(configured, variable)).map(PathBuf::from)
+        };
         let server = non_empty(lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
         let insecure = lookup.get("", "K8S_INSECURE_SKIP_TLS_VERIFY");
         let overrides = Overrides {
             context: non_empty(lookup.get("", "K8S_CURRENT_CONTEXT")),
             // Upstream also removes the path from `/api/` on (DS-12).
-            server: server.map(|url| without_credentials(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
+            server: server.map(|url| {
+                without_credentials(url.split_once("/api/").map_or(&*url, |(root, _)| root))
+            }),
             token: non_empty(lookup.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
             ca_certificates: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
             certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
@@ -129,35 +146,56 @@ impl KubernetesConfig {
         let home = non_empty(lookup.get("", "HOME")).filter(|_| !is_location_set);
         let prefixes = lookup.get("", "FELIX_INTERFACEPREFIX");
         Ok(KubernetesConfig {
-            kubeconfig: kubeconfig.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
+            kubeconfig: kubeconfig
+                .split(':')
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+                .collect(),
             home_kubeconfig: home.map(|home| PathBuf::from(home).join(".kube/config")),
             inline: None,
             place: ClientPlace::Node,
             overrides,
-            group: ApiGroup::from_config(&lookup.get(&settings.calico_api_group, "CALICO_API_GROUP")),
+            group: ApiGroup::from_config(
+                &lookup.get(&settings.calico_api_group, "CALICO_API_GROUP"),
+            ),
             rate: rate(settings, lookup)?,
-            interface_prefix: prefixes.split(',').next().and_then(|first| non_empty(first.to_owned())),
+            interface_prefix: prefixes
+                .split(',')
+                .next()
+                .and_then(|first| non_empty(first.to_owned())),
             deadline: settings.deadline(),
             observer: Observer::default(),
         })
     }
 }
 
-fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Option<Rate>, ConfigError> {
+fn rate(
+    settings: &DatastoreSettings,
+    lookup: &SettingLookup<'_>,
+) -> Result<Option<Rate>, ConfigError> {
     let number = |configured: i32, variable: &'static str, default: i32| {
-        let configured = if configured == 0 { String::new() } else { configured.to_string() };
+        let configured = if configured == 0 {
+            String::new()
+        } else {
+            configured.to_string()
+        };
         match lookup.find(&configured, variable) {
             None => Ok(default),
-            Some(text) => parse_integer(variable, &text).map(|number| if number == 0 { default } else { number }),
+            Some(text) => parse_integer(variable, &text)
+                .map(|number| if number == 0 { default } else { number }),
         }
     };
     let per_second = number(settings.qps, "K8S_CLIENT_QPS", DEFAULT_QPS)?;
     let burst = number(settings.burst, "K8S_CLIENT_BURST", DEFAULT_BURST)?;
     // A negative rate means no limit.
-    Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
+    Ok(u32::try_from(per_second).ok().map(|per_second| Rate {
+        per_second,
+        burst: burst.unsigned_abs().max(1),
+    }))
 }
 
-/// Returns the URL without its user name and password, because the URL appears in errors, logs and the journal.
+/// Returns the URL without its user name and password, because the URL appears in errors, logs and
+/// the journal.
 pub(crate) fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -168,21 +206,34 @@ pub(crate) fn without_credentials(url: &str) -> String {
     }
 }
 
-/// Parses a number. A fraction is rounded up; upstream accepts one only for `K8S_CLIENT_QPS` (DS-4).
+/// Parses a number. A fraction is rounded up; upstream accepts one only for `K8S_CLIENT_QPS`
+/// (DS-4).
 fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
         Some(digits) => i32::from_str_radix(digits, 16).ok(),
-        None => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number.ceil() as i32),
+        None => text
+            .parse::<f64>()
+            .ok()
+            .filter(|number| number.is_finite())
+            .map(|number| number.ceil() as i32),
     };
-    number.ok_or_else(|| ConfigError::InvalidValue { setting, found: text.into(), allowed: "a number" })
+    number.ok_or_else(|| ConfigError::InvalidValue {
+        setting,
+        found: text.into(),
+        allowed: "a number",
+    })
 }
 
 fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(ConfigError::InvalidValue { setting, found: text.into(), allowed: "true or false" }),
+        _ => Err(ConfigError::InvalidValue {
+            setting,
+            found: text.into(),
+            allowed: "true or false",
+        }),
     }
 }
 

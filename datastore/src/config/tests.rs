@@ -4,8 +4,15 @@ use libcalico::kubernetes::ApiGroup;
 
 use super::*;
 
-fn resolve(settings: &DatastoreSettings, env: &[(&str, &str)]) -> Result<DatastoreConfig, ConfigError> {
-    DatastoreConfig::new(settings, |name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+fn resolve(
+    settings: &DatastoreSettings,
+    env: &[(&str, &str)],
+) -> Result<DatastoreConfig, ConfigError> {
+    DatastoreConfig::new(settings, |name| {
+        env.iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, v)| (*v).to_owned())
+    })
 }
 
 fn etcd(settings: &DatastoreSettings, env: &[(&str, &str)]) -> EtcdConfig {
@@ -23,36 +30,67 @@ fn local_path(settings: &DatastoreSettings, env: &[(&str, &str)]) -> PathBuf {
 }
 
 fn endpoints(list: &str) -> DatastoreSettings {
-    DatastoreSettings { etcd_endpoints: list.into(), ..DatastoreSettings::default() }
+    DatastoreSettings {
+        etcd_endpoints: list.into(),
+        ..DatastoreSettings::default()
+    }
 }
 
 #[test]
 fn variable_precedence_is_prefixed_then_configuration_then_plain() {
     let conf = endpoints("http://conf:1");
-    let both = [("CALICO_ETCD_ENDPOINTS", "http://prefixed:1"), ("ETCD_ENDPOINTS", "http://plain:1")];
+    let both = [
+        ("CALICO_ETCD_ENDPOINTS", "http://prefixed:1"),
+        ("ETCD_ENDPOINTS", "http://plain:1"),
+    ];
     assert_eq!(etcd(&conf, &both).endpoints, ["http://prefixed:1"]);
     assert_eq!(etcd(&conf, &both[1..]).endpoints, ["http://conf:1"]);
-    assert_eq!(etcd(&DatastoreSettings::default(), &both[1..]).endpoints, ["http://plain:1"]);
+    assert_eq!(
+        etcd(&DatastoreSettings::default(), &both[1..]).endpoints,
+        ["http://plain:1"]
+    );
 }
 
 #[test]
 fn empty_prefixed_variable_hides_the_unprefixed_variable() {
-    let env = [("CALICO_ETCD_ENDPOINTS", ""), ("ETCD_ENDPOINTS", "http://plain:1"), ("DATASTORE_TYPE", "etcdv3")];
-    assert_eq!(resolve(&endpoints("http://conf:1"), &env), Err(ConfigError::NoEndpoints));
+    let env = [
+        ("CALICO_ETCD_ENDPOINTS", ""),
+        ("ETCD_ENDPOINTS", "http://plain:1"),
+        ("DATASTORE_TYPE", "etcdv3"),
+    ];
+    assert_eq!(
+        resolve(&endpoints("http://conf:1"), &env),
+        Err(ConfigError::NoEndpoints)
+    );
 }
 
 #[test]
 fn datastore_type_is_derived_from_endpoints_then_path() {
-    let path = DatastoreSettings { datastore_path: "/x.db".into(), ..DatastoreSettings::default() };
-    let both = DatastoreSettings { etcd_endpoints: "http://a:1".into(), ..path.clone() };
+    let path = DatastoreSettings {
+        datastore_path: "/x.db".into(),
+        ..DatastoreSettings::default()
+    };
+    let both = DatastoreSettings {
+        etcd_endpoints: "http://a:1".into(),
+        ..path.clone()
+    };
     assert_eq!(etcd(&both, &[]).endpoints, ["http://a:1"]);
     assert_eq!(local_path(&path, &[]), PathBuf::from("/x.db"));
     assert_eq!(
-        local_path(&DatastoreSettings { datastore_type: "local".into(), ..DatastoreSettings::default() }, &[])
-            .as_os_str(),
+        local_path(
+            &DatastoreSettings {
+                datastore_type: "local".into(),
+                ..DatastoreSettings::default()
+            },
+            &[]
+        )
+        .as_os_str(),
         DEFAULT_PATH
     );
-    assert_eq!(resolve(&DatastoreSettings::default(), &[]), Err(ConfigError::NotConfigured));
+    assert_eq!(
+        resolve(&DatastoreSettings::default(), &[]),
+        Err(ConfigError::NotConfigured)
+    );
 }
 
 fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesConfig {
@@ -64,18 +102,38 @@ fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesC
 
 #[test]
 fn kubernetes_is_selected_by_type_kubeconfig_or_in_cluster_environment() {
-    let kubeconfig = DatastoreSettings { kubeconfig: "/k:/l".into(), ..DatastoreSettings::default() };
-    assert_eq!(kubernetes(&kubeconfig, &[]).kubeconfig, [Path::new("/k"), Path::new("/l")]);
-    for hint in
-        [("DATASTORE_TYPE", "kubernetes"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("K8S_API_ENDPOINT", "https://k")]
-    {
+    let kubeconfig = DatastoreSettings {
+        kubeconfig: "/k:/l".into(),
+        ..DatastoreSettings::default()
+    };
+    assert_eq!(
+        kubernetes(&kubeconfig, &[]).kubeconfig,
+        [Path::new("/k"), Path::new("/l")]
+    );
+    for hint in [
+        ("DATASTORE_TYPE", "kubernetes"),
+        ("KUBERNETES_SERVICE_HOST", "10.0.0.1"),
+        ("K8S_API_ENDPOINT", "https://k"),
+    ] {
         kubernetes(&DatastoreSettings::default(), &[hint]);
     }
     // `HOME` alone does not select Kubernetes (DS-9).
-    assert_eq!(resolve(&DatastoreSettings::default(), &[("HOME", "/root")]), Err(ConfigError::NotConfigured));
-    let home = kubernetes(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
-    assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));
-    let upper = resolve(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
+    assert_eq!(
+        resolve(&DatastoreSettings::default(), &[("HOME", "/root")]),
+        Err(ConfigError::NotConfigured)
+    );
+    let home = kubernetes(
+        &DatastoreSettings::default(),
+        &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")],
+    );
+    assert_eq!(
+        home.home_kubeconfig.as_deref(),
+        Some(Path::new("/root/.kube/config"))
+    );
+    let upper = resolve(
+        &DatastoreSettings::default(),
+        &[("DATASTORE_TYPE", "ETCDv3")],
+    );
     assert_eq!(upper, Err(ConfigError::UnknownType("ETCDv3".into())));
 }
 
@@ -90,37 +148,86 @@ fn kubernetes_settings_are_passed_to_the_client() {
         qps: 7,
         ..DatastoreSettings::default()
     };
-    let config = kubernetes(&settings, &[("K8S_CLIENT_BURST", "0x10"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "true")]);
+    let config = kubernetes(
+        &settings,
+        &[
+            ("K8S_CLIENT_BURST", "0x10"),
+            ("K8S_INSECURE_SKIP_TLS_VERIFY", "true"),
+        ],
+    );
     assert_eq!(config.overrides.server.as_deref(), Some("https://k:6443"));
     assert_eq!(config.overrides.token.as_deref(), Some("t"));
-    assert_eq!(config.overrides.ca_certificates.as_deref(), Some(Path::new("/ca")));
+    assert_eq!(
+        config.overrides.ca_certificates.as_deref(),
+        Some(Path::new("/ca"))
+    );
     assert_eq!(config.group, Some(ApiGroup::V3));
-    assert_eq!(config.rate, Some(Rate { per_second: 7, burst: 16 }));
+    assert_eq!(
+        config.rate,
+        Some(Rate {
+            per_second: 7,
+            burst: 16
+        })
+    );
     assert!(config.overrides.insecure);
     assert!(!format!("{config:?}").contains("\"t\""));
-    let unlimited = kubernetes(&DatastoreSettings { qps: -1, ..settings.clone() }, &[]);
+    let unlimited = kubernetes(
+        &DatastoreSettings {
+            qps: -1,
+            ..settings.clone()
+        },
+        &[],
+    );
     assert_eq!(unlimited.rate, None);
-    for (variable, value) in
-        [("K8S_CLIENT_QPS", "fast"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "perhaps"), ("K8S_CLIENT_BURST", "")]
-    {
-        let refused = resolve(&DatastoreSettings { qps: 0, ..settings.clone() }, &[(variable, value)]);
-        assert!(matches!(refused, Err(ConfigError::InvalidValue { .. })), "{variable}={value}: {refused:?}");
+    for (variable, value) in [
+        ("K8S_CLIENT_QPS", "fast"),
+        ("K8S_INSECURE_SKIP_TLS_VERIFY", "perhaps"),
+        ("K8S_CLIENT_BURST", ""),
+    ] {
+        let refused = resolve(
+            &DatastoreSettings {
+                qps: 0,
+                ..settings.clone()
+            },
+            &[(variable, value)],
+        );
+        assert!(
+            matches!(refused, Err(ConfigError::InvalidValue { .. })),
+            "{variable}={value}: {refused:?}"
+        );
     }
 }
 
 #[test]
 fn first_endpoint_decides_encryption_for_all_endpoints() {
     let mixed = etcd(&endpoints(" https://a:1/ ,http://b:2,,c:3"), &[]);
-    assert_eq!(mixed.endpoints, ["https://a:1", "https://b:2", "https://c:3"]);
+    assert_eq!(
+        mixed.endpoints,
+        ["https://a:1", "https://b:2", "https://c:3"]
+    );
     assert_eq!(mixed.tls, Some(TlsConfig::default()));
-    assert_eq!(etcd(&endpoints("10.0.0.1:2379"), &[]).endpoints, ["https://10.0.0.1:2379"]);
+    assert_eq!(
+        etcd(&endpoints("10.0.0.1:2379"), &[]).endpoints,
+        ["https://10.0.0.1:2379"]
+    );
     assert_eq!(etcd(&endpoints("http://[::1]:2379"), &[]).tls, None);
 }
 
 #[test]
 fn invalid_endpoint_urls_are_reported() {
-    for bad in ["unix:///run/etcd.sock", "http://", "https://a:1/path", "http://a b:1", "http://a:65536", "a:99999"] {
-        assert_eq!(resolve(&endpoints(bad), &[]), Err(ConfigError::InvalidEndpoint(bad.into())), "{bad}");
+    for bad in [
+        "unix:///run/etcd.sock",
+        "http://",
+        "https://a:1/path",
+        "http://a b:1",
+        "http://a:65536",
+        "a:99999",
+    ] {
+        assert_eq!(
+            resolve(&endpoints(bad), &[]),
+            Err(ConfigError::InvalidEndpoint(bad.into())),
+            "{bad}"
+        );
     }
 }
 
@@ -128,7 +235,12 @@ fn invalid_endpoint_urls_are_reported() {
 fn endpoint_with_a_password_is_rejected_without_echoing_the_password() {
     for bad in ["http://root:hunter2@a:1", "root:hunter2@a:1"] {
         let error = resolve(&endpoints(bad), &[]).unwrap_err().to_string();
-        assert!(error.contains("...@a:1") && error.contains("ETCD_PASSWORD") && !error.contains("hunter2"), "{error}");
+        assert!(
+            error.contains("...@a:1")
+                && error.contains("ETCD_PASSWORD")
+                && !error.contains("hunter2"),
+            "{error}"
+        );
     }
 }
 
@@ -137,14 +249,25 @@ fn srv_discovery_is_rejected_only_for_etcd() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
     let discovery = ConfigError::SrvDiscovery("example.org".into());
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
-    assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::NotConfigured));
+    assert_eq!(
+        resolve(&DatastoreSettings::default(), &srv),
+        Err(ConfigError::NotConfigured)
+    );
 }
 
 #[test]
 fn srv_discovery_names_the_way_out() {
-    let error = resolve(&endpoints("http://a:1"), &[("ETCD_DISCOVERY_SRV", "example.org")]).unwrap_err().to_string();
-    for part in ["etcd_endpoints", "dig +short SRV _etcd-client-ssl._tcp.example.org", "_etcd-client._tcp.example.org"]
-    {
+    let error = resolve(
+        &endpoints("http://a:1"),
+        &[("ETCD_DISCOVERY_SRV", "example.org")],
+    )
+    .unwrap_err()
+    .to_string();
+    for part in [
+        "etcd_endpoints",
+        "dig +short SRV _etcd-client-ssl._tcp.example.org",
+        "_etcd-client._tcp.example.org",
+    ] {
         assert!(error.contains(part), "{error}");
     }
 }
@@ -152,8 +275,16 @@ fn srv_discovery_names_the_way_out() {
 #[test]
 fn tls_variables_apply_only_with_tls() {
     let unknown = [("TLS_CIPHER_SUITES", "TLS_NULL")];
-    assert_eq!(resolve(&endpoints("https://a:1"), &unknown), Err(ConfigError::UnknownCipherSuite("TLS_NULL".into())));
-    assert_eq!(resolve(&endpoints("http://a:1"), &unknown).unwrap().warnings(), &[] as &[String]);
+    assert_eq!(
+        resolve(&endpoints("https://a:1"), &unknown),
+        Err(ConfigError::UnknownCipherSuite("TLS_NULL".into()))
+    );
+    assert_eq!(
+        resolve(&endpoints("http://a:1"), &unknown)
+            .unwrap()
+            .warnings(),
+        &[] as &[String]
+    );
     let lacking = [("TLS_CIPHER_SUITES", "TLS_RSA_WITH_AES_128_CBC_SHA")];
     let refused = ConfigError::NoCipherSuite("TLS_RSA_WITH_AES_128_CBC_SHA".into());
     assert_eq!(resolve(&endpoints("https://a:1"), &lacking), Err(refused));
@@ -161,32 +292,76 @@ fn tls_variables_apply_only_with_tls() {
     let strict = [("TLS_MIN_VERSION", "1.3")];
     let policy = etcd(&endpoints("https://a:1"), &strict).tls.unwrap().policy;
     assert_ne!(policy, TlsPolicy::default());
-    assert_eq!(etcd(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).tls, Some(TlsConfig::default()));
+    assert_eq!(
+        etcd(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.2")]).tls,
+        Some(TlsConfig::default())
+    );
     let old = resolve(&endpoints("https://a:1"), &[("TLS_MIN_VERSION", "1.1")]).unwrap();
-    assert!(old.warnings().len() == 1 && old.warnings()[0].contains("TLS_MIN_VERSION: `1.1`"), "{old:?}");
+    assert!(
+        old.warnings().len() == 1 && old.warnings()[0].contains("TLS_MIN_VERSION: `1.1`"),
+        "{old:?}"
+    );
 }
 
 #[test]
 fn tls_files_are_read_from_configuration_and_environment() {
-    let conf = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
-    let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];
+    let conf = DatastoreSettings {
+        etcd_ca_cert_file: "/ca".into(),
+        ..endpoints("https://a:1")
+    };
+    let env = [
+        ("ETCD_CERT_FILE", "/cert"),
+        ("ETCD_KEY_FILE", "/key"),
+        ("ETCD_CA_CERT_FILE", "/weaker"),
+    ];
     let tls = etcd(&conf, &env).tls.unwrap();
-    assert_eq!(format!("{:?}", tls.ca_certificates), "Some(etcd_ca_cert_file /ca)");
-    assert_eq!(format!("{:?}", tls.identity), "Some((etcd_cert_file /cert, etcd_key_file /key))");
+    assert_eq!(
+        format!("{:?}", tls.ca_certificates),
+        "Some(etcd_ca_cert_file /ca)"
+    );
+    assert_eq!(
+        format!("{:?}", tls.identity),
+        "Some((etcd_cert_file /cert, etcd_key_file /key))"
+    );
 }
 
 #[test]
 fn inconsistent_tls_settings_are_rejected() {
     let https = endpoints("https://a:1");
-    let half = DatastoreSettings { etcd_cert_file: "/cert".into(), ..https.clone() };
-    let missing = ConfigError::IncompleteIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
+    let half = DatastoreSettings {
+        etcd_cert_file: "/cert".into(),
+        ..https.clone()
+    };
+    let missing = ConfigError::IncompleteIdentity {
+        present: "etcd_cert_file",
+        missing: "etcd_key_file",
+    };
     assert_eq!(resolve(&half, &[]), Err(missing));
-    let half = DatastoreSettings { etcd_key: "k".into(), ..https.clone() };
-    assert_eq!(resolve(&half, &[]), Err(ConfigError::IncompleteIdentity { present: "etcd_key", missing: "etcd_cert" }));
-    let mixed = DatastoreSettings { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/ca".into(), ..https };
-    let exclude = ConfigError::MixedTls { file: "etcd_ca_cert_file", inline: "etcd_ca_cert" };
+    let half = DatastoreSettings {
+        etcd_key: "k".into(),
+        ..https.clone()
+    };
+    assert_eq!(
+        resolve(&half, &[]),
+        Err(ConfigError::IncompleteIdentity {
+            present: "etcd_key",
+            missing: "etcd_cert"
+        })
+    );
+    let mixed = DatastoreSettings {
+        etcd_ca_cert: "pem".into(),
+        etcd_ca_cert_file: "/ca".into(),
+        ..https
+    };
+    let exclude = ConfigError::MixedTls {
+        file: "etcd_ca_cert_file",
+        inline: "etcd_ca_cert",
+    };
     assert_eq!(resolve(&mixed, &[]), Err(exclude));
-    let plain = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("http://a:1") };
+    let plain = DatastoreSettings {
+        etcd_ca_cert_file: "/ca".into(),
+        ..endpoints("http://a:1")
+    };
     assert_eq!(etcd(&plain, &[]).tls, None);
 }
 

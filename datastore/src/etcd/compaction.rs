@@ -1,5 +1,5 @@
-//! Compacts etcd with the algorithm of the Kubernetes API server (KC-160). A compare-and-swap elects one of several
-//! processes, and revisions that are younger than one period stay readable.
+//! Compacts etcd with the algorithm of the Kubernetes API server (KC-160). A compare-and-swap
+//! elects one of several processes, and revisions that are younger than one period stay readable.
 
 use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
@@ -25,17 +25,19 @@ pub struct Compaction {
 /// The outcome of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
-    /// The first round on this etcd. There is no earlier revision to compact to, so nothing was compacted.
+    /// The first round on this etcd. There is no earlier revision to compact to, so nothing was
+    /// compacted.
     First,
-    /// Another process did the round, or this process did not know the number of rounds, for example at its first call.
+    /// Another process did the round, or this process did not know the number of rounds, for
+    /// example at its first call.
     ByAnotherProcess,
     /// This process did the round. The store is compacted to this revision or a later one.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to the store's revision at the last call, unless another process has done a round since. Call this once
-    /// per period.
+    /// Compacts to the store's revision at the last call, unless another process has done a round
+    /// since. Call this once per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let election = Txn::new()
@@ -47,7 +49,9 @@ impl Compaction {
         self.revision = txn::revision(&response, RequestKind::Write)?;
         if !response.succeeded() {
             self.round = match response.op_responses().first() {
-                Some(TxnOpResponse::Get(counter)) => counter.kvs().first().map_or(0, KeyValue::version),
+                Some(TxnOpResponse::Get(counter)) => {
+                    counter.kvs().first().map_or(0, KeyValue::version)
+                }
                 _ => 0,
             };
             return Ok(Round::ByAnotherProcess);
@@ -66,10 +70,20 @@ impl Etcd {
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let deadline = self.deadline.expiry(Instant::now());
         let (client, login) = self.connection.get(deadline).await?;
-        let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
-        match await_response(deadline, self.deadline.limit(), client.compact(revision, None)).await {
+        let mut client = client
+            .kv_client()
+            .max_decoding_message_size(MAX_RESPONSE_BYTES);
+        match await_response(
+            deadline,
+            self.deadline.limit(),
+            client.compact(revision, None),
+        )
+        .await
+        {
             Ok(_) => Ok(()),
-            Err(EtcdFailure::Status(status)) if status.message().contains("has been compacted") => Ok(()),
+            Err(EtcdFailure::Status(status)) if status.message().contains("has been compacted") => {
+                Ok(())
+            }
             Err(failure) => Err(self.connection.handle_failure(&failure, true, login).await),
         }
     }

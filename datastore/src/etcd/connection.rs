@@ -33,7 +33,8 @@ pub(super) struct Connection {
     initial_tls: Option<TlsConnector>,
     /// A description of the certificates and keys, for errors; `None` without TLS.
     tls_description: Option<String>,
-    /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
+    /// True for a connection of watches, which need a member that is in contact with the rest of
+    /// the cluster.
     is_for_watches: bool,
     /// Number of authentications with a password.
     pub(super) authentications: AtomicU64,
@@ -67,8 +68,18 @@ pub(super) struct LoginNumber(u64);
 impl Connection {
     /// Prepares a connection without opening it. Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
-        let endpoints = config.endpoints.iter().map(|url| create_endpoint(url)).collect::<Result<_, _>>()?;
-        Ok(Self::with_endpoints(config, endpoints, load_tls(config)?, false, Arc::default()))
+        let endpoints = config
+            .endpoints
+            .iter()
+            .map(|url| create_endpoint(url))
+            .collect::<Result<_, _>>()?;
+        Ok(Self::with_endpoints(
+            config,
+            endpoints,
+            load_tls(config)?,
+            false,
+            Arc::default(),
+        ))
     }
 
     fn with_endpoints(
@@ -86,11 +97,16 @@ impl Connection {
             is_for_watches: for_watches,
             authentications: AtomicU64::new(0),
             logins,
-            state: Mutex::new(State { tls, must_reload_tls: for_watches, ..State::default() }),
+            state: Mutex::new(State {
+                tls,
+                must_reload_tls: for_watches,
+                ..State::default()
+            }),
         }
     }
 
-    /// Prepares another connection to the same cluster, for watches, which detects a dead peer by pings.
+    /// Prepares another connection to the same cluster, for watches, which detects a dead peer by
+    /// pings.
     pub(super) fn for_watches(&self) -> Self {
         let (endpoints, tls) = (self.endpoints.clone(), self.initial_tls.clone());
         Self::with_endpoints(&self.config, endpoints, tls, true, Arc::clone(&self.logins))
@@ -104,9 +120,9 @@ impl Connection {
         self.config.credentials.is_some()
     }
 
-    /// Returns the connected client and its login. Without a connection, tries each endpoint in turn until one accepts
-    /// a connection. After a refusal of the token, waits for the pause before the next login, if it ends before
-    /// `deadline`.
+    /// Returns the connected client and its login. Without a connection, tries each endpoint in
+    /// turn until one accepts a connection. After a refusal of the token, waits for the pause
+    /// before the next login, if it ends before `deadline`.
     pub(super) async fn get(&self, deadline: Instant) -> Result<(Client, LoginNumber), StoreError> {
         if let Some(end) = self.find_pause(deadline).await? {
             sleep_until(end).await;
@@ -131,7 +147,10 @@ impl Connection {
             let now = Instant::now();
             let attempt_deadline = now + deadline.saturating_duration_since(now) / untried as u32;
             let endpoint = &self.endpoints[state.next_endpoint];
-            match self.connect(endpoint, state.tls.clone(), attempt_deadline).await {
+            match self
+                .connect(endpoint, state.tls.clone(), attempt_deadline)
+                .await
+            {
                 Ok(client) => {
                     state.client = Some(client.clone());
                     state.has_answered = self.has_credentials();
@@ -142,14 +161,18 @@ impl Connection {
             }
             state.next_endpoint = (state.next_endpoint + 1) % self.endpoints.len();
         }
-        Err(error::connect_failures_to_store_error(&failures, &self.peer(false)))
+        Err(error::connect_failures_to_store_error(
+            &failures,
+            &self.peer(false),
+        ))
     }
 
-    /// Returns the end of the pause before the next login, if there is one, or the last refusal of a token if the pause
-    /// ends after `deadline`.
+    /// Returns the end of the pause before the next login, if there is one, or the last refusal of
+    /// a token if the pause ends after `deadline`.
     async fn find_pause(&self, deadline: Instant) -> Result<Option<Instant>, StoreError> {
         let state = self.state.lock().await;
-        let (None, Some(refusal), Some(end)) = (&state.client, &state.refusal, state.pauses.end) else {
+        let (None, Some(refusal), Some(end)) = (&state.client, &state.refusal, state.pauses.end)
+        else {
             return Ok(None);
         };
         if end > deadline {
@@ -165,9 +188,14 @@ impl Connection {
         state.pauses.record_accepted_token();
     }
 
-    /// Converts a failed request into the error for the caller, and drops a broken connection, and one whose token etcd
-    /// no longer accepts. `login` is that of the request.
-    pub(super) async fn handle_failure(&self, failure: &EtcdFailure, is_write: bool, login: LoginNumber) -> StoreError {
+    /// Converts a failed request into the error for the caller, and drops a broken connection, and
+    /// one whose token etcd no longer accepts. `login` is that of the request.
+    pub(super) async fn handle_failure(
+        &self,
+        failure: &EtcdFailure,
+        is_write: bool,
+        login: LoginNumber,
+    ) -> StoreError {
         let mut has_answered = true;
         if failure.breaks_connection() {
             let mut state = self.state.lock().await;
@@ -188,7 +216,11 @@ impl Connection {
     }
 
     pub(super) fn datastore(&self) -> String {
-        self.endpoints.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",")
+        self.endpoints
+            .iter()
+            .map(|e| e.uri().to_string())
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     async fn connect(
@@ -207,10 +239,15 @@ impl Connection {
         }
         let connecting = async {
             let open = service_fn(move |server: Uri| tls::open(server, tls.clone()));
-            let channel = endpoint.connect_with_connector(open).await.map_err(EtcdFailure::Connect)?;
+            let channel = endpoint
+                .connect_with_connector(open)
+                .await
+                .map_err(EtcdFailure::Connect)?;
             self.authenticate(Channel::Tonic(channel)).await
         };
-        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - started)))
+        timeout_at(until, connecting)
+            .await
+            .unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - started)))
     }
 
     async fn authenticate(&self, channel: Channel) -> Result<Client, EtcdFailure> {
@@ -220,9 +257,18 @@ impl Connection {
         if self.config.credentials.is_some() {
             let login = async {
                 self.authentications.fetch_add(1, Ordering::Relaxed);
-                match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
-                    // As in etcd's own client, a password for a server without authentication is not an error.
-                    Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED_MESSAGE => Ok(()),
+                match client
+                    .update_user(self.config.credentials.clone())
+                    .await
+                    .map_err(EtcdFailure::from)
+                {
+                    // As in etcd's own client, a password for a server without authentication is
+                    // not an error.
+                    Err(EtcdFailure::Status(status))
+                        if status.message() == AUTH_DISABLED_MESSAGE =>
+                    {
+                        Ok(())
+                    }
                     other => other,
                 }
             };
@@ -232,8 +278,16 @@ impl Connection {
     }
 
     fn peer(&self, has_answered: bool) -> EtcdPeer<'_> {
-        let user = self.config.credentials.as_ref().map(|(user, _)| user.as_str());
-        EtcdPeer { tls: self.tls_description.as_deref(), user, has_answered }
+        let user = self
+            .config
+            .credentials
+            .as_ref()
+            .map(|(user, _)| user.as_str());
+        EtcdPeer {
+            tls: self.tls_description.as_deref(),
+            user,
+            has_answered,
+        }
     }
 }
 
@@ -247,6 +301,8 @@ fn create_endpoint(url: &str) -> Result<Endpoint, ConfigError> {
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.endpoints.iter().map(Endpoint::uri)).finish()
+        f.debug_list()
+            .entries(self.endpoints.iter().map(Endpoint::uri))
+            .finish()
     }
 }

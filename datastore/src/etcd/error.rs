@@ -36,7 +36,9 @@ pub(super) async fn await_response<T>(
     limit: Duration,
     request: impl Future<Output = Result<T, etcd_client::Error>>,
 ) -> Result<T, EtcdFailure> {
-    Ok(timeout_at(deadline, request).await.map_err(|_| EtcdFailure::Timeout(limit))??)
+    Ok(timeout_at(deadline, request)
+        .await
+        .map_err(|_| EtcdFailure::Timeout(limit))??)
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,14 +66,17 @@ impl EtcdFailure {
         match self {
             EtcdFailure::Connect(_) | EtcdFailure::Timeout(_) => true,
             EtcdFailure::Status(status) => {
-                status.source().is_some() || status.code() == Code::Unavailable || is_no_grpc(status)
+                status.source().is_some()
+                    || status.code() == Code::Unavailable
+                    || is_no_grpc(status)
             }
             EtcdFailure::Client(_) => false,
         }
     }
 
-    /// Returns the status if etcd refuses the token, which a new login replaces: the token has expired, roles have
-    /// changed since (JWT), or authentication was enabled after the login. etcd then has not applied the request.
+    /// Returns the status if etcd refuses the token, which a new login replaces: the token has
+    /// expired, roles have changed since (JWT), or authentication was enabled after the login. etcd
+    /// then has not applied the request.
     pub(super) fn token_refusal(&self) -> Option<&Status> {
         match self {
             EtcdFailure::Status(status) if is_token_refusal(status.message()) => Some(status),
@@ -89,24 +94,52 @@ impl EtcdFailure {
     }
 
     /// Converts the failure of a request. `datastore` names the cluster or the endpoint.
-    pub(super) fn to_store_error(&self, datastore: String, peer: &EtcdPeer<'_>, is_write: bool) -> StoreError {
+    pub(super) fn to_store_error(
+        &self,
+        datastore: String,
+        peer: &EtcdPeer<'_>,
+        is_write: bool,
+    ) -> StoreError {
         let outcome_unknown = is_write && !self.was_not_sent();
         match self.classify(peer, is_write) {
-            Unreachable(reason) => StoreError::Unavailable { datastore, reason, outcome_unknown },
-            Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
-            Forbidden(reason) => StoreError::Forbidden { reason: format!("{datastore}: {reason}") },
-            Foreign(reason) => StoreError::ForeignAnswer { datastore, reason: foreign(&reason), outcome_unknown },
-            Alarm(reason) => StoreError::Alarm { reason: format!("{datastore}: {reason}") },
+            Unreachable(reason) => StoreError::Unavailable {
+                datastore,
+                reason,
+                outcome_unknown,
+            },
+            Refused(reason) => StoreError::Unauthorized {
+                reason: format!("{datastore}: {reason}"),
+            },
+            Forbidden(reason) => StoreError::Forbidden {
+                reason: format!("{datastore}: {reason}"),
+            },
+            Foreign(reason) => StoreError::ForeignAnswer {
+                datastore,
+                reason: foreign(&reason),
+                outcome_unknown,
+            },
+            Alarm(reason) => StoreError::Alarm {
+                reason: format!("{datastore}: {reason}"),
+            },
             Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
         }
     }
 
     fn classify(&self, peer: &EtcdPeer<'_>, is_write: bool) -> FailureKind {
         match self {
-            EtcdFailure::Connect(error) => classify_transport(describe_error_chain(error), peer, false, is_write),
-            EtcdFailure::Timeout(time) => Unreachable(format!("no answer within {:.1} s", time.as_secs_f64())),
+            EtcdFailure::Connect(error) => {
+                classify_transport(describe_error_chain(error), peer, false, is_write)
+            }
+            EtcdFailure::Timeout(time) => {
+                Unreachable(format!("no answer within {:.1} s", time.as_secs_f64()))
+            }
             EtcdFailure::Status(status) => match status.source() {
-                Some(source) => classify_transport(describe_error_chain(source), peer, !self.was_not_sent(), is_write),
+                Some(source) => classify_transport(
+                    describe_error_chain(source),
+                    peer,
+                    !self.was_not_sent(),
+                    is_write,
+                ),
                 None => classify_status(status, peer.user),
             },
             EtcdFailure::Client(error) => Other(error.to_string()),
@@ -115,54 +148,82 @@ impl EtcdFailure {
 }
 
 /// Returns the error for a cluster none of whose endpoints accepted a connection.
-pub(super) fn connect_failures_to_store_error(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
+pub(super) fn connect_failures_to_store_error(
+    failures: &[(String, EtcdFailure)],
+    peer: &EtcdPeer<'_>,
+) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
         match failure.to_store_error(endpoint.clone(), peer, false) {
             StoreError::Unavailable { reason, .. } if failures.len() == 1 => reasons.push(reason),
-            StoreError::Unavailable { datastore, reason, .. } => reasons.push(format!("{datastore}: {reason}")),
+            StoreError::Unavailable {
+                datastore, reason, ..
+            } => reasons.push(format!("{datastore}: {reason}")),
             // Another error than an unreachable endpoint explains more.
             refused => return refused,
         }
     }
-    let endpoints: Vec<&str> = failures.iter().map(|(endpoint, _)| endpoint.as_str()).collect();
-    StoreError::Unavailable { datastore: endpoints.join(","), reason: reasons.join("; "), outcome_unknown: false }
+    let endpoints: Vec<&str> = failures
+        .iter()
+        .map(|(endpoint, _)| endpoint.as_str())
+        .collect();
+    StoreError::Unavailable {
+        datastore: endpoints.join(","),
+        reason: reasons.join("; "),
+        outcome_unknown: false,
+    }
 }
 
-/// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
-fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_write: bool) -> FailureKind {
+/// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to
+/// their crates.
+fn classify_transport(
+    text: String,
+    peer: &EtcdPeer<'_>,
+    is_connected: bool,
+    is_write: bool,
+) -> FailureKind {
     let tls = peer.tls.unwrap_or("no TLS");
     if text.contains("CaUsedAsEndEntity") {
         return Refused(format!(
-            "etcd's certificate is not trusted: it is that of a CA: {text}; give etcd one that the CA has signed, \
-             or name exactly this certificate in etcd_ca_cert_file ({tls})"
+            "etcd's certificate is not trusted: it is that of a CA: {text}; give etcd one that the \
+             CA has signed, or name exactly this certificate in etcd_ca_cert_file ({tls})"
         ));
     }
     if text.contains("invalid peer certificate") {
         return Refused(format!("etcd's certificate is not trusted: {text} ({tls})"));
     }
-    // The alert of a server that has no cipher suite in common with the client. With TLS 1.2, Go also sends it to a
-    // client without a certificate.
+    // The alert of a server that has no cipher suite in common with the client. With TLS 1.2, Go
+    // also sends it to a client without a certificate.
     if text.contains("alert: HandshakeFailure") {
         return Refused(format!(
-            "etcd has none of the TLS versions and cipher suites that this program offers, or demands a client \
-             certificate: {text}; check TLS_MIN_VERSION and TLS_CIPHER_SUITES, and etcd_cert_file ({tls})"
+            "etcd has none of the TLS versions and cipher suites that this program offers, or \
+             demands a client certificate: {text}; check TLS_MIN_VERSION and TLS_CIPHER_SUITES, \
+             and etcd_cert_file ({tls})"
         ));
     }
-    // The alert of a server that has no version in common with the client, and the client's own error.
-    if ["alert: ProtocolVersion", "peer is incompatible"].iter().any(|it| text.contains(it)) {
+    // The alert of a server that has no version in common with the client, and the client's own
+    // error.
+    if ["alert: ProtocolVersion", "peer is incompatible"]
+        .iter()
+        .any(|it| text.contains(it))
+    {
         return Refused(format!(
-            "etcd has none of the TLS versions and cipher suites that this program offers: {text}; check \
-             TLS_MIN_VERSION and TLS_CIPHER_SUITES ({tls})"
+            "etcd has none of the TLS versions and cipher suites that this program offers: {text}; \
+             check TLS_MIN_VERSION and TLS_CIPHER_SUITES ({tls})"
         ));
     }
     if text.contains("received fatal alert") {
-        return Refused(format!("etcd refuses the client certificate: {text} ({tls})"));
+        return Refused(format!(
+            "etcd refuses the client certificate: {text} ({tls})"
+        ));
     }
-    // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
+    // A server without TLS responds to the handshake with other data, closes the connection, or
+    // resets it.
     let was_reset = peer.tls.is_some() && !is_connected && text.contains("reset by peer");
     if was_reset || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
-        return Unreachable(format!("{text}; if the server does not use TLS, write http:// in etcd_endpoints"));
+        return Unreachable(format!(
+            "{text}; if the server does not use TLS, write http:// in etcd_endpoints"
+        ));
     }
     // HTTP/2 takes the beginning of an HTTP/1.1 response, or of an alert of TLS, for a long frame.
     if text.contains("frame with invalid size") && (peer.tls.is_some() || peer.has_answered) {
@@ -171,14 +232,19 @@ fn classify_transport(text: String, peer: &EtcdPeer<'_>, is_connected: bool, is_
     if !is_connected || peer.has_answered {
         return Unreachable(text);
     }
-    // In TLS 1.3 a server rejects a client certificate like this: the alert comes after the client's handshake is done,
-    // and is lost if it crosses the first request. A write may have been received.
+    // In TLS 1.3 a server rejects a client certificate like this: the alert comes after the
+    // client's handshake is done, and is lost if it crosses the first request. A write may have
+    // been received.
     match peer.tls {
-        None => Unreachable(format!("{text}; if the server requires TLS, write https:// in etcd_endpoints")),
-        Some(_) if is_write => Unreachable(format!("{text}; check that etcd accepts the client certificate ({tls})")),
+        None => Unreachable(format!(
+            "{text}; if the server requires TLS, write https:// in etcd_endpoints"
+        )),
+        Some(_) if is_write => Unreachable(format!(
+            "{text}; check that etcd accepts the client certificate ({tls})"
+        )),
         Some(_) => Refused(format!(
-            "etcd closed the connection after the TLS handshake, so etcd probably refuses the client certificate: \
-             {text} ({tls})"
+            "etcd closed the connection after the TLS handshake, so etcd probably refuses the \
+             client certificate: {text} ({tls})"
         )),
     }
 }
@@ -187,30 +253,42 @@ const NO_SPACE_ADVICE: &str = "compact and defragment etcd, then run `etcdctl al
 const CORRUPT_ADVICE: &str =
     "`etcdctl alarm list` names the corrupt member; replace it, then run `etcdctl alarm disarm`";
 
-/// Returns the error of writes during an alarm, for the text with which etcd's status describes it, such as
-/// `memberID:1 alarm:NOSPACE`. Returns `None` for another problem.
+/// Returns the error of writes during an alarm, for the text with which etcd's status describes it,
+/// such as `memberID:1 alarm:NOSPACE`. Returns `None` for another problem.
 pub(super) fn alarm_of_status(datastore: &str, problem: &str) -> Option<StoreError> {
     let advice = match problem {
         _ if problem.contains("alarm:NOSPACE") => NO_SPACE_ADVICE,
         _ if problem.contains("alarm:CORRUPT") => CORRUPT_ADVICE,
         _ => return None,
     };
-    let reason = format!("{datastore}: etcd refuses writes ({}); {advice}", problem.trim());
+    let reason = format!(
+        "{datastore}: etcd refuses writes ({}); {advice}",
+        problem.trim()
+    );
     Some(StoreError::Alarm { reason })
 }
 
 /// Completes the description of a response that etcd would not send.
 pub(super) fn foreign(problem: &str) -> String {
-    format!("{problem}; check that etcd_endpoints names etcd's client URLs, and that no other program answers for them")
+    format!(
+        "{problem}; check that etcd_endpoints names etcd's client URLs, and that no other program \
+         answers for them"
+    )
 }
 
 /// Returns true for the texts of etcd about a token that is not valid, or no longer.
 pub(super) fn is_token_refusal(text: &str) -> bool {
-    ["invalid auth token", "revision of auth store is old", "user name is empty"].iter().any(|it| text.contains(it))
+    [
+        "invalid auth token",
+        "revision of auth store is old",
+        "user name is empty",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
 }
 
-/// Returns true if the response is not one of a gRPC server. A load balancer's 429, 502, 503 or 504 does not count,
-/// because load balancers send these while etcd is away.
+/// Returns true if the response is not one of a gRPC server. A load balancer's 429, 502, 503 or 504
+/// does not count, because load balancers send these while etcd is away.
 fn is_no_grpc(status: &Status) -> bool {
     let is_outage = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
     let texts = ["invalid compression flag", "mapped from HTTP status code"];
@@ -227,7 +305,9 @@ fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
     match status.code() {
         _ if is_no_grpc(status) => Foreign(message.into()),
         // The end of the response was lost.
-        Code::Unknown if message.contains("missing grpc-status trailer") => Unreachable(message.into()),
+        Code::Unknown if message.contains("missing grpc-status trailer") => {
+            Unreachable(message.into())
+        }
         Code::Unauthenticated => Refused(with_user()),
         Code::PermissionDenied => Forbidden(with_user()),
         Code::InvalidArgument if is_failed_login => Refused(with_user()),
@@ -235,7 +315,9 @@ fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
             Alarm(format!("{message}; {NO_SPACE_ADVICE}"))
         }
         Code::DataLoss => Alarm(format!("{message}; {CORRUPT_ADVICE}")),
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Unreachable(message.into()),
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => {
+            Unreachable(message.into())
+        }
         code => Other(format!("{message} ({code:?})")),
     }
 }
@@ -247,7 +329,10 @@ mod tests {
     fn store_error(code: Code, message: &str) -> StoreError {
         EtcdFailure::Status(Status::new(code, message)).to_store_error(
             "http://a:1".into(),
-            &EtcdPeer { user: Some("root"), ..EtcdPeer::default() },
+            &EtcdPeer {
+                user: Some("root"),
+                ..EtcdPeer::default()
+            },
             true,
         )
     }
@@ -258,18 +343,45 @@ mod tests {
         assert!(matches!(denied, StoreError::Forbidden { .. }), "{denied:?}");
         for (code, text) in [
             (Code::Unauthenticated, "etcdserver: invalid auth token"),
-            (Code::InvalidArgument, "etcdserver: authentication failed, invalid user ID or password"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+            ),
             (Code::InvalidArgument, "etcdserver: user name is empty"),
-            (Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: revision of auth store is old",
+            ),
         ] {
-            assert!(matches!(store_error(code, text), StoreError::Unauthorized { .. }), "{text}");
+            assert!(
+                matches!(store_error(code, text), StoreError::Unauthorized { .. }),
+                "{text}"
+            );
         }
         let lost = store_error(Code::Unavailable, "etcdserver: leader changed");
-        assert!(matches!(lost, StoreError::Unavailable { outcome_unknown: true, .. }), "{lost:?}");
-        let full = store_error(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
-        assert!(matches!(&full, StoreError::Alarm { reason } if reason.contains("alarm disarm")), "{full:?}");
+        assert!(
+            matches!(
+                lost,
+                StoreError::Unavailable {
+                    outcome_unknown: true,
+                    ..
+                }
+            ),
+            "{lost:?}"
+        );
+        let full = store_error(
+            Code::ResourceExhausted,
+            "etcdserver: mvcc: database space exceeded",
+        );
+        assert!(
+            matches!(&full, StoreError::Alarm { reason } if reason.contains("alarm disarm")),
+            "{full:?}"
+        );
         let corrupt = store_error(Code::DataLoss, "etcdserver: corrupt cluster");
-        assert!(matches!(&corrupt, StoreError::Alarm { reason } if reason.contains("alarm list")), "{corrupt:?}");
+        assert!(
+            matches!(&corrupt, StoreError::Alarm { reason } if reason.contains("alarm list")),
+            "{corrupt:?}"
+        );
     }
 
     #[test]
@@ -277,16 +389,25 @@ mod tests {
         let text = |problem| alarm_of_status("http://a:1", problem).map(|error| error.to_string());
         assert_eq!(text("etcdserver: no leader"), None);
         let full = text("memberID:10276657743932975437 alarm:NOSPACE ").unwrap();
-        assert!(full.starts_with("http://a:1: etcd refuses writes (memberID") && full.contains("defragment"), "{full}");
-        assert!(text("memberID:1  alarm:CORRUPT").unwrap().contains("alarm list"));
+        assert!(
+            full.starts_with("http://a:1: etcd refuses writes (memberID")
+                && full.contains("defragment"),
+            "{full}"
+        );
+        assert!(
+            text("memberID:1  alarm:CORRUPT")
+                .unwrap()
+                .contains("alarm list")
+        );
     }
 
     /// The texts are those of the gRPC library.
     #[test]
     fn response_that_is_no_grpc_is_another_programs() {
-        let mapped = |code| format!("grpc-status header missing, mapped from HTTP status code {code}");
-        let page = "protocol error: received message with invalid compression flag: 60 (valid flags are 0 and 1) while \
-                    receiving response with status: 200 OK";
+        let mapped =
+            |code| format!("grpc-status header missing, mapped from HTTP status code {code}");
+        let page = "protocol error: received message with invalid compression flag: 60 (valid \
+                    flags are 0 and 1) while receiving response with status: 200 OK";
         for (code, text) in [
             (Code::Internal, page.to_owned()),
             (Code::Unauthenticated, mapped(401)),
@@ -297,51 +418,103 @@ mod tests {
             let failure = EtcdFailure::Status(Status::new(code, text.clone()));
             assert!(failure.breaks_connection(), "{text}");
             let error = failure.to_store_error("http://a:1".into(), &EtcdPeer::default(), true);
-            assert!(error.is_foreign_answer() && error.has_unknown_outcome(), "{text}: {error:?}");
-            assert!(error.to_string().contains("check that etcd_endpoints names"), "{error}");
+            assert!(
+                error.is_foreign_answer() && error.has_unknown_outcome(),
+                "{text}: {error:?}"
+            );
+            assert!(
+                error
+                    .to_string()
+                    .contains("check that etcd_endpoints names"),
+                "{error}"
+            );
         }
         let lost = store_error(Code::Unavailable, &mapped(502));
-        assert!(lost.is_unavailable() && lost.has_unknown_outcome(), "{lost:?}");
-        let truncated = "protocol error: missing grpc-status trailer, stream was terminated without a final status";
+        assert!(
+            lost.is_unavailable() && lost.has_unknown_outcome(),
+            "{lost:?}"
+        );
+        let truncated = "protocol error: missing grpc-status trailer, stream was terminated \
+                         without a final status";
         let lost = store_error(Code::Unknown, truncated);
-        assert!(lost.is_unavailable() && lost.has_unknown_outcome(), "{lost:?}");
+        assert!(
+            lost.is_unavailable() && lost.has_unknown_outcome(),
+            "{lost:?}"
+        );
     }
 
     /// An HTTP/1.1 server, or one with TLS that gets no TLS, answers in place of an HTTP/2 server.
     #[test]
     fn response_in_another_protocol_is_another_programs_if_etcd_was_reached_by_the_same_settings() {
         let text = || "http2 error: connection error detected: frame with invalid size".to_owned();
-        let peer = |tls, has_answered| EtcdPeer { tls, has_answered, ..EtcdPeer::default() };
+        let peer = |tls, has_answered| EtcdPeer {
+            tls,
+            has_answered,
+            ..EtcdPeer::default()
+        };
         let kind = |peer: EtcdPeer<'_>| classify_transport(text(), &peer, true, false);
         assert_eq!(kind(peer(None, true)), Foreign(text()));
         assert_eq!(kind(peer(Some("ca.pem"), false)), Foreign(text()));
-        assert!(matches!(kind(peer(None, false)), Unreachable(text) if text.contains("write https://")));
+        assert!(
+            matches!(kind(peer(None, false)), Unreachable(text) if text.contains("write https://"))
+        );
     }
 
     #[test]
     fn failed_negotiation_of_tls_names_its_variables() {
-        let peer = EtcdPeer { tls: Some("no client certificate"), ..EtcdPeer::default() };
+        let peer = EtcdPeer {
+            tls: Some("no client certificate"),
+            ..EtcdPeer::default()
+        };
         for (text, is_negotiation, is_about_certificates) in [
             ("received fatal alert: ProtocolVersion", true, false),
             ("received fatal alert: HandshakeFailure", true, true),
-            ("peer is incompatible: ServerTlsVersionIsDisabledByOurConfig", true, false),
+            (
+                "peer is incompatible: ServerTlsVersionIsDisabledByOurConfig",
+                true,
+                false,
+            ),
             ("received fatal alert: BadCertificate", false, true),
         ] {
             let kind = classify_transport(text.into(), &peer, false, false);
-            let Refused(reason) = kind else { panic!("{text}: {kind:?}") };
-            assert_eq!(reason.contains("TLS_MIN_VERSION and TLS_CIPHER_SUITES"), is_negotiation, "{reason}");
-            let named = ["refuses the client certificate", "demands a client certificate"];
-            assert_eq!(named.iter().any(|words| reason.contains(words)), is_about_certificates, "{reason}");
+            let Refused(reason) = kind else {
+                panic!("{text}: {kind:?}")
+            };
+            assert_eq!(
+                reason.contains("TLS_MIN_VERSION and TLS_CIPHER_SUITES"),
+                is_negotiation,
+                "{reason}"
+            );
+            let named = [
+                "refuses the client certificate",
+                "demands a client certificate",
+            ];
+            assert_eq!(
+                named.iter().any(|words| reason.contains(words)),
+                is_about_certificates,
+                "{reason}"
+            );
         }
     }
 
     #[test]
     fn rejection_outweighs_unreachable_endpoints_in_the_error() {
-        let silent = || ("http://a:1".to_owned(), EtcdFailure::Timeout(Duration::from_secs(1)));
-        let refusal = ("http://b:1".to_owned(), EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")));
+        let silent = || {
+            (
+                "http://a:1".to_owned(),
+                EtcdFailure::Timeout(Duration::from_secs(1)),
+            )
+        };
+        let refusal = (
+            "http://b:1".to_owned(),
+            EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")),
+        );
         let both = connect_failures_to_store_error(&[silent(), refusal], &EtcdPeer::default());
         assert!(matches!(both, StoreError::Forbidden { .. }), "{both:?}");
         let error = connect_failures_to_store_error(&[silent()], &EtcdPeer::default());
-        assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
+        assert_eq!(
+            error.to_string(),
+            "datastore http://a:1 is unavailable: no answer within 1.0 s"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! [`Logins`]: the logins of all connections of a process, one at a time, because each is expensive for etcd.
+//! [`Logins`]: the logins of all connections of a process, one at a time, because each is expensive
+//! for etcd.
 
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,12 +10,13 @@ use tonic::Status;
 
 use super::error::EtcdFailure;
 
-/// Shortest and longest pause after a login that etcd has refused, and between the repeated logins of a connection.
+/// Shortest and longest pause after a login that etcd has refused, and between the repeated logins
+/// of a connection.
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time after which another login begins although this one has no answer, so that a member that does not answer delays
-/// no other member's login further.
+/// Time after which another login begins although this one has no answer, so that a member that
+/// does not answer delays no other member's login further.
 const LONGEST_TURN: Duration = Duration::from_secs(2);
 
 /// The turn of the next login, and the last refusal.
@@ -38,34 +40,51 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    /// Begins a pause, which is `first` long unless a pause ended within the last [`LONGEST_PAUSE`].
+    /// Begins a pause, which is `first` long unless a pause ended within the last
+    /// [`LONGEST_PAUSE`].
     fn begin(&mut self, first: Duration) {
         let now = Instant::now();
         let follows = self.end.is_some_and(|end| now < end + LONGEST_PAUSE);
-        self.length = if follows { (self.length * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE) } else { first };
+        self.length = if follows {
+            (self.length * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+        } else {
+            first
+        };
         self.end = Some(now + self.length);
     }
 
-    /// Begins the pause before a further login of a connection whose token etcd no longer accepts: none at first.
+    /// Begins the pause before a further login of a connection whose token etcd no longer accepts:
+    /// none at first.
     pub(super) fn begin_of_stale_login(&mut self) {
         self.begin(Duration::ZERO);
     }
 
-    /// Records that etcd accepts the token of the login after the last pause. If this is at least [`SHORTEST_PAUSE`]
-    /// ago, the next pause does not follow the last one: tokens may live for seconds only, and roles may often change.
+    /// Records that etcd accepts the token of the login after the last pause. If this is at least
+    /// [`SHORTEST_PAUSE`] ago, the next pause does not follow the last one: tokens may live for
+    /// seconds only, and roles may often change.
     pub(super) fn record_accepted_token(&mut self) {
-        if self.end.is_some_and(|end| end + SHORTEST_PAUSE <= Instant::now()) {
+        if self
+            .end
+            .is_some_and(|end| end + SHORTEST_PAUSE <= Instant::now())
+        {
             *self = Pauses::default();
         }
     }
 }
 
 impl Logins {
-    /// Runs `login` when no other login runs. After a refusal, returns the same refusal without a login until the pause
-    /// ends.
-    pub(super) async fn run(&self, login: impl Future<Output = Result<(), EtcdFailure>>) -> Result<(), EtcdFailure> {
+    /// Runs `login` when no other login runs. After a refusal, returns the same refusal without a
+    /// login until the pause ends.
+    pub(super) async fn run(
+        &self,
+        login: impl Future<Output = Result<(), EtcdFailure>>,
+    ) -> Result<(), EtcdFailure> {
         let turn = self.turn.lock().await;
-        if let Some(refused) = self.refused().as_ref().filter(|refused| refused.pauses.end > Some(Instant::now())) {
+        if let Some(refused) = self
+            .refused()
+            .as_ref()
+            .filter(|refused| refused.pauses.end > Some(Instant::now()))
+        {
             return Err(EtcdFailure::Status(refused.status.clone()));
         }
         let mut login = pin!(login);
@@ -84,10 +103,18 @@ impl Logins {
         let mut refused = self.refused();
         match outcome {
             Ok(()) => *refused = None,
-            Err(EtcdFailure::Status(status)) if status.message().contains("authentication failed") => {
-                let mut pauses = refused.take().map(|refused| refused.pauses).unwrap_or_default();
+            Err(EtcdFailure::Status(status))
+                if status.message().contains("authentication failed") =>
+            {
+                let mut pauses = refused
+                    .take()
+                    .map(|refused| refused.pauses)
+                    .unwrap_or_default();
                 pauses.begin(SHORTEST_PAUSE);
-                *refused = Some(Refused { status: status.clone(), pauses });
+                *refused = Some(Refused {
+                    status: status.clone(),
+                    pauses,
+                });
             }
             Err(_) => {}
         }
@@ -125,7 +152,10 @@ mod tests {
             login(wrong_password).await.unwrap_err();
             advance(Duration::from_millis(pause * 1000 - 1)).await;
             let error = login(|| Ok(())).await.unwrap_err();
-            assert!(matches!(error, EtcdFailure::Status(status) if status.message().contains("authentication failed")));
+            assert!(matches!(
+                error,
+                EtcdFailure::Status(status) if status.message().contains("authentication failed"),
+            ));
             assert_eq!(count.get(), round + 1);
             advance(Duration::from_millis(2)).await;
         }
@@ -160,7 +190,10 @@ mod tests {
         let mut pauses = Pauses::default();
         for length in [0, 1, 2, 4] {
             pauses.begin_of_stale_login();
-            assert_eq!(pauses.end.unwrap() - Instant::now(), Duration::from_secs(length));
+            assert_eq!(
+                pauses.end.unwrap() - Instant::now(),
+                Duration::from_secs(length)
+            );
             advance(Duration::from_secs(length)).await;
         }
         advance(LONGEST_PAUSE).await;
@@ -171,9 +204,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn token_that_was_accepted_for_a_second_is_replaced_without_a_pause() {
         let mut pauses = Pauses::default();
-        for (expected, lifetime) in [(0, 0), (1000, 0), (2000, 999), (4000, 1000), (0, 20_000), (0, 0), (1000, 0)] {
+        for (expected, lifetime) in [
+            (0, 0),
+            (1000, 0),
+            (2000, 999),
+            (4000, 1000),
+            (0, 20_000),
+            (0, 0),
+            (1000, 0),
+        ] {
             pauses.begin_of_stale_login();
-            assert_eq!(pauses.end.unwrap() - Instant::now(), Duration::from_millis(expected));
+            assert_eq!(
+                pauses.end.unwrap() - Instant::now(),
+                Duration::from_millis(expected)
+            );
             advance(Duration::from_millis(expected + lifetime)).await;
             pauses.record_accepted_token();
         }

@@ -1,4 +1,5 @@
-//! [`EtcdSource`]: the pairs of one kind, listed page by page at one revision and then watched from that revision.
+//! [`EtcdSource`]: the pairs of one kind, listed page by page at one revision and then watched from
+//! that revision.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -48,16 +49,23 @@ impl<K> EtcdSource<K> {
     }
 
     async fn client(&mut self, deadline: Instant) -> Result<Client, WatchFailure> {
-        let (client, login) = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
+        let (client, login) = self
+            .connection
+            .get(deadline)
+            .await
+            .map_err(|error| watch_failure(&error))?;
         self.login = login;
         Ok(client)
     }
 
-    /// Ends the watch, and switches to another member if the connection failed. The next request logs in again if etcd
-    /// has refused the token.
+    /// Ends the watch, and switches to another member if the connection failed. The next request
+    /// logs in again if etcd has refused the token.
     async fn end_watch(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
-        let error = self.connection.handle_failure(failure, false, self.login).await;
+        let error = self
+            .connection
+            .handle_failure(failure, false, self.login)
+            .await;
         match failure {
             EtcdFailure::Status(status) if status.message().contains("has been compacted") => {
                 WatchFailure::Expired(status.message().into())
@@ -83,8 +91,8 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
     type Token = PageToken;
     type Position = i64;
 
-    /// etcd reports progress every 11 minutes at most, but skips a report after an event. Pings detect a dead
-    /// connection earlier.
+    /// etcd reports progress every 11 minutes at most, but skips a report after an event. Pings
+    /// detect a dead connection earlier.
     const LONGEST_SILENCE: Duration = Duration::from_secs(25 * 60);
 
     fn kind(&self) -> &'static str {
@@ -94,16 +102,19 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
     async fn list(&mut self, page: Option<PageToken>) -> Result<Page<Self>, WatchFailure> {
         let deadline = Instant::now() + self.deadline;
         let client = self.client(deadline).await?;
-        let mut client = client.kv_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let mut client = client
+            .kv_client()
+            .max_decoding_message_size(MAX_RESPONSE_BYTES);
         let after = page.as_ref().map(|token| &*token.after);
         let (begin, mut options) = txn::page_range(&self.prefix, after, self.page.get());
         if let Some(PageToken { revision, .. }) = page {
             options = options.with_revision(revision);
         }
-        let mut answer = match await_response(deadline, self.deadline, client.get(begin, Some(options))).await {
-            Ok(answer) => answer,
-            Err(failure) => return Err(self.end_watch(&failure).await),
-        };
+        let mut answer =
+            match await_response(deadline, self.deadline, client.get(begin, Some(options))).await {
+                Ok(answer) => answer,
+                Err(failure) => return Err(self.end_watch(&failure).await),
+            };
         self.connection.record_response().await;
         let response_revision = answer.header().map(etcd_client::ResponseHeader::revision);
         let revision = page.map(|token| token.revision).or(response_revision);
@@ -112,21 +123,34 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
         let pairs = answer.take_kvs();
         self.page.adjust(pairs.len(), txn::byte_size(&pairs));
         let next = match pairs.last() {
-            Some(last) if has_more => NextPage::Page(PageToken { revision, after: last.key().to_vec() }),
+            Some(last) if has_more => NextPage::Page(PageToken {
+                revision,
+                after: last.key().to_vec(),
+            }),
             _ => NextPage::Watch(revision),
         };
-        Ok(Page { objects: pairs.into_iter().filter_map(decode_pair::<K>).collect(), next })
+        Ok(Page {
+            objects: pairs.into_iter().filter_map(decode_pair::<K>).collect(),
+            next,
+        })
     }
 
     async fn open(&mut self, from: &i64) -> Result<(), WatchFailure> {
         let deadline = Instant::now() + self.deadline;
         let client = self.client(deadline).await?;
-        let mut client = client.watch_client().max_decoding_message_size(MAX_RESPONSE_BYTES);
+        let mut client = client
+            .watch_client()
+            .max_decoding_message_size(MAX_RESPONSE_BYTES);
         let options = WatchOptions::new()
             .with_range(txn::range_end(&self.prefix))
             .with_start_revision(from + 1)
             .with_progress_notify();
-        let watch = await_response(deadline, self.deadline, client.watch(self.prefix.as_str(), Some(options))).await;
+        let watch = await_response(
+            deadline,
+            self.deadline,
+            client.watch(self.prefix.as_str(), Some(options)),
+        )
+        .await;
         match watch {
             Ok(watch) => self.watch = Some(watch),
             Err(failure) => return Err(self.end_watch(&failure).await),
@@ -136,7 +160,9 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
 
     async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
         loop {
-            let Some(watch) = &mut self.watch else { return Ok(None) };
+            let Some(watch) = &mut self.watch else {
+                return Ok(None);
+            };
             let response = match watch.message().await {
                 Ok(Some(response)) => response,
                 Ok(None) => return Ok(None),
@@ -155,18 +181,31 @@ impl<K: Kind> WatchSource for EtcdSource<K> {
             if response.created() {
                 continue;
             }
-            let Some(position) = response.header().map(etcd_client::ResponseHeader::revision) else { continue };
+            let Some(position) = response.header().map(etcd_client::ResponseHeader::revision)
+            else {
+                continue;
+            };
             let changes = response.events().iter().filter_map(|event| {
                 let pair = event.kv()?;
                 match event.event_type() {
                     EventType::Put => decode_pair::<K>(pair.clone()),
-                    EventType::Delete => Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?)),
+                    EventType::Delete => {
+                        Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?))
+                    }
                 }
             });
-            // etcd sends all events of a revision together, but further events up to the header's revision may follow.
-            // The position is therefore that of the last event, if there is one.
-            let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
-            return Ok(Some(WatchStep { changes: changes.collect(), position: last.unwrap_or(position) }));
+            // etcd sends all events of a revision together, but further events up to the header's
+            // revision may follow. The position is therefore that of the last event, if there is
+            // one.
+            let last = response
+                .events()
+                .last()
+                .and_then(|event| event.kv())
+                .map(KeyValue::mod_revision);
+            return Ok(Some(WatchStep {
+                changes: changes.collect(),
+                position: last.unwrap_or(position),
+            }));
         }
     }
 }
@@ -179,9 +218,16 @@ fn decode_pair<K: Kind>(pair: KeyValue) -> Option<ObjectChange<Entry<K>, K::Key>
 fn cancellation(response: &WatchResponse) -> WatchFailure {
     let reason = response.cancel_reason();
     if response.compact_revision() != 0 {
-        return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
+        return WatchFailure::Expired(format!(
+            "compacted up to revision {}",
+            response.compact_revision()
+        ));
     }
     let message = format!("etcd canceled the watch: {reason}");
     let is_transient = reason.is_empty() || reason.contains("no leader");
-    if is_transient { WatchFailure::lost(message) } else { WatchFailure::Refused(message) }
+    if is_transient {
+        WatchFailure::lost(message)
+    } else {
+        WatchFailure::Refused(message)
+    }
 }

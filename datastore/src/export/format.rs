@@ -1,4 +1,5 @@
-//! The text of an export: a header, and one line per pair. [`TransferError`] is the error of an export or import.
+//! The text of an export: a header, and one line per pair. [`TransferError`] is the error of an
+//! export or import.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, ErrorKind, Read};
@@ -40,12 +41,15 @@ pub enum TransferError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The datastore failed after the first write of an import. The target is locked.
-    #[error("{0}; the import is incomplete and the datastore is locked; run the same import again, which continues")]
+    #[error(
+        "{0}; the import is incomplete and the datastore is locked; run the same import again, \
+         which continues"
+    )]
     Interrupted(#[source] StoreError),
     /// The answer to the first write of an import was lost. That write locks the target.
     #[error(
-        "{0}; nothing is imported yet, but the datastore may be locked; run the same import again, which continues, \
-         and unlocks it at its end"
+        "{0}; nothing is imported yet, but the datastore may be locked; run the same import again, \
+         which continues, and unlocks it at its end"
     )]
     LockUnknown(#[source] StoreError),
     /// Reading or writing the text failed.
@@ -64,8 +68,8 @@ pub enum TransferError {
     },
     /// The number of pairs differs from the header.
     #[error(
-        "the export contains {found} pairs, but its header counts {expected}: the file was truncated or edited; export \
-         again"
+        "the export contains {found} pairs, but its header counts {expected}: the file was \
+         truncated or edited; export again"
     )]
     Incomplete {
         /// The number of pairs in the header.
@@ -73,10 +77,11 @@ pub enum TransferError {
         /// The number of pairs found.
         found: usize,
     },
-    /// Pairs exist in the datastore with other values, and overwriting was not requested. Nothing was written.
+    /// Pairs exist in the datastore with other values, and overwriting was not requested. Nothing
+    /// was written.
     #[error(
-        "{count} keys exist in the datastore with other values ({named}), so nothing was imported; overwrite the \
-         values explicitly or import into an empty datastore"
+        "{count} keys exist in the datastore with other values ({named}), so nothing was imported; \
+         overwrite the values explicitly or import into an empty datastore"
     )]
     ConflictingPairs {
         /// The number of pairs that have other values.
@@ -105,11 +110,16 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
     let header = parse_header(&next_line(&mut input)?.unwrap_or_default())?;
     let mut pairs = BTreeMap::new();
     for index in 0.. {
-        let Some(line) = next_line(&mut input)? else { break };
+        let Some(line) = next_line(&mut input)? else {
+            break;
+        };
         if line.is_empty() {
             continue;
         }
-        let invalid = |error: LineError| TransferError::Line { line: index + 2, reason: error.to_string() };
+        let invalid = |error: LineError| TransferError::Line {
+            line: index + 2,
+            reason: error.to_string(),
+        };
         let (key, value) = parse_line(&line).map_err(invalid)?;
         if pairs.contains_key(&key) {
             return Err(invalid(LineError::Duplicate(key)));
@@ -117,7 +127,10 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
         pairs.insert(key, value);
     }
     if pairs.len() != header.pairs {
-        return Err(TransferError::Incomplete { expected: header.pairs, found: pairs.len() });
+        return Err(TransferError::Incomplete {
+            expected: header.pairs,
+            found: pairs.len(),
+        });
     }
     Ok(pairs)
 }
@@ -127,9 +140,14 @@ fn next_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     let read = input.take(MAX_LINE).read_line(&mut line)? as u64;
     if read == MAX_LINE && !line.ends_with('\n') {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("a line has more than {MAX_LINE} bytes")));
+        return Err(io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("a line has more than {MAX_LINE} bytes"),
+        ));
     }
-    let length = line.strip_suffix('\n').map_or(line.len(), |rest| rest.strip_suffix('\r').unwrap_or(rest).len());
+    let length = line.strip_suffix('\n').map_or(line.len(), |rest| {
+        rest.strip_suffix('\r').unwrap_or(rest).len()
+    });
     line.truncate(length);
     Ok((read > 0).then_some(line))
 }
@@ -159,7 +177,14 @@ fn parse_line(line: &str) -> Result<(String, Vec<u8>), LineError> {
 }
 
 pub(super) fn write_header(out: &mut impl io::Write, pairs: usize) -> io::Result<()> {
-    write_line(out, &Header { format: FORMAT.into(), version: VERSION, pairs })
+    write_line(
+        out,
+        &Header {
+            format: FORMAT.into(),
+            version: VERSION,
+            pairs,
+        },
+    )
 }
 
 pub(super) fn write_pair(out: &mut impl io::Write, pair: &RawEntry) -> io::Result<()> {
@@ -172,15 +197,32 @@ fn write_line(out: &mut impl io::Write, line: &impl Serialize) -> io::Result<()>
 }
 
 fn encode(pair: &RawEntry) -> Line<'_> {
-    let empty = Line { key: pair.path.clone(), value: None, text: None, base64: None };
-    let Ok(text) = str::from_utf8(&pair.value) else {
-        return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
+    let empty = Line {
+        key: pair.path.clone(),
+        value: None,
+        text: None,
+        base64: None,
     };
-    // JSON with white space around it would lose the white space, and `null` would decode as an absent `value`.
-    let survives = |raw: &RawValue| raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']);
+    let Ok(text) = str::from_utf8(&pair.value) else {
+        return Line {
+            base64: Some(BASE64.encode(&pair.value)),
+            ..empty
+        };
+    };
+    // JSON with white space around it would lose the white space, and `null` would decode as an
+    // absent `value`.
+    let survives = |raw: &RawValue| {
+        raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r'])
+    };
     match serde_json::from_str::<&RawValue>(text) {
-        Ok(raw) if survives(raw) => Line { value: Some(raw), ..empty },
-        _ => Line { text: Some(text.into()), ..empty },
+        Ok(raw) if survives(raw) => Line {
+            value: Some(raw),
+            ..empty
+        },
+        _ => Line {
+            text: Some(text.into()),
+            ..empty
+        },
     }
 }
 
@@ -191,19 +233,30 @@ mod tests {
     use super::*;
 
     fn entry(path: &str, value: &[u8]) -> RawEntry {
-        RawEntry { path: path.into(), value: value.into(), revision: Revision("7".into()) }
+        RawEntry {
+            path: path.into(),
+            value: value.into(),
+            revision: Revision("7".into()),
+        }
     }
 
     fn round_trip(value: &[u8]) -> String {
         let line = serde_json::to_string(&encode(&entry("/calico/k", value))).unwrap();
         assert!(!line.contains('\n'), "{line}");
-        assert_eq!(parse_line(&line), Ok(("/calico/k".into(), value.to_vec())), "{line}");
+        assert_eq!(
+            parse_line(&line),
+            Ok(("/calico/k".into(), value.to_vec())),
+            "{line}"
+        );
         line
     }
 
     #[test]
     fn export_preserves_values_byte_for_byte() {
-        assert_eq!(round_trip(br#"{"b":1,  "a":1.50}"#), r#"{"key":"/calico/k","value":{"b":1,  "a":1.50}}"#);
+        assert_eq!(
+            round_trip(br#"{"b":1,  "a":1.50}"#),
+            r#"{"key":"/calico/k","value":{"b":1,  "a":1.50}}"#
+        );
         assert!(round_trip(b"{\"a\":\n1}").contains("\"text\""));
         assert!(round_trip(b" {}").contains("\"text\""));
         assert!(round_trip(b"").contains("\"text\""));
@@ -224,7 +277,12 @@ mod tests {
             parse_error(format!("{header}\n{}", pair.replace("/calico", "")))
                 .starts_with("line 2: key `/k` is not below")
         );
-        assert!(parse_error(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: duplicate key /calico/k"));
-        assert!(parse_error(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of"));
+        assert!(
+            parse_error(format!("{header}\n{pair}\n{pair}"))
+                .starts_with("line 3: duplicate key /calico/k")
+        );
+        assert!(
+            parse_error(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of")
+        );
     }
 }

@@ -16,16 +16,19 @@ pub enum AccessError {
     /// Several kubeconfig files are configured, with these paths, and none of them exists.
     #[error("no kubeconfig: none of {0} exists; name an existing file in kubernetes.kubeconfig")]
     NoKubeconfig(String),
-    /// Neither a kubeconfig nor a server is configured, and the process has no usable service account of a pod.
+    /// Neither a kubeconfig nor a server is configured, and the process has no usable service
+    /// account of a pod.
     #[error(
-        "no Kubernetes API server is configured, and the service account of a pod is not usable ({0}); set \
-         kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with policy.k8s_auth_token"
+        "no Kubernetes API server is configured, and the service account of a pod is not usable \
+         ({0}); set kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with \
+         policy.k8s_auth_token"
     )]
     NotConfigured(#[source] InClusterError),
     /// A user of a kubeconfig with a credential plugin, on a node.
     #[error(
-        "kubeconfig {place}: user {user} authenticates with exec {command}, which is not supported on a node, because \
-         each call would run another program; give the plugin a token or a client certificate"
+        "kubeconfig {place}: user {user} authenticates with exec {command}, which is not supported \
+         on a node, because each call would run another program; give the plugin a token or a \
+         client certificate"
     )]
     UnsupportedAuthentication {
         /// The path of the kubeconfig.
@@ -37,8 +40,9 @@ pub enum AccessError {
     },
     /// A user of a kubeconfig with an `auth-provider`, which Kubernetes has removed.
     #[error(
-        "kubeconfig {place}: user {user} authenticates with auth-provider {provider}, which is not supported; use \
-         `exec` with the program that replaces it, such as gke-gcloud-auth-plugin or kubelogin"
+        "kubeconfig {place}: user {user} authenticates with auth-provider {provider}, which is not \
+         supported; use `exec` with the program that replaces it, such as gke-gcloud-auth-plugin \
+         or kubelogin"
     )]
     AuthProvider {
         /// The path of the kubeconfig.
@@ -62,14 +66,14 @@ pub enum AccessError {
     },
     /// A client that may use proxies and run credential plugins, in a call of a container runtime.
     #[error(
-        "CNI_COMMAND is set, and a call of a container runtime neither runs credential plugins nor follows proxies; \
-         unset CNI_COMMAND"
+        "CNI_COMMAND is set, and a call of a container runtime neither runs credential plugins nor \
+         follows proxies; unset CNI_COMMAND"
     )]
     InCniCall,
     /// A cluster of a kubeconfig with a proxy, on a node.
     #[error(
-        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported on a node; give the plugin a kubeconfig \
-         without proxy-url, whose server this node reaches directly"
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported on a node; give the \
+         plugin a kubeconfig without proxy-url, whose server this node reaches directly"
     )]
     UnsupportedProxy {
         /// The path of the kubeconfig.
@@ -86,7 +90,10 @@ pub enum AccessError {
         reason: String,
     },
     /// Impersonation settings that cannot be sent to the API server.
-    #[error("kubeconfig {place}: invalid as, as-uid, as-groups or as-user-extra of user {user}: {reason}")]
+    #[error(
+        "kubeconfig {place}: invalid as, as-uid, as-groups or as-user-extra of user {user}: \
+         {reason}"
+    )]
     Impersonation {
         /// The path of the kubeconfig.
         place: String,

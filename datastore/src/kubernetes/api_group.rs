@@ -28,17 +28,29 @@ pub(super) struct ResolvedGroup {
     pub(super) codec: Codec,
     /// True if an earlier process cached the group. Another group may be right by now.
     pub(super) from_cache: bool,
-    /// The result of the check that a cached v3 is still the right group, if the check has been made.
+    /// The result of the check that a cached v3 is still the right group, if the check has been
+    /// made.
     is_v3: Arc<OnceCell<bool>>,
 }
 
 impl ApiGroupResolver {
-    pub(super) fn new(config: &KubernetesConfig, cache: GroupCache, client: Arc<ApiClient>) -> Self {
+    pub(super) fn new(
+        config: &KubernetesConfig,
+        cache: GroupCache,
+        client: Arc<ApiClient>,
+    ) -> Self {
         let (group, interface_prefix) = (config.group, config.interface_prefix.clone());
-        ApiGroupResolver { client, group, cache, interface_prefix, resolved: Mutex::default() }
+        ApiGroupResolver {
+            client,
+            group,
+            cache,
+            interface_prefix,
+            resolved: Mutex::default(),
+        }
     }
 
-    /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with the first request.
+    /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with
+    /// the first request.
     pub(super) async fn resolve(&self) -> Result<ResolvedGroup, StoreError> {
         let mut slot = self.resolved.lock().await;
         match &*slot {
@@ -58,35 +70,46 @@ impl ApiGroupResolver {
         }
     }
 
-    /// Returns false if the group is a cached v3 that is no longer right. A cached v1 is not checked, because other
-    /// responses reveal a wrong v1.
+    /// Returns false if the group is a cached v3 that is no longer right. A cached v1 is not
+    /// checked, because other responses reveal a wrong v1.
     pub(super) async fn verify(&self, resolved: &ResolvedGroup) -> Result<bool, StoreError> {
         if !resolved.from_cache || resolved.codec.group() != ApiGroup::V3 {
             return Ok(true);
         }
-        let is_v3 = resolved.is_v3.get_or_try_init(|| discovery::is_v3(&self.client)).await;
+        let is_v3 = resolved
+            .is_v3
+            .get_or_try_init(|| discovery::is_v3(&self.client))
+            .await;
         self.to_store_error(is_v3.copied()).await
     }
 
     /// Asks the API server for the group, regardless of settings and cache.
     pub(super) async fn discover(&self) -> Result<ApiGroup, StoreError> {
-        self.to_store_error(discovery::discover_group(&self.client).await).await
+        self.to_store_error(discovery::discover_group(&self.client).await)
+            .await
     }
 
-    /// Returns true if a migration has opened v3 while this process uses v1. Call this after finding the
-    /// ClusterInformation of v1 locked or missing.
+    /// Returns true if a migration has opened v3 while this process uses v1. Call this after
+    /// finding the ClusterInformation of v1 locked or missing.
     pub(super) async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {
-            ApiGroup::CrdV1 => self.to_store_error(migration::is_v3_open(&self.client).await).await,
+            ApiGroup::CrdV1 => {
+                self.to_store_error(migration::is_v3_open(&self.client).await)
+                    .await
+            }
             ApiGroup::V3 => Ok(false),
         }
     }
 
-    /// Returns true if kube-controllers has locked v1 for a migration to v3, which this process uses.
+    /// Returns true if kube-controllers has locked v1 for a migration to v3, which this process
+    /// uses.
     pub(super) async fn has_marked_v1(&self) -> Result<bool, StoreError> {
         match self.resolve().await?.codec.group() {
             ApiGroup::CrdV1 => Ok(false),
-            ApiGroup::V3 => self.to_store_error(migration::is_v1_marked(&self.client).await).await,
+            ApiGroup::V3 => {
+                self.to_store_error(migration::is_v1_marked(&self.client).await)
+                    .await
+            }
         }
     }
 
@@ -100,7 +123,10 @@ impl ApiGroupResolver {
     async fn to_store_error<T>(&self, outcome: Result<T, RequestError>) -> Result<T, StoreError> {
         match outcome {
             Ok(value) => Ok(value),
-            Err(failure) => Err(self.client.to_store_error(failure, "API groups", false).await),
+            Err(failure) => Err(self
+                .client
+                .to_store_error(failure, "API groups", false)
+                .await),
         }
     }
 
@@ -122,7 +148,11 @@ impl ApiGroupResolver {
         if let Some(prefix) = &self.interface_prefix {
             codec = codec.with_interface_prefix(prefix);
         }
-        ResolvedGroup { codec, from_cache, is_v3: Arc::default() }
+        ResolvedGroup {
+            codec,
+            from_cache,
+            is_v3: Arc::default(),
+        }
     }
 
     pub(super) async fn discard_cached(&self) {

@@ -15,10 +15,12 @@ use tokio::time::Instant;
 use super::access_error::AccessError;
 use crate::config::Overrides;
 
-/// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
+/// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its
+/// leeway.
 const MAX_TOKEN_AGE: Duration = Duration::from_secs(50);
 
-/// The token, or the user name and password, of each request. Clones share the token that was read last.
+/// The token, or the user name and password, of each request. Clones share the token that was read
+/// last.
 #[derive(Clone)]
 pub(super) struct AuthHeader {
     /// Descriptions of all credentials for errors, such as `the token in FILE`.
@@ -43,24 +45,52 @@ struct TokenFile {
 }
 
 impl AuthHeader {
-    /// Returns the credentials that `info` configures. `place` names the file that contains them, for errors.
+    /// Returns the credentials that `info` configures. `place` names the file that contains them,
+    /// for errors.
     ///
-    /// As in client-go, a token file takes precedence over a token, because only the file is renewed. The token is used
-    /// if the file is unreadable or has no valid token.
-    pub(super) fn new(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<AuthHeader, AccessError> {
-        let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
-        let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
-        let file = info.token_file.as_ref().map(|file| TokenFile::read(Path::new(file)));
-        let file = file.filter(|read| read.is_ok() || token.is_none()).transpose()?;
+    /// As in client-go, a token file takes precedence over a token, because only the file is
+    /// renewed. The token is used if the file is unreadable or has no valid token.
+    pub(super) fn new(
+        info: &AuthInfo,
+        place: &str,
+        overrides: &Overrides,
+    ) -> Result<AuthHeader, AccessError> {
+        let token = info
+            .token
+            .as_ref()
+            .map(|token| token.expose_secret().trim())
+            .filter(|token| !token.is_empty());
+        let token_place = if overrides.token.is_some() {
+            "policy.k8s_auth_token"
+        } else {
+            place
+        };
+        let file = info
+            .token_file
+            .as_ref()
+            .map(|file| TokenFile::read(Path::new(file)));
+        let file = file
+            .filter(|read| read.is_ok() || token.is_none())
+            .transpose()?;
         let (source, header) = if let Some(file) = file {
-            (Some(format!("the token in {}", file.path.display())), HeaderSource::File(Arc::new(Mutex::new(file))))
+            (
+                Some(format!("the token in {}", file.path.display())),
+                HeaderSource::File(Arc::new(Mutex::new(file))),
+            )
         } else if let Some(token) = token {
             let header = build_bearer(token_place, token)?;
-            (Some(format!("the token in {token_place}")), HeaderSource::Fixed(header))
+            (
+                Some(format!("the token in {token_place}")),
+                HeaderSource::Fixed(header),
+            )
         } else if let (Some(user), Some(password)) = (&info.username, &info.password) {
             let pair = format!("{user}:{}", password.expose_secret());
-            let header = build_sensitive(place, format!("Basic {}", BASE64.encode(pair.as_bytes())))?;
-            (Some(format!("the user name and password in {place}")), HeaderSource::Fixed(header))
+            let header =
+                build_sensitive(place, format!("Basic {}", BASE64.encode(pair.as_bytes())))?;
+            (
+                Some(format!("the user name and password in {place}")),
+                HeaderSource::Fixed(header),
+            )
         } else {
             (None, HeaderSource::None)
         };
@@ -69,7 +99,11 @@ impl AuthHeader {
             (None, Some(file)) => Some(format!("the client certificate in {file}")),
             (None, None) => None,
         };
-        Ok(AuthHeader { credentials: source.into_iter().chain(certificate).collect(), place: place.into(), header })
+        Ok(AuthHeader {
+            credentials: source.into_iter().chain(certificate).collect(),
+            place: place.into(),
+            header,
+        })
     }
 
     /// Adds the token, or the user name and password, if there is one.
@@ -77,7 +111,10 @@ impl AuthHeader {
         let header = match &self.header {
             HeaderSource::None => return request,
             HeaderSource::Fixed(header) => header.clone(),
-            HeaderSource::File(file) => file.lock().unwrap_or_else(PoisonError::into_inner).read_latest(),
+            HeaderSource::File(file) => file
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .read_latest(),
         };
         request.headers_mut().insert(AUTHORIZATION, header);
         request
@@ -86,7 +123,10 @@ impl AuthHeader {
     /// Describes the credentials that the server rejected.
     pub(super) fn describe_rejected(&self) -> String {
         match self.credentials.as_slice() {
-            [] => format!("{} has neither token nor client certificate, and none was sent", self.place),
+            [] => format!(
+                "{} has neither token nor client certificate, and none was sent",
+                self.place
+            ),
             [credential] => format!("{credential} is stale or wrong"),
             several => format!("{} are stale or wrong", several.join(" and ")),
         }
@@ -99,17 +139,24 @@ impl TokenFile {
         let token = regular_file::utf8(path).map_err(|e| token_error(&place, &e))?;
         // `kubectl create token` writes a line break after the token.
         let header = build_bearer(&place, token.trim())?;
-        Ok(TokenFile { path: path.into(), header, read_at: Instant::now() })
+        Ok(TokenFile {
+            path: path.into(),
+            header,
+            read_at: Instant::now(),
+        })
     }
 
-    /// Returns the header with the token, and reads the file again first if the token is older than [`MAX_TOKEN_AGE`].
-    /// As in client-go, the previous token stays in use if the file is unreadable or has no valid token.
+    /// Returns the header with the token, and reads the file again first if the token is older than
+    /// [`MAX_TOKEN_AGE`]. As in client-go, the previous token stays in use if the file is
+    /// unreadable or has no valid token.
     fn read_latest(&mut self) -> HeaderValue {
         if self.read_at.elapsed() >= MAX_TOKEN_AGE {
             match TokenFile::read(&self.path) {
                 Ok(renewed) => *self = renewed,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the token file again; the previous token stays in use");
+                    tracing::warn!(
+                        %error, "cannot read the token file again; the previous token stays in use",
+                    );
                     self.read_at = Instant::now();
                 }
             }
@@ -119,7 +166,10 @@ impl TokenFile {
 }
 
 fn token_error(place: &str, reason: &impl ToString) -> AccessError {
-    AccessError::Token { place: place.into(), reason: reason.to_string() }
+    AccessError::Token {
+        place: place.into(),
+        reason: reason.to_string(),
+    }
 }
 
 /// Returns the header of a bearer token. Rejects characters that could end or change the header.
@@ -131,7 +181,10 @@ fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
         return build_sensitive(place, format!("Bearer {token}"));
     };
     let (at, length) = (index + 1, token.len());
-    Err(token_error(place, &format!("byte {at} of {length} is a blank, a line break or not ASCII")))
+    Err(token_error(
+        place,
+        &format!("byte {at} of {length} is a blank, a line break or not ASCII"),
+    ))
 }
 
 fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessError> {
@@ -148,7 +201,10 @@ mod tests {
 
     fn sent_header(auth: &AuthHeader) -> Option<String> {
         let request = auth.authenticate(Request::new(()));
-        request.headers().get(AUTHORIZATION).map(|header| header.to_str().unwrap().to_owned())
+        request
+            .headers()
+            .get(AUTHORIZATION)
+            .map(|header| header.to_str().unwrap().to_owned())
     }
 
     fn auth_header(info: &AuthInfo) -> Result<AuthHeader, AccessError> {
@@ -164,13 +220,26 @@ mod tests {
             ("", None),
             ("\n", None),
         ] {
-            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
-            assert_eq!(sent_header(&auth_header(&info).unwrap()).as_deref(), expected, "{text:?}");
+            let info = AuthInfo {
+                token: Some(text.to_owned().into()),
+                ..AuthInfo::default()
+            };
+            assert_eq!(
+                sent_header(&auth_header(&info).unwrap()).as_deref(),
+                expected,
+                "{text:?}"
+            );
         }
         for text in ["sec\nret", "sec ret", "sec\u{7f}ret", "secrét"] {
-            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
+            let info = AuthInfo {
+                token: Some(text.to_owned().into()),
+                ..AuthInfo::default()
+            };
             let error = auth_header(&info).err().unwrap().to_string();
-            assert!(error.contains("kubeconfig k") && !error.contains("sec"), "{error}");
+            assert!(
+                error.contains("kubeconfig k") && !error.contains("sec"),
+                "{error}"
+            );
         }
     }
 
@@ -178,20 +247,46 @@ mod tests {
     async fn token_file_is_read_again_on_each_use() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        let info = AuthInfo { token_file: Some(path.display().to_string()), ..AuthInfo::default() };
-        let with_inline = AuthInfo { token: Some("inline".to_owned().into()), ..info.clone() };
-        for (content, expected) in [(None, "No such file"), (Some(" \n"), "empty"), (Some("a\nb"), "byte 2 of 3")] {
-            content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
+        let info = AuthInfo {
+            token_file: Some(path.display().to_string()),
+            ..AuthInfo::default()
+        };
+        let with_inline = AuthInfo {
+            token: Some("inline".to_owned().into()),
+            ..info.clone()
+        };
+        for (content, expected) in [
+            (None, "No such file"),
+            (Some(" \n"), "empty"),
+            (Some("a\nb"), "byte 2 of 3"),
+        ] {
+            content
+                .into_iter()
+                .for_each(|content| fs::write(&path, content).unwrap());
             let error = auth_header(&info).err().unwrap().to_string();
-            assert!(error.contains(expected) && error.contains(&path.display().to_string()), "{error}");
-            assert_eq!(sent_header(&auth_header(&with_inline).unwrap()).unwrap(), "Bearer inline");
+            assert!(
+                error.contains(expected) && error.contains(&path.display().to_string()),
+                "{error}"
+            );
+            assert_eq!(
+                sent_header(&auth_header(&with_inline).unwrap()).unwrap(),
+                "Bearer inline"
+            );
         }
         fs::write(&path, "first\n").unwrap();
         let auth = auth_header(&with_inline).unwrap();
         assert_eq!(sent_header(&auth).unwrap(), "Bearer first");
         fs::write(&path, "second\n").unwrap();
-        assert_eq!(sent_header(&auth).unwrap(), "Bearer first", "the file is not read for each request");
-        for (content, expected) in [("second\n", "Bearer second"), ("", "Bearer second"), ("third", "Bearer third")] {
+        assert_eq!(
+            sent_header(&auth).unwrap(),
+            "Bearer first",
+            "the file is not read for each request"
+        );
+        for (content, expected) in [
+            ("second\n", "Bearer second"),
+            ("", "Bearer second"),
+            ("third", "Bearer third"),
+        ] {
             fs::write(&path, content).unwrap();
             tokio::time::advance(MAX_TOKEN_AGE).await;
             assert_eq!(sent_header(&auth.clone()).unwrap(), expected);
@@ -202,7 +297,10 @@ mod tests {
     fn rejected_credential_is_named_with_its_source() {
         let token = || Some("t".to_owned().into());
         let certificate = || Some("/pki/node.crt".to_owned());
-        let overridden = Overrides { token: Some("t".into()), ..Overrides::default() };
+        let overridden = Overrides {
+            token: Some("t".into()),
+            ..Overrides::default()
+        };
         let none = AuthInfo::default();
         for (info, overrides, expected) in [
             (
@@ -211,27 +309,46 @@ mod tests {
                 "kubeconfig k has neither token nor client certificate, and none was sent",
             ),
             (
-                AuthInfo { token: token(), ..none.clone() },
+                AuthInfo {
+                    token: token(),
+                    ..none.clone()
+                },
                 Overrides::default(),
                 "the token in kubeconfig k is stale or wrong",
             ),
             (
-                AuthInfo { token: token(), ..none.clone() },
+                AuthInfo {
+                    token: token(),
+                    ..none.clone()
+                },
                 overridden,
                 "the token in policy.k8s_auth_token is stale or wrong",
             ),
             (
-                AuthInfo { client_certificate: certificate(), ..none.clone() },
+                AuthInfo {
+                    client_certificate: certificate(),
+                    ..none.clone()
+                },
                 Overrides::default(),
                 "the client certificate in /pki/node.crt is stale or wrong",
             ),
             (
-                AuthInfo { token: token(), client_certificate: certificate(), ..none },
+                AuthInfo {
+                    token: token(),
+                    client_certificate: certificate(),
+                    ..none
+                },
                 Overrides::default(),
-                "the token in kubeconfig k and the client certificate in /pki/node.crt are stale or wrong",
+                "the token in kubeconfig k and the client certificate in /pki/node.crt are stale \
+                 or wrong",
             ),
         ] {
-            assert_eq!(AuthHeader::new(&info, "kubeconfig k", &overrides).unwrap().describe_rejected(), expected);
+            assert_eq!(
+                AuthHeader::new(&info, "kubeconfig k", &overrides)
+                    .unwrap()
+                    .describe_rejected(),
+                expected
+            );
         }
     }
 }

@@ -1,21 +1,25 @@
 //! Determines the API group of Calico's custom resources (DS-22).
 //!
-//! Upstream discovers the group in each process, and uses `crd.projectcalico.org/v1` if the discovery fails. Two
-//! plugins of one node could then write to different groups. Here a failed discovery is an error.
+//! Upstream discovers the group in each process, and uses `crd.projectcalico.org/v1` if the
+//! discovery fails. Two plugins of one node could then write to different groups. Here a failed
+//! discovery is an error.
 //!
-//! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise nodes with a cached
-//! group and nodes that discover the group would assign the same addresses. A cached v1 needs no check, because
-//! responses show if v1 is missing. A cached v3 needs a check: the API server still serves v3 after v1 was added. Thus
-//! a process with a cached v3 looks up v1 in parallel with its first reads.
+//! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise
+//! nodes with a cached group and nodes that discover the group would assign the same addresses. A
+//! cached v1 needs no check, because responses show if v1 is missing. A cached v3 needs a check:
+//! the API server still serves v3 after v1 was added. Thus a process with a cached v3 looks up v1
+//! in parallel with its first reads.
 //!
-//! The rule for a discovered group has one exception: v3 is used if upstream's migration has opened v3 while v1 still
-//! exists, see [`migration`].
+//! The rule for a discovered group has one exception: v3 is used if upstream's migration has opened
+//! v3 while v1 still exists, see [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::kubernetes::{API_GROUPS_PATH, ApiGroup, DiscoveryError, Resource, ServedGroups, has_kind, kinds_path};
+use libcalico::kubernetes::{
+    API_GROUPS_PATH, ApiGroup, DiscoveryError, Resource, ServedGroups, has_kind, kinds_path,
+};
 use os::atomic_file::regular_file;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -44,7 +48,10 @@ pub(super) struct GroupCache {
 
 impl GroupCache {
     pub(super) fn new(file: Option<PathBuf>) -> Self {
-        GroupCache { file, invalid: AtomicBool::new(false) }
+        GroupCache {
+            file,
+            invalid: AtomicBool::new(false),
+        }
     }
 
     /// Returns `None` if no group is cached for this server, or if it proved wrong.
@@ -52,15 +59,21 @@ impl GroupCache {
         if self.invalid.load(Ordering::Relaxed) {
             return None;
         }
-        let cached: CachedGroup = serde_json::from_slice(&regular_file::contents(self.file.as_ref()?).ok()?).ok()?;
-        let mut groups = [ApiGroup::CrdV1, ApiGroup::V3].into_iter().filter(|_| cached.server == server);
+        let cached: CachedGroup =
+            serde_json::from_slice(&regular_file::contents(self.file.as_ref()?).ok()?).ok()?;
+        let mut groups = [ApiGroup::CrdV1, ApiGroup::V3]
+            .into_iter()
+            .filter(|_| cached.server == server);
         groups.find(|group| group.api_version() == cached.group)
     }
 
     /// Caches the group. A file that cannot be written is not an error.
     pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
-        let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
+        let cached = CachedGroup {
+            server: server.into(),
+            group: group.api_version().into(),
+        };
         match write_cache(file, &cached) {
             Ok(()) => self.invalid.store(false, Ordering::Relaxed),
             Err(error) => {
@@ -85,18 +98,27 @@ fn write_cache(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
     fs::write(file, serde_json::to_vec(cached)?)
 }
 
-/// Asks the API server for the group of Calico's objects. Fails if the API server has neither group.
+/// Asks the API server for the group of Calico's objects. Fails if the API server has neither
+/// group.
 pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
     Ok(match choose_group(&groups)? {
-        ApiGroup::CrdV1 if has_group(&groups, V3_GROUP) && migration::has_migrated_to_v3(client).await? => ApiGroup::V3,
+        ApiGroup::CrdV1
+            if has_group(&groups, V3_GROUP) && migration::has_migrated_to_v3(client).await? =>
+        {
+            ApiGroup::V3
+        }
         group => group,
     })
 }
 
-/// Returns true if v3 is the right group for this process, under the assumption that the API server serves v3.
+/// Returns true if v3 is the right group for this process, under the assumption that the API server
+/// serves v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
-    match client.send(&ApiRequest::get(format!("/apis/{V1_GROUP}"))).await {
+    match client
+        .send(&ApiRequest::get(format!("/apis/{V1_GROUP}")))
+        .await
+    {
         Ok(_) => migration::has_migrated_to_v3(client).await,
         Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
@@ -104,29 +126,47 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
 }
 
 /// Returns true if the API server's discovery does not list the kind.
-pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
-    Ok(!unlisted_plurals(client, resource.api_version, &[resource.plural]).await?.is_empty())
+pub(super) async fn lacks_kind(
+    client: &ApiClient,
+    resource: Resource,
+) -> Result<bool, RequestError> {
+    Ok(
+        !unlisted_plurals(client, resource.api_version, &[resource.plural])
+            .await?
+            .is_empty(),
+    )
 }
 
 /// Returns the error of a write of a kind that the API server does not serve.
-pub(super) fn not_installed(Resource { kind, api_version, .. }: Resource) -> RequestError {
+pub(super) fn not_installed(
+    Resource {
+        kind, api_version, ..
+    }: Resource,
+) -> RequestError {
     RequestError::NotInstalled(format!(
-        "the API server does not serve the kind {kind} of {api_version}; install Calico's custom resource definitions \
-         (deploy/crds)"
+        "the API server does not serve the kind {kind} of {api_version}; install Calico's custom \
+         resource definitions (deploy/crds)"
     ))
 }
 
-/// Returns those of `plurals` that the API server's discovery does not list for a group and its version.
+/// Returns those of `plurals` that the API server's discovery does not list for a group and its
+/// version.
 pub(super) async fn unlisted_plurals<'p>(
     client: &ApiClient,
     group_version: &str,
     plurals: &[&'p str],
 ) -> Result<Vec<&'p str>, RequestError> {
     // Every API server serves the core group.
-    let Some((group, _)) = group_version.split_once('/') else { return Ok(Vec::new()) };
+    let Some((group, _)) = group_version.split_once('/') else {
+        return Ok(Vec::new());
+    };
     let unreadable = |error: DiscoveryError| RequestError::Unreadable(error.to_string());
-    let groups = ServedGroups::read(&fetch_text(client, API_GROUPS_PATH).await?).map_err(unreadable)?;
-    if !groups.versions(group).any(|version| version == group_version) {
+    let groups =
+        ServedGroups::read(&fetch_text(client, API_GROUPS_PATH).await?).map_err(unreadable)?;
+    if !groups
+        .versions(group)
+        .any(|version| version == group_version)
+    {
         return Ok(plurals.to_vec());
     }
     let kinds = fetch_text(client, kinds_path(group_version)).await?;
@@ -143,20 +183,25 @@ async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<Strin
     Ok(client.send(&ApiRequest::get(path)).await?.to_string())
 }
 
-/// Chooses the group by upstream's rule, but fails if neither group exists, where upstream would use v1.
+/// Chooses the group by upstream's rule, but fails if neither group exists, where upstream would
+/// use v1.
 fn choose_group(groups: &Value) -> Result<ApiGroup, RequestError> {
     if has_group(groups, V1_GROUP) || has_group(groups, V3_GROUP) {
         return Ok(ApiGroup::from_served(group_names(groups)));
     }
     Err(RequestError::NotInstalled(
-        "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
-         definitions (deploy/crds)"
+        "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's \
+         custom resource definitions (deploy/crds)"
             .into(),
     ))
 }
 
 fn group_names(groups: &Value) -> impl Iterator<Item = &str> {
-    groups["groups"].as_array().into_iter().flatten().filter_map(|group| group["name"].as_str())
+    groups["groups"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|group| group["name"].as_str())
 }
 
 fn has_group(groups: &Value, group: &str) -> bool {
@@ -176,9 +221,18 @@ mod tests {
 
     #[test]
     fn api_group_is_v3_only_without_v1() {
-        assert_eq!(chosen_group(&["apps", "projectcalico.org"]), Some(ApiGroup::V3));
-        assert_eq!(chosen_group(&["crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
-        assert_eq!(chosen_group(&["projectcalico.org", "crd.projectcalico.org"]), Some(ApiGroup::CrdV1));
+        assert_eq!(
+            chosen_group(&["apps", "projectcalico.org"]),
+            Some(ApiGroup::V3)
+        );
+        assert_eq!(
+            chosen_group(&["crd.projectcalico.org"]),
+            Some(ApiGroup::CrdV1)
+        );
+        assert_eq!(
+            chosen_group(&["projectcalico.org", "crd.projectcalico.org"]),
+            Some(ApiGroup::CrdV1)
+        );
         assert_eq!(chosen_group(&["apps"]), None);
     }
 
@@ -198,7 +252,11 @@ mod tests {
             assert_eq!(cache.load("https://a"), None);
         }
         // Two concurrent writers may leave such a file.
-        fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
+        fs::write(
+            dir.path().join("state/api-group"),
+            [&whole[..], b"}"].concat(),
+        )
+        .unwrap();
         assert_eq!(cache.load("https://a"), None);
         cache.store("https://a", ApiGroup::CrdV1);
         cache.invalidate();

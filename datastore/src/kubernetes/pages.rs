@@ -11,20 +11,32 @@ use super::error::RequestError;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
-/// Permission to read from the server's cache, however old. The time limit is long, because the cache returns a large
-/// list as a whole.
-const ANY_CACHED_VERSION: Cache = Cache { version: 0, time_limit: Duration::from_secs(5) };
+/// Permission to read from the server's cache, however old. The time limit is long, because the
+/// cache returns a large list as a whole.
+const ANY_CACHED_VERSION: Cache = Cache {
+    version: 0,
+    time_limit: Duration::from_secs(5),
+};
 /// Number of objects per page, as in upstream.
 const PAGE_SIZE: usize = 500;
-const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+const METADATA_ONLY: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Returns all objects of a list. With `may_lag`, the server's cache may serve the list. If the list's snapshot expires
-/// between two pages, the whole list is read in one request (DS-65).
-pub(super) async fn list_all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, RequestError> {
-    walk_pages(list, may_lag, |request| async move { client.send(&request).await }).await
+/// Returns all objects of a list. With `may_lag`, the server's cache may serve the list. If the
+/// list's snapshot expires between two pages, the whole list is read in one request (DS-65).
+pub(super) async fn list_all(
+    client: &ApiClient,
+    list: &List,
+    may_lag: bool,
+) -> Result<Vec<Value>, RequestError> {
+    walk_pages(list, may_lag, |request| async move {
+        client.send(&request).await
+    })
+    .await
 }
 
-/// Passes each object of a list to `on_object` as JSON when the object arrives. Some objects may be passed twice.
+/// Passes each object of a list to `on_object` as JSON when the object arrives. Some objects may be
+/// passed twice.
 pub(super) async fn for_each_object(
     client: &ApiClient,
     list: &List,
@@ -33,13 +45,19 @@ pub(super) async fn for_each_object(
     let on_object = Mutex::new(ListReader::new(on_object));
     let send_page = |request: ApiRequest| {
         let on_object = &on_object;
-        async move { client.send_streaming(&request, Some(&mut *on_object.lock().await)).await }
+        async move {
+            client
+                .send_streaming(&request, Some(&mut *on_object.lock().await))
+                .await
+        }
     };
     if walk_pages(list, false, send_page).await?.is_empty() {
         return Ok(());
     }
     // The reader did not recognize the remaining items, so `on_object` has not received them.
-    Err(RequestError::Unreadable("the items of the list are not in the expected place".into()))
+    Err(RequestError::Unreadable(
+        "the items of the list are not in the expected place".into(),
+    ))
 }
 
 async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
@@ -47,7 +65,8 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     may_lag: bool,
     mut send_page: impl FnMut(ApiRequest) -> F,
 ) -> Result<Vec<Value>, RequestError> {
-    let (mut objects, mut next, mut tokens) = (Vec::new(), None::<String>, ContinueTokens::default());
+    let (mut objects, mut next, mut tokens) =
+        (Vec::new(), None::<String>, ContinueTokens::default());
     loop {
         let cache = (may_lag && next.is_none()).then_some(ANY_CACHED_VERSION);
         let answer = send_page(page_request(list, next.as_deref(), true).with_cache(cache)).await;
@@ -61,7 +80,9 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
         };
         objects.extend(take_items(list, &mut answer)?);
         let token = answer["metadata"]["continue"].as_str().map(str::to_owned);
-        let repeated = |error| RequestError::Unreadable(format!("cannot list {}: {error}", list.resource.plural));
+        let repeated = |error| {
+            RequestError::Unreadable(format!("cannot list {}: {error}", list.resource.plural))
+        };
         next = tokens.record(token).map_err(repeated)?;
         if next.is_none() {
             return Ok(objects);
@@ -69,14 +90,20 @@ async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     }
 }
 
-/// Takes the objects out of a page. A response that is not a list of the kind must not count as an empty list.
+/// Takes the objects out of a page. A response that is not a list of the kind must not count as an
+/// empty list.
 fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestError> {
-    let (kind, plural) = (answer["kind"].as_str().unwrap_or_default().to_owned(), list.resource.plural);
+    let (kind, plural) = (
+        answer["kind"].as_str().unwrap_or_default().to_owned(),
+        list.resource.plural,
+    );
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
         // Go may encode an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
-        _ => Err(RequestError::Unreadable(format!("the answer is not a list of {plural} but a {kind:?}"))),
+        _ => Err(RequestError::Unreadable(format!(
+            "the answer is not a list of {plural} but a {kind:?}"
+        ))),
     }
 }
 
@@ -87,12 +114,18 @@ fn page_request(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
         ("fieldSelector", list.field_selector.as_deref().map(escaped)),
         ("continue", token.map(escaped)),
     ];
-    let query: Vec<_> = parameters.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
+    let query: Vec<_> = parameters
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name}={}", value?)))
+        .collect();
     let mut target = list.url_path();
     if !query.is_empty() {
         target = format!("{target}?{}", query.join("&"));
     }
-    ApiRequest { accept: list.metadata_only.then_some(METADATA_ONLY), ..ApiRequest::get(target) }
+    ApiRequest {
+        accept: list.metadata_only.then_some(METADATA_ONLY),
+        ..ApiRequest::get(target)
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +140,13 @@ mod tests {
     use crate::kubernetes::error::ApiStatusError;
 
     fn pods() -> List {
-        List { resource: PODS, namespace: None, label_selector: None, field_selector: None, metadata_only: false }
+        List {
+            resource: PODS,
+            namespace: None,
+            label_selector: None,
+            field_selector: None,
+            metadata_only: false,
+        }
     }
 
     fn page(objects: &[u32], token: &str) -> Result<Value, RequestError> {
@@ -116,7 +155,9 @@ mod tests {
 
     fn refused(code: u16) -> Result<Value, RequestError> {
         let code = StatusCode::from_u16(code).unwrap();
-        Err(RequestError::Refused(Box::new(ApiStatusError::parse(code, b"{}", None))))
+        Err(RequestError::Refused(Box::new(ApiStatusError::parse(
+            code, b"{}", None,
+        ))))
     }
 
     async fn walk_result(
@@ -133,9 +174,17 @@ mod tests {
 
     #[tokio::test]
     async fn pages_are_requested_in_order_and_only_the_first_from_a_cache() {
-        let (objects, queries) = walk_result([page(&[1, 2], "x"), page(&[3], "y"), page(&[4], "")]).await;
+        let (objects, queries) =
+            walk_result([page(&[1, 2], "x"), page(&[3], "y"), page(&[4], "")]).await;
         assert_eq!(objects.unwrap(), [1, 2, 3, 4].map(Value::from));
-        assert_eq!(queries, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
+        assert_eq!(
+            queries,
+            [
+                "?limit=500&resourceVersion=0",
+                "?limit=500&continue=x",
+                "?limit=500&continue=y"
+            ]
+        );
     }
 
     #[tokio::test]
@@ -143,7 +192,10 @@ mod tests {
         for tokens in [&["x", "x"][..], &["x", "y", "x"]] {
             let answers: Vec<_> = tokens.iter().map(|token| page(&[1], token)).collect();
             let (objects, queries) = walk_result(answers).await;
-            assert!(matches!(objects, Err(RequestError::Unreadable(_))), "{objects:?}");
+            assert!(
+                matches!(objects, Err(RequestError::Unreadable(_))),
+                "{objects:?}"
+            );
             assert_eq!(queries.len(), tokens.len());
         }
     }
@@ -151,16 +203,19 @@ mod tests {
     /// A list of two snapshots would be inconsistent.
     #[tokio::test]
     async fn expired_list_position_restarts_as_a_single_unpaged_list() {
-        let (objects, queries) = walk_result([page(&[1, 2], "x"), refused(410), page(&[2, 3, 4], "")]).await;
+        let (objects, queries) =
+            walk_result([page(&[1, 2], "x"), refused(410), page(&[2, 3, 4], "")]).await;
         assert_eq!(objects.unwrap(), [2, 3, 4].map(Value::from));
         assert_eq!(queries[1..], ["?limit=500&continue=x", ""]);
     }
 
     #[tokio::test]
     async fn failed_page_fails_the_list() {
-        for answers in
-            [vec![refused(410)], vec![page(&[1], "x"), refused(500)], vec![page(&[1], "x"), refused(410), refused(410)]]
-        {
+        for answers in [
+            vec![refused(410)],
+            vec![page(&[1], "x"), refused(500)],
+            vec![page(&[1], "x"), refused(410), refused(410)],
+        ] {
             let requests = answers.len();
             let (objects, queries) = walk_result(answers).await;
             assert!(objects.is_err() && queries.len() == requests, "{queries:?}");
@@ -180,10 +235,14 @@ mod tests {
         ] {
             let text = answer.to_string();
             let (objects, _) = walk_result([Ok(answer)]).await;
-            assert!(matches!(objects, Err(RequestError::Unreadable(_))), "{text}");
+            assert!(
+                matches!(objects, Err(RequestError::Unreadable(_))),
+                "{text}"
+            );
         }
         for kind in ["PodList", "PartialObjectMetadataList"] {
-            let (objects, _) = walk_result([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
+            let (objects, _) =
+                walk_result([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
             assert_eq!(objects.unwrap(), Vec::<Value>::new());
         }
     }
@@ -201,10 +260,20 @@ mod tests {
             page_request(&list, Some("x/y="), true).target,
             "/api/v1/namespaces/default/pods?limit=500&labelSelector=a%20in%20%28b%2Cc%29%2Cd%3D%C3%A9&continue=x%2Fy%3D"
         );
-        let of_node = List { label_selector: None, field_selector: Some("spec.nodeName=n1".into()), ..list.clone() };
+        let of_node = List {
+            label_selector: None,
+            field_selector: Some("spec.nodeName=n1".into()),
+            ..list.clone()
+        };
         let target = "/api/v1/namespaces/default/pods?limit=500&fieldSelector=spec.nodeName%3Dn1";
         assert_eq!(page_request(&of_node, None, true).target, target);
-        let list = List { label_selector: None, ..list };
-        assert_eq!(page_request(&list, None, false).target, "/api/v1/namespaces/default/pods");
+        let list = List {
+            label_selector: None,
+            ..list
+        };
+        assert_eq!(
+            page_request(&list, None, false).target,
+            "/api/v1/namespaces/default/pods"
+        );
     }
 }

@@ -25,7 +25,11 @@ impl RateLimiter {
     pub(super) fn new(rate: Option<Rate>) -> Self {
         let bucket = rate.map(|rate| {
             let interval = Duration::from_secs(1) / rate.per_second.max(1);
-            TokenBucket { interval, depth: interval * (rate.burst.max(1) - 1), full_at: Mutex::default() }
+            TokenBucket {
+                interval,
+                depth: interval * (rate.burst.max(1) - 1),
+                full_at: Mutex::default(),
+            }
         });
         RateLimiter { bucket }
     }
@@ -43,7 +47,10 @@ impl RateLimiter {
 impl TokenBucket {
     /// Returns the instant from which the token may be used.
     fn take(&self, now: Instant) -> Instant {
-        let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut full_at = self
+            .full_at
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let due = full_at.map_or(now, |full_at| full_at.max(now));
         *full_at = Some(due + self.interval);
         due.checked_sub(self.depth).map_or(now, |at| at.max(now))
@@ -55,13 +62,17 @@ mod tests {
     use super::*;
 
     fn bucket(per_second: u32, burst: u32) -> TokenBucket {
-        RateLimiter::new(Some(Rate { per_second, burst })).bucket.unwrap()
+        RateLimiter::new(Some(Rate { per_second, burst }))
+            .bucket
+            .unwrap()
     }
 
     #[test]
     fn requests_beyond_the_burst_are_spaced_at_the_rate() {
         let (bucket, start) = (bucket(5, 3), Instant::now());
-        let waits: Vec<u128> = (0..6).map(|_| (bucket.take(start) - start).as_millis()).collect();
+        let waits: Vec<u128> = (0..6)
+            .map(|_| (bucket.take(start) - start).as_millis())
+            .collect();
         assert_eq!(waits, [0, 0, 0, 200, 400, 600]);
     }
 
@@ -70,13 +81,21 @@ mod tests {
         let (bucket, start) = (bucket(10, 2), Instant::now());
         (0..4).for_each(|_| _ = bucket.take(start));
         let later = start + Duration::from_secs(60);
-        let waits: Vec<u128> = (0..4).map(|_| (bucket.take(later) - later).as_millis()).collect();
+        let waits: Vec<u128> = (0..4)
+            .map(|_| (bucket.take(later) - later).as_millis())
+            .collect();
         assert_eq!(waits, [0, 0, 100, 200]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_without_a_rate_limit_do_not_wait() {
-        let (free, tight) = (RateLimiter::new(None), RateLimiter::new(Some(Rate { per_second: 1, burst: 1 })));
+        let (free, tight) = (
+            RateLimiter::new(None),
+            RateLimiter::new(Some(Rate {
+                per_second: 1,
+                burst: 1,
+            })),
+        );
         let begin = Instant::now();
         for _ in 0..3 {
             free.admit().await;

@@ -15,8 +15,10 @@ use serde_json::{Map, Value};
 use super::error::RequestError;
 
 pub(super) const JSON: &str = "application/json";
-/// The media type of only an object's metadata, or of the whole object from a server older than Kubernetes 1.15.
-pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The media type of only an object's metadata, or of the whole object from a server older than
+/// Kubernetes 1.15.
+pub(super) const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
@@ -29,7 +31,8 @@ pub(super) struct ApiRequest {
     pub(super) cache: Option<Cache>,
 }
 
-/// Permission to serve a read from the server's cache. If that fails, the read is sent again without this permission.
+/// Permission to serve a read from the server's cache. If that fails, the read is sent again
+/// without this permission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
     /// The `resourceVersion` that the cache must have reached; 0 for any.
@@ -50,17 +53,32 @@ struct WriteResponse {
 
 impl ApiRequest {
     pub(super) fn get(target: impl Into<String>) -> Self {
-        ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
+        ApiRequest {
+            method: Method::GET,
+            target: target.into(),
+            accept: None,
+            body: None,
+            cache: None,
+        }
     }
 
     /// Creates a read of an object's metadata only, if the server supports that.
     pub(super) fn get_metadata(target: impl Into<String>) -> Self {
-        ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
+        ApiRequest {
+            accept: Some(METADATA),
+            ..ApiRequest::get(target)
+        }
     }
 
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
         let body = Some((JSON, json_bytes(object).into()));
-        ApiRequest { method, target: target.into(), accept: None, body, cache: None }
+        ApiRequest {
+            method,
+            target: target.into(),
+            accept: None,
+            body,
+            cache: None,
+        }
     }
 
     /// Allows the server's cache to serve the read, or forbids it if `cache` is `None`.
@@ -69,7 +87,9 @@ impl ApiRequest {
     }
 
     pub(super) fn url(&self) -> String {
-        let Some(Cache { version, .. }) = self.cache else { return self.target.clone() };
+        let Some(Cache { version, .. }) = self.cache else {
+            return self.target.clone();
+        };
         let separator = if self.target.contains('?') { '&' } else { '?' };
         format!("{}{separator}resourceVersion={version}", self.target)
     }
@@ -78,8 +98,8 @@ impl ApiRequest {
         self.method == Method::GET
     }
 
-    /// Returns the requested media type. A write requests only the metadata of the object, to reduce the server's work.
-    /// A DELETE requests JSON, because the response may not be an object.
+    /// Returns the requested media type. A write requests only the metadata of the object, to
+    /// reduce the server's work. A DELETE requests JSON, because the response may not be an object.
     fn accept(&self) -> &'static str {
         match (self.accept, &self.method) {
             (Some(media_type), _) => media_type,
@@ -88,23 +108,32 @@ impl ApiRequest {
         }
     }
 
-    /// Decodes a successful response. Returns the object or list of a read, and only the metadata of a written object.
-    /// Fails if the response to a write is neither the written object nor, for a DELETE, a `Status` of success.
+    /// Decodes a successful response. Returns the object or list of a read, and only the metadata
+    /// of a written object. Fails if the response to a write is neither the written object nor, for
+    /// a DELETE, a `Status` of success.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_read() {
             return serde_json::from_slice(answer).map(|PrunedObject(object)| object);
         }
-        let WriteResponse { kind, status, metadata: PrunedMetadata(metadata) } = serde_json::from_slice(answer)?;
+        let WriteResponse {
+            kind,
+            status,
+            metadata: PrunedMetadata(metadata),
+        } = serde_json::from_slice(answer)?;
         let is_status = kind == "Status" && status == "Success";
-        let is_expected = self.is_written_object(&metadata) || (self.method == Method::DELETE && is_status);
+        let is_expected =
+            self.is_written_object(&metadata) || (self.method == Method::DELETE && is_status);
         if !is_expected {
             return Err(serde_json::Error::custom("expected the written object"));
         }
-        Ok(Value::Object(Map::from_iter([("metadata".to_owned(), metadata)])))
+        Ok(Value::Object(Map::from_iter([(
+            "metadata".to_owned(),
+            metadata,
+        )])))
     }
 
-    /// Returns true if `metadata` can belong to the object of the request. A proxy between this process and the API
-    /// server may send another successful response.
+    /// Returns true if `metadata` can belong to the object of the request. A proxy between this
+    /// process and the API server may send another successful response.
     fn is_written_object(&self, metadata: &Value) -> bool {
         let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -112,18 +141,28 @@ impl ApiRequest {
         let is_named = |name: &str| {
             self.method == Method::POST
                 || is_last(path, name)
-                || path.strip_suffix("/status").is_some_and(|object| is_last(object, name))
+                || path
+                    .strip_suffix("/status")
+                    .is_some_and(|object| is_last(object, name))
         };
         field("resourceVersion").is_some() && field("name").is_some_and(is_named)
     }
 
     pub(super) fn build(&self) -> Result<Request<Body>, RequestError> {
-        let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
+        let mut request = Request::builder()
+            .method(&self.method)
+            .uri(self.url())
+            .header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {
             request = request.header(CONTENT_TYPE, *content_type);
         }
-        let body = self.body.as_ref().map_or_else(Body::empty, |(_, bytes)| Body::from(bytes.clone()));
-        request.body(body).map_err(|e| RequestError::NotSent(e.to_string()))
+        let body = self
+            .body
+            .as_ref()
+            .map_or_else(Body::empty, |(_, bytes)| Body::from(bytes.clone()));
+        request
+            .body(body)
+            .map_err(|e| RequestError::NotSent(e.to_string()))
     }
 }
 
@@ -197,7 +236,9 @@ impl<'de> Visitor<'de> for PrunedPart {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let PrunedPart::Items = self else { return Err(A::Error::invalid_type(Unexpected::Seq, &self)) };
+        let PrunedPart::Items = self else {
+            return Err(A::Error::invalid_type(Unexpected::Seq, &self));
+        };
         let mut items = Vec::new();
         while let Some(item) = seq.next_element_seed(PrunedPart::Object)? {
             items.push(item);
@@ -218,19 +259,26 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<Value, String> {
-        serde_json::from_str(json).map(|PrunedObject(value)| value).map_err(|error| error.to_string())
+        serde_json::from_str(json)
+            .map(|PrunedObject(value)| value)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn managed_fields_are_pruned_from_objects_and_lists() {
         let object = json!({
-            "kind": "Pod", "metadata": {"name": "p", "managedFields": [{"fieldsV1": {"f:spec": {}}}], "uid": "u"},
+            "kind": "Pod",
+            "metadata": {"name": "p", "managedFields": [{"fieldsV1": {"f:spec": {}}}], "uid": "u"},
             "spec": {"nodeName": "n"},
         });
-        let without = json!({"kind": "Pod", "metadata": {"name": "p", "uid": "u"}, "spec": {"nodeName": "n"}});
+        let without = json!({
+            "kind": "Pod", "metadata": {"name": "p", "uid": "u"}, "spec": {"nodeName": "n"},
+        });
         assert_eq!(read(&object.to_string()).unwrap(), without);
-        let list = json!({"kind": "PodList", "metadata": {"continue": "c"}, "items": [object, object]});
-        let expected = json!({"kind": "PodList", "metadata": {"continue": "c"}, "items": [without, without]});
+        let list =
+            json!({"kind": "PodList", "metadata": {"continue": "c"}, "items": [object, object]});
+        let expected =
+            json!({"kind": "PodList", "metadata": {"continue": "c"}, "items": [without, without]});
         assert_eq!(read(&list.to_string()).unwrap(), expected);
         let PrunedMetadata(metadata) = serde_json::from_value(object["metadata"].clone()).unwrap();
         assert_eq!(metadata, without["metadata"]);
@@ -240,7 +288,9 @@ mod tests {
     #[test]
     fn fields_named_like_pruned_fields_elsewhere_are_preserved() {
         let object = json!({
-            "metadata": {"labels": {"managedFields": "x", "metadata": "y"}, "annotations": {"items": "z"}},
+            "metadata": {
+                "labels": {"managedFields": "x", "metadata": "y"}, "annotations": {"items": "z"},
+            },
             "spec": {"managedFields": [1], "metadata": {"managedFields": 2}, "items": [3]},
         });
         assert_eq!(read(&object.to_string()).unwrap(), object);
@@ -248,7 +298,12 @@ mod tests {
 
     #[test]
     fn empty_and_null_fields_are_preserved() {
-        for object in [json!({"metadata": null, "items": null}), json!({"items": []}), json!({}), Value::Null] {
+        for object in [
+            json!({"metadata": null, "items": null}),
+            json!({"items": []}),
+            json!({}),
+            Value::Null,
+        ] {
             assert_eq!(read(&object.to_string()).unwrap(), object);
         }
     }

@@ -1,7 +1,7 @@
 //! [`ListReader`]: splits a list into its items while the response arrives.
 //!
-//! A list of all blocks of a large cluster has hundreds of megabytes if the API server does not page it. The reader
-//! stores an item only until the item's end arrives.
+//! A list of all blocks of a large cluster has hundreds of megabytes if the API server does not
+//! page it. The reader stores an item only until the item's end arrives.
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::error::RequestError;
 
-/// Maximum length in bytes of the text around the items of a list: kind, revision and token of the next page.
+/// Maximum length in bytes of the text around the items of a list: kind, revision and token of the
+/// next page.
 const MAX_FRAME_BYTES: usize = 1 << 16;
 /// Maximum length in bytes of an item: ten times the size of the largest possible block.
 const MAX_ITEM_BYTES: usize = 1 << 24;
@@ -44,8 +45,13 @@ enum Section {
 
 impl<'t> ListReader<'t> {
     /// Creates a reader that passes each item to `on_item`, even if the response breaks off later.
-    pub(super) fn new(on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
-        ListReader { on_item, splitter: ListSplitter::default() }
+    pub(super) fn new(
+        on_item: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
+    ) -> Self {
+        ListReader {
+            on_item,
+            splitter: ListSplitter::default(),
+        }
     }
 
     pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, RequestError> {
@@ -93,7 +99,8 @@ impl<'t> ListReader<'t> {
 }
 
 impl ListSplitter {
-    /// Consumes text up to the bracket that opens the list of items. Returns the number of consumed bytes.
+    /// Consumes text up to the bracket that opens the list of items. Returns the number of consumed
+    /// bytes.
     fn consume_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);
@@ -108,7 +115,9 @@ impl ListSplitter {
                     self.string = (self.frame.len(), self.frame.len());
                 }
                 // An array at this depth is the value of the last string, which is its key.
-                b'[' if self.depth == 1 && &self.frame[self.string.0..self.string.1] == b"items" => {
+                b'[' if self.depth == 1
+                    && &self.frame[self.string.0..self.string.1] == b"items" =>
+                {
                     self.section = Section::BetweenItems;
                     return Ok(index + 1);
                 }
@@ -118,7 +127,8 @@ impl ListSplitter {
             }
         }
         if self.frame.len() > MAX_FRAME_BYTES {
-            let message = format!("more than {MAX_FRAME_BYTES} bytes outside the items of the list");
+            let message =
+                format!("more than {MAX_FRAME_BYTES} bytes outside the items of the list");
             return Err(serde_json::Error::custom(message));
         }
         Ok(text.len())
@@ -126,7 +136,9 @@ impl ListSplitter {
 
     fn consume_separators(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         let is_separator = |byte: &u8| *byte == b',' || byte.is_ascii_whitespace();
-        let Some(next) = text.iter().position(|byte| !is_separator(byte)) else { return Ok(text.len()) };
+        let Some(next) = text.iter().position(|byte| !is_separator(byte)) else {
+            return Ok(text.len());
+        };
         match text[next] {
             b'{' => {
                 (self.section, self.depth) = (Section::Item, 0);
@@ -141,8 +153,8 @@ impl ListSplitter {
         }
     }
 
-    /// Returns the number of bytes up to the end of the present item, or `None` if it does not end in `text`. Brackets
-    /// are not counted, because the item's decoder detects mismatches.
+    /// Returns the number of bytes up to the end of the present item, or `None` if it does not end
+    /// in `text`. Brackets are not counted, because the item's decoder detects mismatches.
     fn find_item_end(&mut self, text: &[u8]) -> Option<usize> {
         for (index, byte) in text.iter().enumerate() {
             if self.in_string {
@@ -193,7 +205,10 @@ mod tests {
             Ok(())
         };
         let mut reader = ListReader::new(&mut on_item);
-        let consumed = text.as_bytes().chunks(size).try_for_each(|part| reader.consume(part));
+        let consumed = text
+            .as_bytes()
+            .chunks(size)
+            .try_for_each(|part| reader.consume(part));
         let frame = consumed.and_then(|()| serde_json::from_slice(&reader.splitter.frame));
         (items, frame)
     }
@@ -201,17 +216,30 @@ mod tests {
     #[test]
     fn list_items_are_found_at_any_chunk_boundary() {
         let items = json!([
-            {"metadata": {"name": "a"}, "spec": {"text": "}]\"\\", "items": [{"items": []}], "list": [[1], []]}},
+            {
+                "metadata": {"name": "a"},
+                "spec": {"text": "}]\"\\", "items": [{"items": []}], "list": [[1], []]},
+            },
             {},
             {"\\\"{": {"b": "\u{1f600}"}},
         ]);
-        let inner = items.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>();
-        let around =
-            r#""apiVersion":"v1","note":"items","other":[{"items":[1]}],"metadata":{"items":[2],"continue":"c{"}"#;
+        let inner = items
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(Value::to_string)
+            .collect::<Vec<_>>();
+        let around = r#""apiVersion":"v1","note":"items","other":[{"items":[1]}],"metadata":{"items":[2],"continue":"c{"}"#;
         let expected: Value = serde_json::from_str(&format!(r#"{{{around},"items":[]}}"#)).unwrap();
         for space in ["", "\n "] {
-            let list = format!("{space}\"items\"{space}:{space}[{space}{}{space}]", inner.join(&format!("{space},")));
-            for text in [format!("{{{list},{around}}}"), format!("{{{around},{list}}}")] {
+            let list = format!(
+                "{space}\"items\"{space}:{space}[{space}{}{space}]",
+                inner.join(&format!("{space},"))
+            );
+            for text in [
+                format!("{{{list},{around}}}"),
+                format!("{{{around},{list}}}"),
+            ] {
                 for size in [1, 2, 3, 7, 64, text.len()] {
                     let (read_items, frame) = read(&text, size);
                     assert_eq!(Value::Array(read_items), items, "{text} in parts of {size}");
@@ -223,9 +251,14 @@ mod tests {
 
     #[test]
     fn invalid_streamed_lists_are_rejected() {
-        for text in
-            [r#"{"items":[1]}"#, r#"{"items":[null]}"#, r#"{"items":[{}"#, r#"{"items":[{]}]}"#, "<html>", "{}x"]
-        {
+        for text in [
+            r#"{"items":[1]}"#,
+            r#"{"items":[null]}"#,
+            r#"{"items":[{}"#,
+            r#"{"items":[{]}]}"#,
+            "<html>",
+            "{}x",
+        ] {
             let (_, frame) = read(text, 3);
             assert!(frame.is_err(), "{text}");
         }
@@ -244,8 +277,12 @@ mod tests {
         for begin in [r#"{"a":""#, r#"{"items":[{"a":""#] {
             let mut reader = ListReader::new(&mut on_item);
             reader.consume(begin.as_bytes()).unwrap();
-            let endless = (0..2 * MAX_ITEM_BYTES / 4096).try_for_each(|_| reader.consume(&[b'x'; 4096]));
-            assert!(endless.unwrap_err().to_string().contains("more than"), "{begin}");
+            let endless =
+                (0..2 * MAX_ITEM_BYTES / 4096).try_for_each(|_| reader.consume(&[b'x'; 4096]));
+            assert!(
+                endless.unwrap_err().to_string().contains("more than"),
+                "{begin}"
+            );
         }
         assert_eq!(count, 0);
     }
@@ -254,6 +291,10 @@ mod tests {
     fn unreadable_list_item_ends_the_stream_with_an_error() {
         let mut on_item = |item: &[u8]| serde_json::from_slice::<Value>(item).map(drop);
         let mut reader = ListReader::new(&mut on_item);
-        assert!(reader.consume(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#).is_err());
+        assert!(
+            reader
+                .consume(br#"{"items":[{"a":1},{"a" 2},{"a":3}]}"#)
+                .is_err()
+        );
     }
 }

@@ -10,8 +10,9 @@ use libcalico::store::StoreError;
 /// The schema version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// `counter` contains the highest revision so far, and a row's `revision` is that of its latest write. `kv`
-/// has row IDs, because a tree with the path as its key would read whole values on its way down.
+/// `counter` contains the highest revision so far, and a row's `revision` is that of its latest
+/// write. `kv` has row IDs, because a tree with the path as its key would read whole values on its
+/// way down.
 const TABLES: &str = "
     CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
     CREATE TABLE counter (revision INTEGER NOT NULL);
@@ -19,14 +20,16 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// The table with the file's ID. Files of earlier releases lack the table until [`identity`] adds it.
+/// The table with the file's ID. Files of earlier releases lack the table until [`identity`] adds
+/// it.
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SchemaError {
     #[error(transparent)]
     Sqlite(#[from] rusqlite::Error),
-    /// The file cannot be shared between processes. The value is the journal mode that SQLite uses instead of WAL.
+    /// The file cannot be shared between processes. The value is the journal mode that SQLite uses
+    /// instead of WAL.
     #[error("the journal mode stays `{0}`")]
     WalUnavailable(String),
     #[error(transparent)]
@@ -66,7 +69,9 @@ fn find_identity(connection: &Connection) -> rusqlite::Result<Option<String>> {
     if !connection.table_exists(None, "identity")? {
         return Ok(None);
     }
-    connection.query_row("SELECT id FROM identity", [], |row| row.get(0)).optional()
+    connection
+        .query_row("SELECT id FROM identity", [], |row| row.get(0))
+        .optional()
 }
 
 fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
@@ -98,8 +103,12 @@ mod tests {
     #[test]
     fn local_datastore_has_a_stable_identity_and_older_files_get_a_new_identity() {
         let directory = tempfile::tempdir().unwrap();
-        let local =
-            |name: &str| Local::new(&LocalConfig { path: directory.path().join(name), deadline: DEFAULT_DEADLINE });
+        let local = |name: &str| {
+            Local::new(&LocalConfig {
+                path: directory.path().join(name),
+                deadline: DEFAULT_DEADLINE,
+            })
+        };
         let first_id = local("a.db").identity().unwrap();
         assert_eq!(local("a.db").identity().unwrap(), first_id);
         assert_ne!(local("b.db").identity().unwrap(), first_id);

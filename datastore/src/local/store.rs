@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use libcalico::ipam::ListedBlock;
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
-    listed_block,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
+    WriteModel, listed_block,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -31,7 +31,12 @@ impl Local {
     /// Creates a client for the file without opening the file.
     pub fn new(config: &LocalConfig) -> Self {
         let LocalConfig { path, deadline } = config.clone();
-        Local { path, deadline, requests: AtomicU64::new(0), connection: Mutex::new(None) }
+        Local {
+            path,
+            deadline,
+            requests: AtomicU64::new(0),
+            connection: Mutex::new(None),
+        }
     }
 
     pub(crate) fn open(config: &LocalConfig) -> Result<Self, ConfigError> {
@@ -59,14 +64,19 @@ impl Local {
                 // A single statement is a snapshot by itself.
                 return Ok(vec![pairs::read(connection, range)?]);
             }
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
-            let answers = ranges.iter().map(|range| pairs::read(&transaction, range)).collect::<Result<_, _>>()?;
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+            let answers = ranges
+                .iter()
+                .map(|range| pairs::read(&transaction, range))
+                .collect::<Result<_, _>>()?;
             transaction.commit()?;
             Ok(answers)
         })
     }
 
-    /// Passes the pairs whose path begins with `prefix` to `on_pair`, one by one, in path order, as one snapshot.
+    /// Passes the pairs whose path begins with `prefix` to `on_pair`, one by one, in path order, as
+    /// one snapshot.
     pub(crate) fn for_each_pair(
         &self,
         prefix: &str,
@@ -78,23 +88,35 @@ impl Local {
             let mut on_pair = on_pair.borrow_mut();
             pairs::for_each_pair(connection, prefix, |path, value, revision| {
                 let revision = Revision(revision.to_string());
-                on_pair(&RawEntry { path: path.into(), value: value.into(), revision });
+                on_pair(&RawEntry {
+                    path: path.into(),
+                    value: value.into(),
+                    revision,
+                });
             })
         })
     }
 
-    /// Runs one transaction, and opens the file first if necessary. Repeats a blocked transaction, so a failed one must
-    /// not have effects.
-    fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+    /// Runs one transaction, and opens the file first if necessary. Repeats a blocked transaction,
+    /// so a failed one must not have effects.
+    fn run<T>(
+        &self,
+        transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let wait = BusyRetry::new(self.deadline);
-        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when it is dropped.
-        let mut slot = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when it is
+        // dropped.
+        let mut slot = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let connection = match &mut *slot {
             Some(connection) => connection,
             empty => empty.insert(file::open(&self.path, &wait)?),
         };
-        wait.retry(|| transaction(connection)).map_err(|e| error::to_store_error(&self.path, &e, &wait))
+        wait.retry(|| transaction(connection))
+            .map_err(|e| error::to_store_error(&self.path, &e, &wait))
     }
 }
 
@@ -106,9 +128,14 @@ impl Store for Local {
         self.read_ranges(batch.ranges()).map(Answers::new)
     }
 
-    async fn survey(&self, survey: &Survey, on_block: &mut (dyn FnMut(ListedBlock) + Send)) -> Result<(), StoreError> {
+    async fn survey(
+        &self,
+        survey: &Survey,
+        on_block: &mut (dyn FnMut(ListedBlock) + Send),
+    ) -> Result<(), StoreError> {
         let on_block = RefCell::new(on_block);
-        // A read can be blocked only before its first row, so a repeated read passes no block twice.
+        // A read can be blocked only before its first row, so a repeated read passes no block
+        // twice.
         survey.ranges().iter().try_for_each(|range| {
             self.run(|connection| {
                 let mut on_block = on_block.borrow_mut();
@@ -128,13 +155,20 @@ impl Store for Local {
         let transaction = async {
             let prepared = pairs::prepare(writes)?;
             let outcome = self.run(|connection| {
-                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                let transaction =
+                    connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                 match pairs::apply(&transaction, &prepared)? {
                     Ok(revision) => transaction.commit().map(|()| Ok(revision)),
                     Err(refused) => Ok(Err(refused)),
                 }
             });
-            outcome.unwrap_or_else(|cause| Err(WriteError { index: 0, applied: 0, cause }))
+            outcome.unwrap_or_else(|cause| {
+                Err(WriteError {
+                    index: 0,
+                    applied: 0,
+                    cause,
+                })
+            })
         };
         write_in_transaction(writes, transaction).await
     }

@@ -13,23 +13,50 @@ pub(super) enum NamedSuite {
 const GO_NAMES: [(&str, NamedSuite); 27] = {
     use NamedSuite::{Lacking, Offered};
     [
-        ("TLS_AES_128_GCM_SHA256", Offered(CipherSuite::TLS13_AES_128_GCM_SHA256)),
-        ("TLS_AES_256_GCM_SHA384", Offered(CipherSuite::TLS13_AES_256_GCM_SHA384)),
-        ("TLS_CHACHA20_POLY1305_SHA256", Offered(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256)),
-        ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)),
-        ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384)),
+        (
+            "TLS_AES_128_GCM_SHA256",
+            Offered(CipherSuite::TLS13_AES_128_GCM_SHA256),
+        ),
+        (
+            "TLS_AES_256_GCM_SHA384",
+            Offered(CipherSuite::TLS13_AES_256_GCM_SHA384),
+        ),
+        (
+            "TLS_CHACHA20_POLY1305_SHA256",
+            Offered(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
+        ),
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+        ),
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+        ),
         (
             "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
             Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
         ),
-        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256)),
-        ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)),
-        ("TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384)),
+        (
+            "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305",
+            Offered(CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+        ),
+        (
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+        ),
+        (
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            Offered(CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+        ),
         (
             "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
             Offered(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
         ),
-        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", Offered(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256)),
+        (
+            "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305",
+            Offered(CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+        ),
         ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA", Lacking),
         ("TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256", Lacking),
         ("TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA", Lacking),
@@ -51,7 +78,10 @@ const GO_NAMES: [(&str, NamedSuite); 27] = {
 
 /// Returns `None` for a name that Go does not know.
 pub(super) fn find(name: &str) -> Option<NamedSuite> {
-    GO_NAMES.iter().find(|(known, _)| *known == name).map(|(_, suite)| *suite)
+    GO_NAMES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, suite)| *suite)
 }
 
 #[cfg(test)]
@@ -63,7 +93,9 @@ mod tests {
     #[test]
     fn each_suite_of_rustls_has_a_name() {
         for suite in ring::default_provider().cipher_suites {
-            let named = GO_NAMES.iter().any(|(_, named)| *named == NamedSuite::Offered(suite.suite()));
+            let named = GO_NAMES
+                .iter()
+                .any(|(_, named)| *named == NamedSuite::Offered(suite.suite()));
             assert!(named, "{:?}", suite.suite());
         }
     }

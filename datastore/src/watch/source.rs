@@ -25,25 +25,41 @@ pub trait WatchSource: Send + 'static {
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns the page at the position `page` of the list of the objects; `None` means the first page.
-    fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
+    /// Returns the page at the position `page` of the list of the objects; `None` means the first
+    /// page.
+    fn list(
+        &mut self,
+        page: Option<Self::Token>,
+    ) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
 
-    /// Returns a page as [`list`](Self::list) does, or [`WatchFailure::Lost`] if the time limit of a page passes first.
+    /// Returns a page as [`list`](Self::list) does, or [`WatchFailure::Lost`] if the time limit of
+    /// a page passes first.
     fn list_in_time(
         &mut self,
         page: Option<Self::Token>,
     ) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send {
         async move {
-            let late = |_| Err(WatchFailure::lost(format!("no page of the list within {PAGE_DEADLINE:?}")));
-            timeout(PAGE_DEADLINE, self.list(page)).await.unwrap_or_else(late)
+            let late = |_| {
+                Err(WatchFailure::lost(format!(
+                    "no page of the list within {PAGE_DEADLINE:?}"
+                )))
+            };
+            timeout(PAGE_DEADLINE, self.list(page))
+                .await
+                .unwrap_or_else(late)
         }
     }
 
     /// Opens a watch for changes after `from`, and closes the previous watch.
-    fn open(&mut self, from: &Self::Position) -> impl Future<Output = Result<(), WatchFailure>> + Send;
+    fn open(
+        &mut self,
+        from: &Self::Position,
+    ) -> impl Future<Output = Result<(), WatchFailure>> + Send;
 
     /// Returns the next changes of the open watch, or `None` if the server has ended the watch.
-    fn next(&mut self) -> impl Future<Output = Result<Option<WatchStep<Self>>, WatchFailure>> + Send;
+    fn next(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<WatchStep<Self>>, WatchFailure>> + Send;
 }
 
 /// A page of a list.
@@ -77,7 +93,8 @@ pub enum ObjectChange<V, K> {
     Upsert(V),
     /// The object does not exist.
     Delete(K),
-    /// The object exists but cannot be read. If its key is known, a [`Watcher`](super::Watcher) reports it as deleted.
+    /// The object exists but cannot be read. If its key is known, a [`Watcher`](super::Watcher)
+    /// reports it as deleted.
     Unreadable {
         /// The object's name on the server.
         name: String,
@@ -89,12 +106,17 @@ pub enum ObjectChange<V, K> {
 }
 
 impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
-    /// Returns `None` if the path does not belong to the kind. `name` is the object's name on the server.
+    /// Returns `None` if the path does not belong to the kind. `name` is the object's name on the
+    /// server.
     pub(crate) fn decode(raw: &RawEntry, name: &str) -> Option<Self> {
         let key = K::parse_path(&raw.path)?;
         Some(match decode_entry::<K>(raw) {
             Ok(entry) => ObjectChange::Upsert(entry),
-            Err(error) => ObjectChange::Unreadable { name: name.into(), key: Some(key), reason: error.to_string() },
+            Err(error) => ObjectChange::Unreadable {
+                name: name.into(),
+                key: Some(key),
+                reason: error.to_string(),
+            },
         })
     }
 }
@@ -102,16 +124,19 @@ impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
 /// The reason why a list or a watch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchFailure {
-    /// The server no longer has the requested position of the list, or the revision from which a watch is to continue.
+    /// The server no longer has the requested position of the list, or the revision from which a
+    /// watch is to continue.
     #[error("the server no longer has the revision to continue from: {0}")]
     Expired(String),
     /// The server does not have this kind.
     #[error("the server does not serve this kind: {0}")]
     Missing(String),
-    /// The server rejected the request, or the request failed in another way that a retry is unlikely to change.
+    /// The server rejected the request, or the request failed in another way that a retry is
+    /// unlikely to change.
     #[error("{0}")]
     Refused(String),
-    /// A failure that may end without a change, for example because the server is unreachable or busy.
+    /// A failure that may end without a change, for example because the server is unreachable or
+    /// busy.
     #[error("{reason}")]
     Lost {
         /// The problem.
@@ -124,11 +149,15 @@ pub enum WatchFailure {
 impl WatchFailure {
     /// Creates a [`WatchFailure::Lost`] without a delay.
     pub fn lost(reason: impl Into<String>) -> Self {
-        WatchFailure::Lost { reason: reason.into(), retry_after: None }
+        WatchFailure::Lost {
+            reason: reason.into(),
+            retry_after: None,
+        }
     }
 }
 
-/// Target size of a page in bytes. A page is in memory as a whole, and several times while it arrives.
+/// Target size of a page in bytes. A page is in memory as a whole, and several times while it
+/// arrives.
 const PAGE_BYTES: usize = 512 << 10;
 const FIRST_PAGE: usize = 50;
 const SMALLEST_PAGE: usize = 10;
@@ -150,8 +179,9 @@ impl PageSize {
         self.0
     }
 
-    /// Adjusts the size of the next page after a page of `objects` objects that took `bytes`. The size grows at most by
-    /// a factor of four, since the first objects may be small. A page without objects changes nothing.
+    /// Adjusts the size of the next page after a page of `objects` objects that took `bytes`. The
+    /// size grows at most by a factor of four, since the first objects may be small. A page without
+    /// objects changes nothing.
     pub fn adjust(&mut self, objects: usize, bytes: usize) {
         if objects > 0 {
             let fitting = PAGE_BYTES * objects / bytes.max(1);

@@ -19,16 +19,19 @@ pub struct WatchStats {
     pub watches: u64,
     /// Number of objects delivered as listed, changed or deleted, without unreadable ones.
     pub changes: u64,
-    /// Number of failed requests and broken watches, without lists of a kind that the server does not have.
+    /// Number of failed requests and broken watches, without lists of a kind that the server does
+    /// not have.
     pub failures: u64,
     /// Number of times that an object could not be read.
     pub unreadable: u64,
-    /// The instant of the server's last response that is no failure, or of its last event; `None` before the first.
+    /// The instant of the server's last response that is no failure, or of its last event; `None`
+    /// before the first.
     pub last_response: Option<Instant>,
 }
 
 impl WatchStats {
-    /// Returns true if no list is complete yet, and the server did not reject the last request for a list.
+    /// Returns true if no list is complete yet, and the server did not reject the last request for
+    /// a list.
     pub fn is_awaited(&self) -> bool {
         !self.is_synced && !self.is_refused
     }
@@ -46,7 +49,9 @@ impl StatsHandle {
 
     /// Records a response that is no failure.
     pub(super) fn record_response(&self) {
-        self.update(|report| (report.is_refused, report.last_response) = (false, Some(Instant::now())));
+        self.update(|report| {
+            (report.is_refused, report.last_response) = (false, Some(Instant::now()))
+        });
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut WatchStats)) {

@@ -57,10 +57,22 @@ impl WatchSource for Script {
     }
 
     async fn list(&mut self, page: Option<u32>) -> Result<super::Page<Self>, WatchFailure> {
-        match self.respond(format!("list {}", page.unwrap_or_default())).await {
-            Answer::Page(objects, Some(token)) => Ok(super::Page { objects, next: NextPage::Page(token) }),
-            Answer::Page(objects, None) => Ok(super::Page { objects, next: NextPage::Watch(1) }),
-            Watch(position) => Ok(super::Page { objects: Vec::new(), next: NextPage::Watch(position) }),
+        match self
+            .respond(format!("list {}", page.unwrap_or_default()))
+            .await
+        {
+            Answer::Page(objects, Some(token)) => Ok(super::Page {
+                objects,
+                next: NextPage::Page(token),
+            }),
+            Answer::Page(objects, None) => Ok(super::Page {
+                objects,
+                next: NextPage::Watch(1),
+            }),
+            Watch(position) => Ok(super::Page {
+                objects: Vec::new(),
+                next: NextPage::Watch(position),
+            }),
             Fail(failure) => Err(failure),
             _ => panic!("unexpected request for a list"),
         }
@@ -133,22 +145,47 @@ async fn watch_delivers_listed_pages_and_then_changes() {
     let stats = watch.stats();
     assert!(!stats.read().is_synced);
     assert_eq!(event_log(&mut watch).await, "( a1 b1 ) a2 -b");
-    assert_eq!(script.requests.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
+    assert_eq!(
+        script.requests.lock().unwrap()[..5],
+        ["list 0", "list 5", "watch 1", "next", "next"]
+    );
     let report = stats.read();
-    assert_eq!((report.is_synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
+    assert_eq!(
+        (
+            report.is_synced,
+            report.lists,
+            report.changes,
+            report.unreadable
+        ),
+        (true, 1, 4, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_the_failed_page_is_requested_again() {
-    let (mut watch, script) =
-        script([lost(), Page(vec![put("a", 1)], Some(5)), lost(), lost(), Page(vec![put("b", 1)], None), Never]);
+    let (mut watch, script) = script([
+        lost(),
+        Page(vec![put("a", 1)], Some(5)),
+        lost(),
+        lost(),
+        Page(vec![put("b", 1)], None),
+        Never,
+    ]);
     assert_eq!(event_log(&mut watch).await, "( a1 b1 )");
-    assert_eq!(script.requests.lock().unwrap()[..5], ["list 0", "list 0", "list 5", "list 5", "list 5"]);
+    assert_eq!(
+        script.requests.lock().unwrap()[..5],
+        ["list 0", "list 0", "list 5", "list 5", "list 5"]
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn expired_list_position_restarts_the_list() {
-    let (mut watch, _) = script([Page(vec![put("a", 1)], Some(5)), expired(), Page(vec![put("b", 1)], None), Never]);
+    let (mut watch, _) = script([
+        Page(vec![put("a", 1)], Some(5)),
+        expired(),
+        Page(vec![put("b", 1)], None),
+        Never,
+    ]);
     assert_eq!(event_log(&mut watch).await, "( a1 ( b1 )");
 }
 
@@ -168,15 +205,29 @@ async fn interrupted_watch_resumes_at_its_position() {
     ]);
     assert_eq!(event_log(&mut watch).await, "( ) a1 a2");
     let requests = script.requests.lock().unwrap();
-    let watches: Vec<_> = requests.iter().filter(|request| request.starts_with("watch")).collect();
+    let watches: Vec<_> = requests
+        .iter()
+        .filter(|request| request.starts_with("watch"))
+        .collect();
     assert_eq!(watches[..3], ["watch 3", "watch 4", "watch 4"]);
-    assert_eq!(requests.iter().filter(|request| request.starts_with("list")).count(), 1);
+    assert_eq!(
+        requests
+            .iter()
+            .filter(|request| request.starts_with("list"))
+            .count(),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn watch_closed_at_once_is_retried_with_pauses() {
     let cut = || [Open, End];
-    let (mut watch, script) = script([Watch(3)].into_iter().chain((0..20).flat_map(|_| cut())).chain([Open, Never]));
+    let (mut watch, script) = script(
+        [Watch(3)]
+            .into_iter()
+            .chain((0..20).flat_map(|_| cut()))
+            .chain([Open, Never]),
+    );
     let begin = Instant::now();
     let drain = async {
         loop {
@@ -184,8 +235,18 @@ async fn watch_closed_at_once_is_retried_with_pauses() {
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(60), drain).await;
-    let requests = script.requests.lock().unwrap().iter().filter(|request| request.starts_with("watch")).count();
-    assert!((8..=20).contains(&requests), "{requests} in {:?}", begin.elapsed());
+    let requests = script
+        .requests
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|request| request.starts_with("watch"))
+        .count();
+    assert!(
+        (8..=20).contains(&requests),
+        "{requests} in {:?}",
+        begin.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,9 +298,17 @@ async fn watch_position_refused_five_times_triggers_a_new_list() {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_watched_object_is_skipped_alone() {
-    let bad = |key| ObjectChange::Unreadable { name: "x".into(), key, reason: "no number".into() };
-    let (mut watch, _) =
-        script([Page(vec![put("a", 1), bad(None), put("b", 1)], None), Open, Step(vec![bad(Some("b"))], 2), Never]);
+    let bad = |key| ObjectChange::Unreadable {
+        name: "x".into(),
+        key,
+        reason: "no number".into(),
+    };
+    let (mut watch, _) = script([
+        Page(vec![put("a", 1), bad(None), put("b", 1)], None),
+        Open,
+        Step(vec![bad(Some("b"))], 2),
+        Never,
+    ]);
     let stats = watch.stats();
     assert_eq!(event_log(&mut watch).await, "( a1 b1 ) -b");
     assert_eq!(stats.read().unreadable, 2);
@@ -247,7 +316,13 @@ async fn unreadable_watched_object_is_skipped_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_kind_is_reported_empty_and_polled() {
-    let (mut watch, _) = script([missing(), missing(), missing(), Page(vec![put("a", 1)], None), Never]);
+    let (mut watch, _) = script([
+        missing(),
+        missing(),
+        missing(),
+        Page(vec![put("a", 1)], None),
+        Never,
+    ]);
     let stats = watch.stats();
     assert_eq!(watch.next().await, WatchEvent::ListStart);
     assert_eq!(watch.next().await, WatchEvent::ListEnd);
@@ -267,9 +342,17 @@ async fn kind_that_stays_missing_is_requested_once_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
     let (mut watch, _) = script(
-        [Page(vec![put("a", 1)], None), Open, missing(), missing(), missing(), Page(vec![put("a", 2)], None), Open]
-            .into_iter()
-            .chain((0..9).map(|_| missing())),
+        [
+            Page(vec![put("a", 1)], None),
+            Open,
+            missing(),
+            missing(),
+            missing(),
+            Page(vec![put("a", 2)], None),
+            Open,
+        ]
+        .into_iter()
+        .chain((0..9).map(|_| missing())),
     );
     // The kind comes back within half a minute, and then stays missing.
     assert_eq!(event_log(&mut watch).await, "( a1 ) ( a2 ) ( )");
@@ -277,19 +360,51 @@ async fn vanished_kind_is_reported_empty_only_after_repeated_checks() {
 
 #[tokio::test(start_paused = true)]
 async fn silent_watch_is_reconnected() {
-    let (mut watch, script) = script([Never, Watch(1), Open, Never, Open, Step(vec![put("a", 1)], 2), Never]);
+    let (mut watch, script) = script([
+        Never,
+        Watch(1),
+        Open,
+        Never,
+        Open,
+        Step(vec![put("a", 1)], 2),
+        Never,
+    ]);
     let (begin, stats) = (Instant::now(), watch.stats());
-    for expected in [WatchEvent::ListStart, WatchEvent::ListEnd, WatchEvent::Upsert(("a", 1))] {
+    for expected in [
+        WatchEvent::ListStart,
+        WatchEvent::ListEnd,
+        WatchEvent::Upsert(("a", 1)),
+    ] {
         assert_eq!(watch.next().await, expected);
     }
-    assert_eq!(stats.read().failures, 1, "only the list without a response: an idle watch is no failure");
-    assert!(begin.elapsed() >= Duration::from_secs(360), "{:?}", begin.elapsed());
-    assert_eq!(script.requests.lock().unwrap().iter().filter(|request| *request == "watch 1").count(), 2);
+    assert_eq!(
+        stats.read().failures,
+        1,
+        "only the list without a response: an idle watch is no failure"
+    );
+    assert!(
+        begin.elapsed() >= Duration::from_secs(360),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert_eq!(
+        script
+            .requests
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|request| *request == "watch 1")
+            .count(),
+        2
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_of_a_busy_server_is_respected() {
-    let busy = WatchFailure::Lost { reason: "429".into(), retry_after: Some(Duration::from_secs(30)) };
+    let busy = WatchFailure::Lost {
+        reason: "429".into(),
+        retry_after: Some(Duration::from_secs(30)),
+    };
     let (mut watch, _) = script([Fail(busy), Watch(1), Never]);
     let begin = Instant::now();
     watch.next().await;

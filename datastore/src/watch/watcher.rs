@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::source::{NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, WatchSource, WatchStep};
+use super::source::{
+    NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, WatchSource, WatchStep,
+};
 use super::stats::StatsHandle;
 use crate::backoff::Backoff;
 
@@ -14,19 +16,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure.
 const MIN_WATCH_LIFETIME: Duration = Duration::from_millis(250);
-/// Number of rejections, without a message in between, after which the watcher lists again (KC-409).
+/// Number of rejections, without a message in between, after which the watcher lists again
+/// (KC-409).
 const MAX_REFUSALS: u32 = 5;
-/// Shortest and longest pause between requests for a kind that the server does not have. The pause is as long as the
-/// kind has been missing: a kind of a cluster that is being installed is found soon, and one that a cluster never gets,
-/// such as those of KubeVirt, causes few requests.
+/// Shortest and longest pause between requests for a kind that the server does not have. The pause
+/// is as long as the kind has been missing: a kind of a cluster that is being installed is found
+/// soon, and one that a cluster never gets, such as those of KubeVirt, causes few requests.
 const MISSING_KIND_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_MISSING_KIND_PAUSE: Duration = Duration::from_secs(60);
-/// Time for which a known kind must be missing before its objects count as deleted. A server that is starting may not
-/// serve all kinds yet.
+/// Time for which a known kind must be missing before its objects count as deleted. A server that
+/// is starting may not serve all kinds yet.
 const MISSING_CONFIRMATION_TIME: Duration = Duration::from_secs(30);
 
-/// An event of a watch. An object that is not delivered between [`WatchEvent::ListStart`] and [`WatchEvent::ListEnd`]
-/// no longer exists or cannot be read. A list may restart before it is complete.
+/// An event of a watch. An object that is not delivered between [`WatchEvent::ListStart`] and
+/// [`WatchEvent::ListEnd`] no longer exists or cannot be read. A list may restart before it is
+/// complete.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent<V, K> {
     /// A full list begins.
@@ -55,12 +59,19 @@ pub struct Watcher<S: WatchSource> {
 }
 
 enum WatcherState<S: WatchSource> {
-    /// The next request is for a page. `is_started` is true if [`WatchEvent::ListStart`] has been delivered.
-    Listing { page: Option<S::Token>, is_started: bool },
+    /// The next request is for a page. `is_started` is true if [`WatchEvent::ListStart`] has been
+    /// delivered.
+    Listing {
+        page: Option<S::Token>,
+        is_started: bool,
+    },
     /// The next request opens a watch from this position.
     Listed(S::Position),
     /// The watch is open.
-    Watching { position: S::Position, opened: Instant },
+    Watching {
+        position: S::Position,
+        opened: Instant,
+    },
 }
 
 impl<S: WatchSource> Watcher<S> {
@@ -68,7 +79,10 @@ impl<S: WatchSource> Watcher<S> {
     pub fn new(source: S) -> Self {
         Watcher {
             source,
-            state: WatcherState::Listing { page: None, is_started: false },
+            state: WatcherState::Listing {
+                page: None,
+                is_started: false,
+            },
             pending: VecDeque::new(),
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             refusals: 0,
@@ -91,9 +105,13 @@ impl<S: WatchSource> Watcher<S> {
                 return event;
             }
             match &self.state {
-                WatcherState::Listing { page, is_started } => self.list(page.clone(), *is_started).await,
+                WatcherState::Listing { page, is_started } => {
+                    self.list(page.clone(), *is_started).await
+                }
                 WatcherState::Listed(position) => self.open(position.clone()).await,
-                WatcherState::Watching { position, opened } => self.watch(position.clone(), *opened).await,
+                WatcherState::Watching { position, opened } => {
+                    self.watch(position.clone(), *opened).await
+                }
             }
         }
     }
@@ -108,7 +126,10 @@ impl<S: WatchSource> Watcher<S> {
                 }
                 objects.into_iter().for_each(|object| self.push(object));
                 self.state = match next {
-                    NextPage::Page(token) => WatcherState::Listing { page: Some(token), is_started: true },
+                    NextPage::Page(token) => WatcherState::Listing {
+                        page: Some(token),
+                        is_started: true,
+                    },
                     NextPage::Watch(position) => {
                         self.end_list(false);
                         WatcherState::Listed(position)
@@ -120,18 +141,30 @@ impl<S: WatchSource> Watcher<S> {
                 if matches!(failure, WatchFailure::Expired(_)) {
                     self.relist();
                 }
-                self.stats.update(|report| report.is_refused = matches!(failure, WatchFailure::Refused(_)));
+                self.stats.update(|report| {
+                    report.is_refused = matches!(failure, WatchFailure::Refused(_))
+                });
                 self.pause(&failure).await;
             }
         }
     }
 
     async fn open(&mut self, position: S::Position) {
-        let late = |_| Err(WatchFailure::lost(format!("no answer to the watch request within {PAGE_DEADLINE:?}")));
-        match timeout(PAGE_DEADLINE, self.source.open(&position)).await.unwrap_or_else(late) {
+        let late = |_| {
+            Err(WatchFailure::lost(format!(
+                "no answer to the watch request within {PAGE_DEADLINE:?}"
+            )))
+        };
+        match timeout(PAGE_DEADLINE, self.source.open(&position))
+            .await
+            .unwrap_or_else(late)
+        {
             Ok(()) => {
                 self.stats.update(|report| report.watches += 1);
-                self.state = WatcherState::Watching { position, opened: Instant::now() };
+                self.state = WatcherState::Watching {
+                    position,
+                    opened: Instant::now(),
+                };
             }
             Err(failure) => self.resume(position, failure).await,
         }
@@ -159,7 +192,13 @@ impl<S: WatchSource> Watcher<S> {
                 self.record_response();
                 self.state = WatcherState::Listed(position);
             }
-            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch immediately")).await,
+            Ok(None) => {
+                self.resume(
+                    position,
+                    WatchFailure::lost("the server ended the watch immediately"),
+                )
+                .await
+            }
             Err(failure) => {
                 if opened.elapsed() >= MIN_WATCH_LIFETIME {
                     self.backoff.reset();
@@ -169,7 +208,8 @@ impl<S: WatchSource> Watcher<S> {
         }
     }
 
-    /// Pauses, so that the next request opens the watch again from `position` or, if that may not succeed, lists again.
+    /// Pauses, so that the next request opens the watch again from `position` or, if that may not
+    /// succeed, lists again.
     async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
         self.state = WatcherState::Listed(position);
         match failure {
@@ -186,7 +226,10 @@ impl<S: WatchSource> Watcher<S> {
 
     fn relist(&mut self) {
         self.refusals = 0;
-        self.state = WatcherState::Listing { page: None, is_started: false };
+        self.state = WatcherState::Listing {
+            page: None,
+            is_started: false,
+        };
     }
 
     fn start_list(&mut self) {
@@ -196,12 +239,13 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     fn end_list(&mut self, missing: bool) {
-        self.stats.update(|report| (report.is_synced, report.is_missing) = (true, missing));
+        self.stats
+            .update(|report| (report.is_synced, report.is_missing) = (true, missing));
         self.pending.push_back(WatchEvent::ListEnd);
     }
 
-    /// Handles the response that the server does not have the kind. Delivers an empty list, but only once, and for a
-    /// known kind only after [`MISSING_CONFIRMATION_TIME`].
+    /// Handles the response that the server does not have the kind. Delivers an empty list, but
+    /// only once, and for a known kind only after [`MISSING_CONFIRMATION_TIME`].
     async fn handle_missing(&mut self, reason: &str) {
         let report = self.stats.read();
         let was_served = report.is_synced && !report.is_missing;
@@ -215,12 +259,20 @@ impl<S: WatchSource> Watcher<S> {
             self.start_list();
             self.end_list(true);
         }
-        self.state = WatcherState::Listing { page: None, is_started: false };
+        self.state = WatcherState::Listing {
+            page: None,
+            is_started: false,
+        };
         self.stats.record_response();
         if !report.is_missing && self.pending.is_empty() {
             sleep(MISSING_KIND_PAUSE).await;
         } else if self.pending.is_empty() {
-            sleep(since.elapsed().clamp(MISSING_KIND_PAUSE, LONGEST_MISSING_KIND_PAUSE)).await;
+            sleep(
+                since
+                    .elapsed()
+                    .clamp(MISSING_KIND_PAUSE, LONGEST_MISSING_KIND_PAUSE),
+            )
+            .await;
         }
     }
 
@@ -251,14 +303,21 @@ impl<S: WatchSource> Watcher<S> {
         self.backoff.reset();
         self.stats.record_response();
         if std::mem::take(&mut self.has_warned) {
-            tracing::info!(kind = self.source.kind(), "can list or watch the objects again");
+            tracing::info!(
+                kind = self.source.kind(),
+                "can list or watch the objects again"
+            );
         }
     }
 
     async fn pause(&mut self, failure: &WatchFailure) {
         self.stats.update(|report| report.failures += 1);
         let mut wait = self.backoff.next();
-        if let WatchFailure::Lost { retry_after: Some(retry_after), .. } = failure {
+        if let WatchFailure::Lost {
+            retry_after: Some(retry_after),
+            ..
+        } = failure
+        {
             wait = wait.max(*retry_after);
         }
         if std::mem::replace(&mut self.has_warned, true) {
@@ -267,7 +326,10 @@ impl<S: WatchSource> Watcher<S> {
                 "still cannot list or watch the objects; retrying"
             );
         } else {
-            tracing::warn!(kind = self.source.kind(), %failure, "cannot list or watch the objects now; retrying");
+            tracing::warn!(
+                kind = self.source.kind(), %failure,
+                "cannot list or watch the objects now; retrying",
+            );
         }
         sleep(wait).await;
     }

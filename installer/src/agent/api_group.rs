@@ -1,5 +1,5 @@
-//! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's migration to
-//! `projectcalico.org/v3`. The agent then ends.
+//! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's
+//! migration to `projectcalico.org/v3`. The agent then ends.
 
 use std::error::Error;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub struct ApiGroupWatch {
 }
 
 impl ApiGroupWatch {
-    /// Waits until Calico's objects are in another group than at the agent's start. Returns the group at the start and
-    /// the present group.
+    /// Waits until Calico's objects are in another group than at the agent's start. Returns the
+    /// group at the start and the present group.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
         let initial = wait_for_stable_group(INTERVAL, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != initial) {
@@ -45,8 +45,8 @@ impl ApiGroupWatch {
 fn describe_remedy(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
-        "the plugins' configuration names the API group {configured}, but Calico's objects are in {found}; set \
-         CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group in the ConfigMap \
-         calico-cni-config) and restart this pod"
+        "the plugins' configuration names the API group {configured}, but Calico's objects are in \
+         {found}; set CALICO_API_GROUP to {found} (in the manifests of deploy/: calico_api_group \
+         in the ConfigMap calico-cni-config) and restart this pod"
     )
 }

@@ -46,7 +46,13 @@ impl InterfaceRepair<'_> {
         let mut looks = Looks::default();
         loop {
             let conf = self.conf();
-            let look = Sources { network: self.network, conf: &conf, runtime_socket: None }.look().await;
+            let look = Sources {
+                network: self.network,
+                conf: &conf,
+                runtime_socket: None,
+            }
+            .look()
+            .await;
             let now = Moment::now();
             let found = match look {
                 Ok(assessed) => looks.repair(self.network, now, &assessed).await,
@@ -61,25 +67,39 @@ impl InterfaceRepair<'_> {
         let file = installed_conf_path(self.settings, self.layout);
         let text = regular_file::text(&file).map_err(|error| error.to_string());
         let parsed = text.and_then(|text| {
-            node_conf::parse(&text, self.layout, &self.settings.net_dir).map_err(|error| error.to_string())
+            node_conf::parse(&text, self.layout, &self.settings.net_dir)
+                .map_err(|error| error.to_string())
         });
-        parsed.map_or_else(|reason| Statement::Unknown(format!("{}: {reason}", file.display())), Statement::Known)
+        parsed.map_or_else(
+            |reason| Statement::Unknown(format!("{}: {reason}", file.display())),
+            Statement::Known,
+        )
     }
 }
 
 impl Looks {
     /// Removes the interfaces that are due.
-    async fn repair(&mut self, network: &dyn HostNetwork, now: Moment, assessed: &[AssessedLink]) -> RepairStatus {
+    async fn repair(
+        &mut self,
+        network: &dyn HostNetwork,
+        now: Moment,
+        assessed: &[AssessedLink],
+    ) -> RepairStatus {
         let due = self.suspects.look(now.boot, dead_links(assessed));
-        self.stuck.retain(|(interface, _)| due.iter().any(|link| link.name == *interface));
+        self.stuck
+            .retain(|(interface, _)| due.iter().any(|link| link.name == *interface));
         let mut dead = 0;
-        for found in assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead) {
+        for found in assessed
+            .iter()
+            .filter(|found| found.verdict == LinkVerdict::Dead)
+        {
             if !due.contains(&found.link) {
                 dead += 1;
                 continue;
             }
             dead += u64::from(!self.remove(network, found));
-            // The kernel takes tens of milliseconds for each interface. Probes and the token need their turn.
+            // The kernel takes tens of milliseconds for each interface. Probes and the token need
+            // their turn.
             yield_now().await;
         }
         let unknown = assessed.iter().filter_map(|found| match &found.verdict {
@@ -87,31 +107,66 @@ impl Looks {
             LinkVerdict::InUse(_) | LinkVerdict::Dead => None,
         });
         self.report(unknown.collect());
-        RepairStatus { dead, is_unknown: !self.reported.is_empty(), removed: self.removed }
+        RepairStatus {
+            dead,
+            is_unknown: !self.reported.is_empty(),
+            removed: self.removed,
+        }
     }
 
     /// Records a look that failed.
     fn miss(&mut self, now: Moment, reason: String) -> RepairStatus {
         self.suspects.look(now.boot, Vec::new());
         self.report(BTreeSet::from([reason]));
-        RepairStatus { dead: 0, is_unknown: true, removed: self.removed }
+        RepairStatus {
+            dead: 0,
+            is_unknown: true,
+            removed: self.removed,
+        }
     }
 
     fn remove(&mut self, network: &dyn HostNetwork, dead: &AssessedLink) -> bool {
-        let Repair { interface, container, addresses, outcome } = remove(network, dead);
-        let addresses = addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let Repair {
+            interface,
+            container,
+            addresses,
+            outcome,
+        } = remove(network, dead);
+        let addresses = addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
         match outcome {
             RepairOutcome::Removed => {
                 let index = dead.link.index;
-                tracing::info!(interface, index, container, addresses, "removed an interface that no container uses");
+                tracing::info!(
+                    interface,
+                    index,
+                    container,
+                    addresses,
+                    "removed an interface that no container uses"
+                );
                 self.removed += 1;
                 return true;
             }
             RepairOutcome::Kept(reason) => {
-                tracing::info!(interface, container, reason, "keeping an interface that no container uses");
+                tracing::info!(
+                    interface,
+                    container,
+                    reason,
+                    "keeping an interface that no container uses"
+                );
             }
-            RepairOutcome::Failed(reason) if self.stuck.insert((interface.clone(), reason.clone())) => {
-                tracing::warn!(interface, container, reason, "cannot remove an interface that no container uses");
+            RepairOutcome::Failed(reason)
+                if self.stuck.insert((interface.clone(), reason.clone())) =>
+            {
+                tracing::warn!(
+                    interface,
+                    container,
+                    reason,
+                    "cannot remove an interface that no container uses"
+                );
             }
             RepairOutcome::Failed(_) => {}
         }
@@ -121,7 +176,10 @@ impl Looks {
     /// Logs the reasons that the last look did not have.
     fn report(&mut self, reasons: BTreeSet<String>) {
         for reason in reasons.difference(&self.reported) {
-            tracing::warn!(reason, "keeping interfaces of which it is unknown whether a container uses them");
+            tracing::warn!(
+                reason,
+                "keeping interfaces of which it is unknown whether a container uses them"
+            );
         }
         self.reported = reasons;
     }
@@ -140,22 +198,45 @@ mod tests {
 
     fn found(name: &str, verdict: LinkVerdict) -> AssessedLink {
         let alias = InterfaceAlias::for_container("c1");
-        let link = DeadLink { name: name.to_owned(), index: 7, alias };
-        AssessedLink { link, addresses: Vec::new(), verdict, confirmation: LOOK_INTERVAL }
+        let link = DeadLink {
+            name: name.to_owned(),
+            index: 7,
+            alias,
+        };
+        AssessedLink {
+            link,
+            addresses: Vec::new(),
+            verdict,
+            confirmation: LOOK_INTERVAL,
+        }
     }
 
     fn at(seconds: u64) -> Moment {
-        Moment { boot: Duration::from_secs(seconds), calendar: Duration::from_secs(seconds) }
+        Moment {
+            boot: Duration::from_secs(seconds),
+            calendar: Duration::from_secs(seconds),
+        }
     }
 
     /// The network of [`FixedNetwork`] refuses each removal.
     #[tokio::test]
     async fn interface_that_cannot_be_removed_stays_counted_as_dead() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
-        let assessed = [found("cali1", LinkVerdict::Dead), found("cali2", LinkVerdict::InUse(UseEvidence::Sandbox))];
-        let expected = RepairStatus { dead: 1, is_unknown: false, removed: 0 };
+        let assessed = [
+            found("cali1", LinkVerdict::Dead),
+            found("cali2", LinkVerdict::InUse(UseEvidence::Sandbox)),
+        ];
+        let expected = RepairStatus {
+            dead: 1,
+            is_unknown: false,
+            removed: 0,
+        };
         for seconds in [0, 60, 120] {
-            assert_eq!(looks.repair(&network, at(seconds), &assessed).await, expected, "{seconds}");
+            assert_eq!(
+                looks.repair(&network, at(seconds), &assessed).await,
+                expected,
+                "{seconds}"
+            );
         }
         assert_eq!(looks.stuck.len(), 1);
         looks.repair(&network, at(180), &[]).await;
@@ -167,9 +248,16 @@ mod tests {
     async fn interface_of_an_unnamed_pod_is_removed_after_ten_minutes() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
         let dead = found("cali1", LinkVerdict::Dead);
-        let unnamed = [AssessedLink { confirmation: UNNAMED_POD_CONFIRMATION, ..dead }];
+        let unnamed = [AssessedLink {
+            confirmation: UNNAMED_POD_CONFIRMATION,
+            ..dead
+        }];
         for (seconds, attempts) in [(0, 0), (60, 0), (540, 0), (600, 1)] {
-            assert_eq!(looks.repair(&network, at(seconds), &unnamed).await.dead, 1, "{seconds}");
+            assert_eq!(
+                looks.repair(&network, at(seconds), &unnamed).await.dead,
+                1,
+                "{seconds}"
+            );
             assert_eq!(looks.stuck.len(), attempts, "{seconds}");
         }
     }
@@ -199,19 +287,33 @@ mod tests {
     async fn missing_evidence_is_reported_until_it_is_there() {
         let (network, mut looks) = (FixedNetwork::default(), Looks::default());
         let unknown = [found("cali1", LinkVerdict::Unknown("no right".into()))];
-        let expected = RepairStatus { dead: 0, is_unknown: true, removed: 0 };
+        let expected = RepairStatus {
+            dead: 0,
+            is_unknown: true,
+            removed: 0,
+        };
         assert_eq!(looks.repair(&network, at(0), &unknown).await, expected);
         assert_eq!(looks.reported, BTreeSet::from(["no right".to_owned()]));
         assert!(looks.miss(at(60), "no netlink".into()).is_unknown);
-        assert_eq!(looks.repair(&network, at(120), &[]).await, RepairStatus::default());
+        assert_eq!(
+            looks.repair(&network, at(120), &[]).await,
+            RepairStatus::default()
+        );
     }
 
     #[test]
     fn failed_look_begins_a_new_series() {
         let mut looks = Looks::default();
         let dead = found("cali1", LinkVerdict::Dead);
-        looks.suspects.look(at(0).boot, dead_links(std::slice::from_ref(&dead)));
+        looks
+            .suspects
+            .look(at(0).boot, dead_links(std::slice::from_ref(&dead)));
         looks.miss(at(60), "no netlink".into());
-        assert_eq!(looks.suspects.look(at(120).boot, dead_links(std::slice::from_ref(&dead))), []);
+        assert_eq!(
+            looks
+                .suspects
+                .look(at(120).boot, dead_links(std::slice::from_ref(&dead))),
+            []
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! Compresses the rotated files of the plugins' log, and removes compressed files past their age or number. The plugins
-//! compress nothing, because a pod would wait for them.
+//! Compresses the rotated files of the plugins' log, and removes compressed files past their age or
+//! number. The plugins compress nothing, because a pod would wait for them.
 //!
-//! A plugin that has a renamed file open continues to append to it. So a file is compressed only after a time without a
-//! write, and the original is removed only if it has not changed since.
+//! A plugin that has a renamed file open continues to append to it. So a file is compressed only
+//! after a time without a write, and the original is removed only if it has not changed since.
 
 use std::fs::{self, File, Metadata, TryLockError};
 use std::future::pending;
@@ -13,7 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use netconf::conf::LogConf;
 use node_process::logging::compressed::{LogText, frame};
-use node_process::logging::{FILE_MODE, Retention, RotatedName, compressed_path, directory, expired, list_rotated};
+use node_process::logging::{
+    FILE_MODE, Retention, RotatedName, compressed_path, directory, expired, list_rotated,
+};
 use os::atomic_file::{self, AtomicFileError, Draft, regular_file};
 use tokio::time::sleep;
 
@@ -22,10 +24,12 @@ use crate::layout::Layout;
 use crate::node_conf;
 use crate::settings::Settings;
 
-/// The interval between two passes unless `CNI_LOG_COMPRESSION_INTERVAL` sets another. One pass compresses one file.
+/// The interval between two passes unless `CNI_LOG_COMPRESSION_INTERVAL` sets another. One pass
+/// compresses one file.
 pub(super) const DEFAULT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Time since the last write after which no plugin is expected to write to a renamed file. Runtimes end calls earlier.
+/// Time since the last write after which no plugin is expected to write to a renamed file. Runtimes
+/// end calls earlier.
 const QUIET: Duration = Duration::from_secs(15 * 60);
 
 /// The size of a part, which is compressed without a pause.
@@ -53,13 +57,13 @@ struct Pass {
 #[derive(Debug, thiserror::Error)]
 enum CompressionError {
     #[error(
-        "the directory of the plugins' log file {} is not mounted in this container; mount the node's directory at the \
-         same path", .0.display()
+        "the directory of the plugins' log file {} is not mounted in this container; mount the \
+         node's directory at the same path", .0.display()
     )]
     NotMounted(PathBuf),
     #[error(
-        "another process keeps the directory {} locked; `fuser -v` with this path names the processes that have it \
-         open", .0.display()
+        "another process keeps the directory {} locked; `fuser -v` with this path names the \
+         processes that have it open", .0.display()
     )]
     Locked(PathBuf),
     #[error("{}: {source}", .path.display())]
@@ -70,13 +74,22 @@ enum CompressionError {
 
 /// Runs a pass over the rotated files after each `interval`; `None` to run none. Never returns.
 ///
-/// The first pass comes after an interval: an agent that the compressor ends has renewed the plugins' token before.
-pub(crate) async fn compress_repeatedly(interval: Option<Duration>, settings: &Settings, layout: &Layout) {
-    let Some(interval) = interval else { return pending().await };
+/// The first pass comes after an interval: an agent that the compressor ends has renewed the
+/// plugins' token before.
+pub(crate) async fn compress_repeatedly(
+    interval: Option<Duration>,
+    settings: &Settings,
+    layout: &Layout,
+) {
+    let Some(interval) = interval else {
+        return pending().await;
+    };
     let mut reported = None;
     loop {
         sleep(interval).await;
-        let Some(conf) = log_conf(settings, layout) else { continue };
+        let Some(conf) = log_conf(settings, layout) else {
+            continue;
+        };
         reported = match run_pass(&conf, layout, SystemTime::now()).await {
             Ok(Pass { written, removed }) => {
                 if let Some(written) = written {
@@ -94,7 +107,9 @@ pub(crate) async fn compress_repeatedly(interval: Option<Duration>, settings: &S
                     CompressionError::NotMounted(_) => {
                         tracing::info!("rotated log files are not compressed: {reason}");
                     }
-                    CompressionError::Locked(_) | CompressionError::File { .. } | CompressionError::Draft(_) => {
+                    CompressionError::Locked(_)
+                    | CompressionError::File { .. }
+                    | CompressionError::Draft(_) => {
                         tracing::warn!("rotated log files are not compressed: {reason}");
                     }
                 }
@@ -104,11 +119,19 @@ pub(crate) async fn compress_repeatedly(interval: Option<Duration>, settings: &S
     }
 }
 
-/// Returns the path of the plugins' log file for this process; `None` if they write no file. `planned` is the
-/// configuration that the agent installs if there is none.
-pub(crate) fn log_path(settings: &Settings, layout: &Layout, planned: Option<&LogConf>) -> Option<PathBuf> {
-    let planned = planned.filter(|conf| !conf.log_file_path.is_empty()).cloned();
-    log_conf(settings, layout).or(planned).map(|conf| layout.path(conf.log_file_path))
+/// Returns the path of the plugins' log file for this process; `None` if they write no file.
+/// `planned` is the configuration that the agent installs if there is none.
+pub(crate) fn log_path(
+    settings: &Settings,
+    layout: &Layout,
+    planned: Option<&LogConf>,
+) -> Option<PathBuf> {
+    let planned = planned
+        .filter(|conf| !conf.log_file_path.is_empty())
+        .cloned();
+    log_conf(settings, layout)
+        .or(planned)
+        .map(|conf| layout.path(conf.log_file_path))
 }
 
 fn log_conf(settings: &Settings, layout: &Layout) -> Option<LogConf> {
@@ -117,9 +140,13 @@ fn log_conf(settings: &Settings, layout: &Layout) -> Option<LogConf> {
     (!conf.log_file_path.is_empty()).then_some(conf)
 }
 
-/// Removes the expired files, and compresses the oldest file with a number if it is due. A younger file waits for its
-/// turn, because the order of the names is that of the lines.
-async fn run_pass(conf: &LogConf, layout: &Layout, now: SystemTime) -> Result<Pass, CompressionError> {
+/// Removes the expired files, and compresses the oldest file with a number if it is due. A younger
+/// file waits for its turn, because the order of the names is that of the lines.
+async fn run_pass(
+    conf: &LogConf,
+    layout: &Layout,
+    now: SystemTime,
+) -> Result<Pass, CompressionError> {
     let log = &layout.path(&conf.log_file_path);
     if !layout.is_on_node(directory(log)) {
         return Err(CompressionError::NotMounted(log.clone()));
@@ -135,21 +162,32 @@ async fn run_pass(conf: &LogConf, layout: &Layout, now: SystemTime) -> Result<Pa
         fs::remove_file(&file.path).map_err(at(&file.path))?;
         pass.removed += 1;
     }
-    let oldest = rotated.iter().find(|file| matches!(file.name, RotatedName::Numbered(_)));
-    let Some((oldest, found)) = oldest.and_then(|file| Some((&file.path, fs::symlink_metadata(&file.path).ok()?)))
+    let oldest = rotated
+        .iter()
+        .find(|file| matches!(file.name, RotatedName::Numbered(_)));
+    let Some((oldest, found)) =
+        oldest.and_then(|file| Some((&file.path, fs::symlink_metadata(&file.path).ok()?)))
     else {
         return Ok(pass);
     };
-    let is_quiet = |modified: SystemTime| now.duration_since(modified).is_ok_and(|quiet| quiet >= QUIET);
+    let is_quiet = |modified: SystemTime| {
+        now.duration_since(modified)
+            .is_ok_and(|quiet| quiet >= QUIET)
+    };
     if found.is_file() && found.modified().is_ok_and(is_quiet) {
         pass.written = compress(log, oldest, &found).await?;
     }
     Ok(pass)
 }
 
-/// Compresses a file with a number and removes it. Returns the path of the compressed file, or `None` if the file has
-/// changed or is gone. The directory is locked only for the replacement, so that the plugins' rotations go on.
-async fn compress(log: &Path, path: &Path, found: &Metadata) -> Result<Option<PathBuf>, CompressionError> {
+/// Compresses a file with a number and removes it. Returns the path of the compressed file, or
+/// `None` if the file has changed or is gone. The directory is locked only for the replacement, so
+/// that the plugins' rotations go on.
+async fn compress(
+    log: &Path,
+    path: &Path,
+    found: &Metadata,
+) -> Result<Option<PathBuf>, CompressionError> {
     let source = regular_file::open(path).map_err(at(path))?;
     if has_changed(&source, found).map_err(at(path))? {
         return Ok(None);
@@ -158,7 +196,10 @@ async fn compress(log: &Path, path: &Path, found: &Metadata) -> Result<Option<Pa
     let mut draft = Draft::beside(&target)?;
     loop {
         let mut part = Vec::new();
-        (&source).take(PART_BYTES).read_to_end(&mut part).map_err(at(path))?;
+        (&source)
+            .take(PART_BYTES)
+            .read_to_end(&mut part)
+            .map_err(at(path))?;
         if part.is_empty() {
             break;
         }
@@ -173,15 +214,23 @@ async fn compress(log: &Path, path: &Path, found: &Metadata) -> Result<Option<Pa
     }
     // A rotation may have renamed the file since.
     let rotated = list_rotated(log).map_err(at(directory(log)))?;
-    let is_source = |path: &Path| fs::symlink_metadata(path).is_ok_and(|other| is_same_file(&other, found));
-    let Some(present) = rotated.into_iter().map(|file| file.path).find(|path| is_source(path)) else { return Ok(None) };
+    let is_source =
+        |path: &Path| fs::symlink_metadata(path).is_ok_and(|other| is_same_file(&other, found));
+    let Some(present) = rotated
+        .into_iter()
+        .map(|file| file.path)
+        .find(|path| is_source(path))
+    else {
+        return Ok(None);
+    };
     draft.put_in_place()?;
     fs::remove_file(&present).map_err(at(&present))?;
     Ok(Some(target))
 }
 
-/// Locks the directory of the log as a rotation does. The agent renews the token in the same thread, and any user who
-/// may list the directory can lock it. So this waits for a limited time, and without blocking.
+/// Locks the directory of the log as a rotation does. The agent renews the token in the same
+/// thread, and any user who may list the directory can lock it. So this waits for a limited time,
+/// and without blocking.
 async fn lock_directory(directory: &Path) -> Result<File, CompressionError> {
     let lock = File::open(directory).map_err(at(directory))?;
     for _ in 0..LOCK_ATTEMPTS {
@@ -194,8 +243,9 @@ async fn lock_directory(directory: &Path) -> Result<File, CompressionError> {
     Err(CompressionError::Locked(directory.to_owned()))
 }
 
-/// Returns the path for the compressed file: that of the time of the last write, or with a later time if a file with
-/// other text has that name. A file with the same text is there if the agent ended before it removed the original.
+/// Returns the path for the compressed file: that of the time of the last write, or with a later
+/// time if a file with other text has that name. A file with the same text is there if the agent
+/// ended before it removed the original.
 fn free_target(log: &Path, path: &Path, modified: SystemTime) -> PathBuf {
     // Names have no earlier times.
     let mut time = modified.max(SystemTime::UNIX_EPOCH);
@@ -232,7 +282,10 @@ fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> CompressionError {
-    move |source| CompressionError::File { path: path.to_owned(), source }
+    move |source| CompressionError::File {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]

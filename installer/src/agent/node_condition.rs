@@ -1,6 +1,7 @@
-//! [`NodeCondition`]: reads the Ready condition of this node's Node, if `CNI_NODE_CONDITION_INTERVAL` is set. The
-//! condition can show that the configuration is in a directory that no runtime reads: all files are in place then, but
-//! kubelet reports that there is no network.
+//! [`NodeCondition`]: reads the Ready condition of this node's Node, if
+//! `CNI_NODE_CONDITION_INTERVAL` is set. The condition can show that the configuration is in a
+//! directory that no runtime reads: all files are in place then, but kubelet reports that there is
+//! no network.
 
 use std::error::Error;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use crate::service_account::ServiceAccount;
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Number of consecutive reports of a missing network after which the agent is not ready. The first report may be older
-/// than the configuration.
+/// Number of consecutive reports of a missing network after which the agent is not ready. The first
+/// report may be older than the configuration.
 const REPORT_LIMIT: u32 = 2;
 
-/// A part of kubelet's message while the runtime has no network. Kubelet derives it from the runtime's status in CRI.
+/// A part of kubelet's message while the runtime has no network. Kubelet derives it from the
+/// runtime's status in CRI.
 const NO_NETWORK: &str = "NetworkReady=false";
 
 /// The parameters for reading the Ready condition of a Node.
@@ -37,26 +39,37 @@ pub struct NodeCondition {
 }
 
 impl NodeCondition {
-    /// Reads the condition at each `interval`, and writes `has_network` and `node_problem` to the status. Never
-    /// returns.
+    /// Reads the condition at each `interval`, and writes `has_network` and `node_problem` to the
+    /// status. Never returns.
     pub(super) async fn watch(self, status: SharedStatus) {
         let (mut reports, mut reported) = (0_u32, String::new());
         loop {
             let outcome = self.read().await;
-            let failure = outcome.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            let failure = outcome
+                .as_ref()
+                .err()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             if !failure.is_empty() && failure != reported {
                 let Self { node, .. } = &self;
                 tracing::warn!(
-                    "cannot read the Ready condition of Node {node}: {failure}; if the API server forbids it, allow \
-                     this pod's service account to get nodes, or unset CNI_NODE_CONDITION_INTERVAL"
+                    "cannot read the Ready condition of Node {node}: {failure}; if the API server \
+                     forbids it, allow this pod's service account to get nodes, or unset \
+                     CNI_NODE_CONDITION_INTERVAL"
                 );
             }
             reported = failure;
             let condition = outcome.ok().flatten();
             let missing = condition.as_ref().and_then(missing_network);
             let has_network = condition.as_ref().map(|_| missing.is_none());
-            reports = if missing.is_some() { reports.saturating_add(1) } else { 0 };
-            let problem = missing.filter(|_| reports >= REPORT_LIMIT).map(|message| self.problem(message));
+            reports = if missing.is_some() {
+                reports.saturating_add(1)
+            } else {
+                0
+            };
+            let problem = missing
+                .filter(|_| reports >= REPORT_LIMIT)
+                .map(|message| self.problem(message));
             {
                 let mut status = status.get();
                 if let Some(problem) = problem.as_ref().filter(|_| problem != status.node_problem) {
@@ -86,20 +99,22 @@ impl NodeCondition {
     fn problem(&self, message: &str) -> String {
         let NodeCondition { node, net_dir, .. } = self;
         format!(
-            "kubelet reports for Node {node}: {message}; the configuration is in {net_dir}, and the container runtime \
-             may read another directory: mount that one, and set CNI_NET_DIR to it"
+            "kubelet reports for Node {node}: {message}; the configuration is in {net_dir}, and \
+             the container runtime may read another directory: mount that one, and set CNI_NET_DIR \
+             to it"
         )
     }
 }
 
-/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown` when kubelet no
-/// longer reports.
+/// Returns the Ready condition that kubelet reports. The node controller sets the status `Unknown`
+/// when kubelet no longer reports.
 fn ready_condition(node: &Value) -> Option<&Value> {
     let mut conditions = node["status"]["conditions"].as_array()?.iter();
     conditions.find(|condition| condition["type"] == "Ready" && condition["status"] != "Unknown")
 }
 
-/// Returns kubelet's message if it says that the runtime has no network. Other reasons do not concern the agent.
+/// Returns kubelet's message if it says that the runtime has no network. Other reasons do not
+/// concern the agent.
 fn missing_network(condition: &Value) -> Option<&str> {
     let message = condition["message"].as_str().unwrap_or_default();
     (condition["status"] == "False" && message.contains(NO_NETWORK)).then_some(message)
@@ -113,19 +128,29 @@ mod tests {
 
     #[test]
     fn only_kubelets_message_about_the_network_counts() {
-        let network = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
-            message:Network plugin returns error: cni plugin not initialized";
+        let network = "container runtime network not ready: NetworkReady=false \
+                       reason:NetworkPluginNotReady message:Network plugin returns error: cni \
+                       plugin not initialized";
         let message = |status: &str, message: &str| {
             let conditions = json!([{ "type": "DiskPressure", "status": "False" },
                 { "type": "Ready", "status": status, "message": message }]);
             let node = json!({ "status": { "conditions": conditions } });
             let condition = ready_condition(&node);
-            (condition.is_some(), condition.and_then(missing_network).map(str::to_owned))
+            (
+                condition.is_some(),
+                condition.and_then(missing_network).map(str::to_owned),
+            )
         };
         assert_eq!(message("False", network), (true, Some(network.to_owned())));
-        assert_eq!(message("True", "kubelet is posting ready status"), (true, None));
+        assert_eq!(
+            message("True", "kubelet is posting ready status"),
+            (true, None)
+        );
         assert_eq!(message("False", "PLEG is not healthy"), (true, None));
-        assert_eq!(message("Unknown", "Kubelet stopped posting node status."), (false, None));
+        assert_eq!(
+            message("Unknown", "Kubelet stopped posting node status."),
+            (false, None)
+        );
         assert!(ready_condition(&json!({ "status": {} })).is_none());
     }
 }

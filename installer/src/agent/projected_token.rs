@@ -1,5 +1,5 @@
-//! Watches the directory of the pod's own token. kubelet replaces its whole content when the token or the CA
-//! certificates change (INST-45).
+//! Watches the directory of the pod's own token. kubelet replaces its whole content when the token
+//! or the CA certificates change (INST-45).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -20,13 +20,14 @@ const MAX_BURST: Duration = Duration::from_secs(1);
 /// Pause between two attempts to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The directory of the pod's own token, and the watch on it, which is `None` while the directory cannot be watched.
+/// The directory of the pod's own token, and the watch on it, which is `None` while the directory
+/// cannot be watched.
 #[derive(Debug, Default)]
 pub(super) struct ProjectedToken {
     directory: PathBuf,
     watch: Option<AsyncFd<DirectoryWatch>>,
-    /// True if a change was not reported yet. This is a field because the caller may drop the future of
-    /// [`changed`](Self::changed) and call again.
+    /// True if a change was not reported yet. This is a field because the caller may drop the
+    /// future of [`changed`](Self::changed) and call again.
     has_unreported_change: bool,
     has_warned: bool,
 }
@@ -42,18 +43,24 @@ impl AsRawFd for DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    #[expect(deprecated, reason = "its successor is `unsafe`, which is forbidden; a Watch keeps its descriptor open")]
+    #[expect(
+        deprecated,
+        reason = "its successor is `unsafe`, which is forbidden; a Watch keeps its descriptor open"
+    )]
     fn open(directory: &Path) -> io::Result<AsyncFd<DirectoryWatch>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
-        let ends = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
+        let changes =
+            AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
+        let ends =
+            AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(directory, changes | ends)?;
         AsyncFd::new(DirectoryWatch(inotify))
     }
 
     /// Reads all pending events. Returns true if the watch is still active.
     fn drain(&self) -> nix::Result<bool> {
-        let ends = AddWatchFlags::IN_IGNORED | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
+        let ends =
+            AddWatchFlags::IN_IGNORED | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
         let mut is_active = true;
         loop {
             match self.0.read_events() {
@@ -66,15 +73,20 @@ impl DirectoryWatch {
 }
 
 impl ProjectedToken {
-    /// Starts to watch the directory. If this is not possible yet, [`changed`](Self::changed) tries again.
+    /// Starts to watch the directory. If this is not possible yet, [`changed`](Self::changed) tries
+    /// again.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
-        let mut projected = ProjectedToken { directory: directory.into(), ..ProjectedToken::default() };
+        let mut projected = ProjectedToken {
+            directory: directory.into(),
+            ..ProjectedToken::default()
+        };
         projected.open();
         projected
     }
 
-    /// Waits for a change of the directory, and then until no event occurs for [`QUIET_TIME`], at most for
-    /// [`MAX_BURST`]. The end of the watch, and a later new watch, count as changes, as events may have been missed.
+    /// Waits for a change of the directory, and then until no event occurs for [`QUIET_TIME`], at
+    /// most for [`MAX_BURST`]. The end of the watch, and a later new watch, count as changes, as
+    /// events may have been missed.
     pub(super) async fn changed(&mut self) {
         while !self.has_unreported_change {
             if self.watch.is_none() {
@@ -85,11 +97,15 @@ impl ProjectedToken {
             self.next_events().await;
         }
         let until = Instant::now() + MAX_BURST;
-        while self.watch.is_some() && timeout(QUIET_TIME, self.next_events()).await.is_ok() && Instant::now() < until {}
+        while self.watch.is_some()
+            && timeout(QUIET_TIME, self.next_events()).await.is_ok()
+            && Instant::now() < until
+        {}
         self.has_unreported_change = false;
     }
 
-    /// Waits for events, or for the end of the watch, and records them as a change. Does nothing without a watch.
+    /// Waits for events, or for the end of the watch, and records them as a change. Does nothing
+    /// without a watch.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
         let is_active = match watch.readable().await {
@@ -109,8 +125,10 @@ impl ProjectedToken {
         let opened = DirectoryWatch::open(&self.directory);
         if let Some(error) = opened.as_ref().err().filter(|_| !self.has_warned) {
             let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot watch the directory of this pod's own token, trying again; \
-                until the watch succeeds, a change of this pod's token does not renew the plugins' token");
+            tracing::warn!(%directory, %error, "cannot watch the directory of this pod's own \
+                                                token, trying again; until the watch succeeds, a \
+                                                change of this pod's token does not renew the \
+                                                plugins' token");
         }
         self.has_warned = opened.is_err();
         self.watch = opened.ok();
@@ -128,7 +146,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// Replaces the content of `directory` as kubelet does: renames a symbolic link over the old link.
+    /// Replaces the content of `directory` as kubelet does: renames a symbolic link over the old
+    /// link.
     fn swap(directory: &Path, generation: &str, token: &str) {
         fs::create_dir(directory.join(generation)).unwrap();
         fs::write(directory.join(generation).join("token"), token).unwrap();
@@ -141,11 +160,20 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         swap(directory.path(), "..1", "old");
         let mut projected = ProjectedToken::new(directory.path());
-        assert!(timeout(SHORT, projected.changed()).await.is_err(), "nothing changed");
+        assert!(
+            timeout(SHORT, projected.changed()).await.is_err(),
+            "nothing changed"
+        );
         swap(directory.path(), "..2", "new");
         timeout(LONG, projected.changed()).await.unwrap();
-        assert_eq!(fs::read_to_string(directory.path().join("..data/token")).unwrap(), "new");
-        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was told once");
+        assert_eq!(
+            fs::read_to_string(directory.path().join("..data/token")).unwrap(),
+            "new"
+        );
+        assert!(
+            timeout(SHORT, projected.changed()).await.is_err(),
+            "it was told once"
+        );
     }
 
     #[tokio::test]
@@ -175,7 +203,10 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("serviceaccount");
         let mut projected = ProjectedToken::new(&directory);
-        assert!(timeout(3 * RETRY, projected.changed()).await.is_err(), "without a hot loop");
+        assert!(
+            timeout(3 * RETRY, projected.changed()).await.is_err(),
+            "without a hot loop"
+        );
         fs::create_dir(&directory).unwrap();
         timeout(2 * RETRY, projected.changed()).await.unwrap();
     }

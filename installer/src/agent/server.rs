@@ -1,4 +1,5 @@
-//! The port of the probes and metrics. Its responses are computed from the path of a request and the status.
+//! The port of the probes and metrics. Its responses are computed from the path of a request and
+//! the status.
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
@@ -26,23 +27,29 @@ const BIND_RETRY: Duration = Duration::from_secs(5);
 /// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; end the other agent if one listens there, or set CNI_AGENT_LISTEN and the \
-     probes of the pod to another address"
+    "cannot listen on {address}: {source}; end the other agent if one listens there, or set \
+     CNI_AGENT_LISTEN and the probes of the pod to another address"
 )]
 pub struct ListenError {
     address: SocketAddr,
     source: io::Error,
 }
 
-/// Binds the port. Returns `None` also if another program uses the port, because the agent has to renew the plugins'
-/// token even then.
-pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
-    let Some(address) = address else { return Ok(None) };
+/// Binds the port. Returns `None` also if another program uses the port, because the agent has to
+/// renew the plugins' token even then.
+pub(super) async fn listen(
+    address: Option<SocketAddr>,
+) -> Result<Option<TcpListener>, ListenError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(Some(listener)),
         Err(source) if source.kind() == ErrorKind::AddrInUse => {
             let error = ListenError { address, source };
-            tracing::error!("{error}; the agent runs without probes and metrics until the port is free");
+            tracing::error!(
+                "{error}; the agent runs without probes and metrics until the port is free"
+            );
             Ok(None)
         }
         Err(source) => Err(ListenError { address, source }),
@@ -59,19 +66,33 @@ async fn bind_when_free(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Answers requests until the future is dropped, if there is an `address`. Without a `listener`, it first waits until
-/// it can bind the port.
-pub(super) async fn serve(address: Option<SocketAddr>, listener: Option<TcpListener>, status: SharedStatus) {
-    let Some(address) = address else { return pending().await };
+/// Answers requests until the future is dropped, if there is an `address`. Without a `listener`, it
+/// first waits until it can bind the port.
+pub(super) async fn serve(
+    address: Option<SocketAddr>,
+    listener: Option<TcpListener>,
+    status: SharedStatus,
+) {
+    let Some(address) = address else {
+        return pending().await;
+    };
     let listener = match listener {
         Some(listener) => listener,
         None => bind_when_free(address).await,
     };
     let respond = move |request: Request<Incoming>| {
-        let response = respond(request.method(), request.uri().path(), &status.get(), Moment::now().boot);
+        let response = respond(
+            request.method(),
+            request.uri().path(),
+            &status.get(),
+            Moment::now().boot,
+        );
         async { response }
     };
-    let limits = TimeLimits { head: CLIENT_TIME_LIMIT, connection: CLIENT_TIME_LIMIT };
+    let limits = TimeLimits {
+        head: CLIENT_TIME_LIMIT,
+        connection: CLIENT_TIME_LIMIT,
+    };
     http_server::serve(listener, limits, respond).await;
 }
 
@@ -108,7 +129,10 @@ mod tests {
     use super::*;
 
     fn ask(method: Method, path: &str) -> (u16, String) {
-        let status = Status { manages_token: true, ..Status::default() };
+        let status = Status {
+            manages_token: true,
+            ..Status::default()
+        };
         let now = Duration::from_secs(1);
         let code = respond(&method, path, &status, now).status().as_u16();
         (code, route(path, &status, now).1)
@@ -118,7 +142,10 @@ mod tests {
     fn probe_response_has_a_status_code_and_a_reason() {
         assert_eq!(ask(Method::GET, "/liveness"), (200, "live\n".to_owned()));
         let (code, reason) = ask(Method::HEAD, "/readiness");
-        assert!(code == 503 && reason.contains("the plugins have no token"), "{code} {reason}");
+        assert!(
+            code == 503 && reason.contains("the plugins have no token"),
+            "{code} {reason}"
+        );
     }
 
     #[test]
@@ -131,17 +158,27 @@ mod tests {
     async fn hundreds_of_slow_connections_do_not_stop_a_probe_of_the_agent() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(serve(Some(address), Some(listener), SharedStatus::default()));
+        let server = tokio::spawn(serve(
+            Some(address),
+            Some(listener),
+            SharedStatus::default(),
+        ));
         let mut slow = Vec::new();
         for _ in 0..300 {
             slow.push(TcpStream::connect(address).await.unwrap());
         }
         let mut probe = TcpStream::connect(address).await.unwrap();
-        probe.write_all(b"GET /liveness?verbose HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        probe
+            .write_all(b"GET /liveness?verbose HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
         let mut answer = String::new();
         let read = timeout(Duration::from_secs(120), probe.read_to_string(&mut answer));
         read.await.expect("a response").unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nlive\n"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nlive\n"),
+            "{answer}"
+        );
         server.abort();
     }
 }

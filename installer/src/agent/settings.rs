@@ -13,13 +13,15 @@ use crate::settings::token_node;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 
 /// Default address of the probes and metrics. It is reachable only from this node.
-pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
+pub const DEFAULT_LISTEN: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
 
 /// Default interval between two tests of the plugins' token, which may become invalid early.
 const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The same for a token that ends with its Node. The API server remembers for 10 s that a token is valid, so a test in
-/// the first 10 s after the end may leave it to the next test. A new token must be there within 30 s.
+/// The same for a token that ends with its Node. The API server remembers for 10 s that a token is
+/// valid, so a test in the first 10 s after the end may leave it to the next test. A new token must
+/// be there within 30 s.
 const DEFAULT_CHECK_INTERVAL_OF_BOUND: Duration = Duration::from_secs(15);
 
 /// The agent's settings.
@@ -29,7 +31,8 @@ pub struct AgentSettings {
     pub manages_token: bool,
     /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
-    /// `KUBERNETES_NODE_NAME` if `CNI_TOKEN_BOUND_TO_NODE` is true: the Node to which tokens are bound.
+    /// `KUBERNETES_NODE_NAME` if `CNI_TOKEN_BOUND_TO_NODE` is true: the Node to which tokens are
+    /// bound.
     pub node: Option<String>,
     /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token, at least [`MIN_LIFETIME`].
     pub lifetime: Duration,
@@ -39,7 +42,8 @@ pub struct AgentSettings {
     pub listen: Option<SocketAddr>,
     /// `CNI_NODE_CONDITION_INTERVAL`: the interval between two reads of the Node's Ready condition.
     pub node_interval: Option<Duration>,
-    /// `CNI_LOG_COMPRESSION_INTERVAL`: the interval between two passes over the rotated log files; `None` for `off`.
+    /// `CNI_LOG_COMPRESSION_INTERVAL`: the interval between two passes over the rotated log files;
+    /// `None` for `off`.
     pub log_interval: Option<Duration>,
     /// `CNI_AGENT_REPAIR`: whether this agent removes dead interfaces.
     pub removes_dead_interfaces: bool,
@@ -56,15 +60,27 @@ pub struct AgentSettingsError {
 
 /// The variables, for `--help`.
 pub const VARIABLES: [Variable; 9] = [
-    variable("CALICO_MANAGE_CNI", "true", "whether this agent renews the plugins' token"),
-    variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "service account whose token the plugins use"),
+    variable(
+        "CALICO_MANAGE_CNI",
+        "true",
+        "whether this agent renews the plugins' token",
+    ),
+    variable(
+        "CALICO_CNI_SERVICE_ACCOUNT",
+        DEFAULT_ACCOUNT,
+        "service account whose token the plugins use",
+    ),
     variable(
         "CNI_AGENT_REPAIR",
         "false",
-        "whether this agent removes interfaces of ended containers; it needs the rights of the component \
-         remove-dead-interfaces",
+        "whether this agent removes interfaces of ended containers; it needs the rights of the \
+         component remove-dead-interfaces",
     ),
-    variable("CNI_TOKEN_LIFETIME", "24h", "lifetime of a token, at least 10m; the API server may grant a shorter one"),
+    variable(
+        "CNI_TOKEN_LIFETIME",
+        "24h",
+        "lifetime of a token, at least 10m; the API server may grant a shorter one",
+    ),
     variable(
         "CNI_TOKEN_REFRESH_INTERVAL",
         "",
@@ -73,23 +89,26 @@ pub const VARIABLES: [Variable; 9] = [
     variable(
         "CNI_TOKEN_TRIAL_INTERVAL",
         "30s",
-        "interval between two tests of the plugins' token; 15s by default with CNI_TOKEN_BOUND_TO_NODE",
+        "interval between two tests of the plugins' token; 15s by default with \
+         CNI_TOKEN_BOUND_TO_NODE",
     ),
     variable(
         "CNI_AGENT_LISTEN",
         "127.0.0.1:9097",
-        "address of /readiness, /liveness and /metrics, or off; set 0.0.0.0:9097 for requests from other machines",
+        "address of /readiness, /liveness and /metrics, or off; set 0.0.0.0:9097 for requests from \
+         other machines",
     ),
     variable(
         "CNI_NODE_CONDITION_INTERVAL",
         "",
-        "interval between two reads of the Node's Ready condition, such as 60s; the agent is not ready while kubelet \
-         reports that the node has no network",
+        "interval between two reads of the Node's Ready condition, such as 60s; the agent is not \
+         ready while kubelet reports that the node has no network",
     ),
     variable(
         "CNI_LOG_COMPRESSION_INTERVAL",
         "5m",
-        "interval between two passes over the plugins' rotated log files, each of which compresses at most one, or off",
+        "interval between two passes over the plugins' rotated log files, each of which compresses \
+         at most one, or off",
     ),
 ];
 
@@ -97,14 +116,25 @@ impl AgentSettings {
     /// Reads the settings from the environment. An empty or blank variable counts as unset.
     ///
     /// # Errors
-    /// Returns an error about one invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only logged.
-    pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
-        let value_of = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    /// Returns an error about one invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only
+    /// logged.
+    pub fn from_environment(
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, AgentSettingsError> {
+        let value_of = |name| {
+            lookup(name)
+                .map(|value| value.trim().to_owned())
+                .filter(|value| !value.is_empty())
+        };
         let duration = |name| match value_of(name) {
             None => Ok(None),
             Some(value) => match value.parse::<GoDuration>() {
                 Ok(span) if !span.duration().is_zero() => Ok(Some(span.duration())),
-                _ => Err(AgentSettingsError { name, value, wanted: "a duration above 0, such as 90s, 5m or 1h30m" }),
+                _ => Err(AgentSettingsError {
+                    name,
+                    value,
+                    wanted: "a duration above 0, such as 90s, 5m or 1h30m",
+                }),
             },
         };
         let listen = match value_of("CNI_AGENT_LISTEN") {
@@ -114,38 +144,65 @@ impl AgentSettings {
                 // Port 0 selects a random port, which no probe finds.
                 Ok(address) if address.port() != 0 => Some(address),
                 _ => {
-                    let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
-                    return Err(AgentSettingsError { name: "CNI_AGENT_LISTEN", value, wanted });
+                    let wanted =
+                        "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
+                    return Err(AgentSettingsError {
+                        name: "CNI_AGENT_LISTEN",
+                        value,
+                        wanted,
+                    });
                 }
             },
         };
         let log_interval = match value_of("CNI_LOG_COMPRESSION_INTERVAL") {
             Some(value) if value == "off" => None,
-            _ => Some(duration("CNI_LOG_COMPRESSION_INTERVAL")?.unwrap_or(log_compression::DEFAULT_INTERVAL)),
+            _ => Some(
+                duration("CNI_LOG_COMPRESSION_INTERVAL")?
+                    .unwrap_or(log_compression::DEFAULT_INTERVAL),
+            ),
         };
         let removes_dead_interfaces = match value_of("CNI_AGENT_REPAIR").as_deref() {
             None | Some("false") => false,
             Some("true") => true,
             Some(value) => {
                 let (name, value) = ("CNI_AGENT_REPAIR", value.to_owned());
-                return Err(AgentSettingsError { name, value, wanted: "true or false" });
+                return Err(AgentSettingsError {
+                    name,
+                    value,
+                    wanted: "true or false",
+                });
             }
         };
-        // With an invalid value the interval is derived from the token's lifetime, as in upstream (INST-44).
+        // With an invalid value the interval is derived from the token's lifetime, as in upstream
+        // (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
-            tracing::warn!("{error}; renewing the token after a quarter to a half of its remaining lifetime");
+            tracing::warn!(
+                "{error}; renewing the token after a quarter to a half of its remaining lifetime"
+            );
             None
         });
-        // An invalid value or a missing name is an error of the installation's settings, which are read before.
+        // An invalid value or a missing name is an error of the installation's settings, which are
+        // read before.
         let node = token_node(&Environment { lookup }).unwrap_or_default();
-        let default = if node.is_some() { DEFAULT_CHECK_INTERVAL_OF_BOUND } else { DEFAULT_CHECK_INTERVAL };
+        let default = if node.is_some() {
+            DEFAULT_CHECK_INTERVAL_OF_BOUND
+        } else {
+            DEFAULT_CHECK_INTERVAL
+        };
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(default);
         Ok(AgentSettings {
-            manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
-            account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
+            manages_token: !value_of("CALICO_MANAGE_CNI")
+                .is_some_and(|value| value.eq_ignore_ascii_case("false")),
+            account: value_of("CALICO_CNI_SERVICE_ACCOUNT")
+                .unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
             node,
-            lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(MIN_LIFETIME),
-            pace: RefreshPace { refresh_interval, check_interval },
+            lifetime: duration("CNI_TOKEN_LIFETIME")?
+                .unwrap_or(DEFAULT_LIFETIME)
+                .max(MIN_LIFETIME),
+            pace: RefreshPace {
+                refresh_interval,
+                check_interval,
+            },
             listen,
             node_interval: duration("CNI_NODE_CONDITION_INTERVAL")?,
             log_interval,
@@ -160,7 +217,10 @@ mod tests {
 
     fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, AgentSettingsError> {
         AgentSettings::from_environment(&|name| {
-            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+            environment
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -171,7 +231,10 @@ mod tests {
             account: "calico-cni-plugin".into(),
             node: None,
             lifetime: Duration::from_secs(86_400),
-            pace: RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) },
+            pace: RefreshPace {
+                refresh_interval: None,
+                check_interval: Duration::from_secs(30),
+            },
             listen: Some(DEFAULT_LISTEN),
             node_interval: None,
             log_interval: Some(Duration::from_secs(300)),
@@ -183,11 +246,15 @@ mod tests {
         assert_eq!(DEFAULT_LISTEN.to_string(), "127.0.0.1:9097");
     }
 
-    /// Two intervals may pass, of which the first ends in the time for which the API server still accepts the token.
+    /// Two intervals may pass, of which the first ends in the time for which the API server still
+    /// accepts the token.
     #[test]
     fn token_bound_to_a_node_is_tested_often_enough_for_a_new_one_within_thirty_seconds() {
         const ACCEPTED: Duration = Duration::from_secs(10);
-        let bound = [("CNI_TOKEN_BOUND_TO_NODE", "true"), ("KUBERNETES_NODE_NAME", "n1")];
+        let bound = [
+            ("CNI_TOKEN_BOUND_TO_NODE", "true"),
+            ("KUBERNETES_NODE_NAME", "n1"),
+        ];
         assert!(ACCEPTED + settings(&bound).unwrap().pace.check_interval < Duration::from_secs(30));
     }
 
@@ -237,8 +304,17 @@ mod tests {
             ("CNI_AGENT_REPAIR", "yes"),
         ] {
             let error = settings(&[(name, value)]).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("{name}={value} is invalid; set ")), "{error}");
+            assert!(
+                error.starts_with(&format!("{name}={value} is invalid; set ")),
+                "{error}"
+            );
         }
-        assert_eq!(settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")]).unwrap().pace.refresh_interval, None);
+        assert_eq!(
+            settings(&[("CNI_TOKEN_REFRESH_INTERVAL", "often")])
+                .unwrap()
+                .pace
+                .refresh_interval,
+            None
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! [`SourceProgram`]: the programs that this container can install, and [`Plan`]: the steps for one plugin directory.
-//! Planning is pure; the present files are an input.
+//! [`SourceProgram`]: the programs that this container can install, and [`Plan`]: the steps for one
+//! plugin directory. Planning is pure; the present files are an input.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,9 +26,11 @@ pub(super) struct ProgramTask {
     pub name: String,
     pub source: SourceProgram,
     pub action: ProgramAction,
-    /// SHA-256 of the present file, empty if the file cannot be read; `None` if the file is missing.
+    /// SHA-256 of the present file, empty if the file cannot be read; `None` if the file is
+    /// missing.
     pub present_digest: Option<String>,
-    /// True for `calico` and `calico-ipam`, for a file that this run copies, and for one that an earlier run installed.
+    /// True for `calico` and `calico-ipam`, for a file that this run copies, and for one that an
+    /// earlier run installed.
     is_owned: bool,
 }
 
@@ -70,7 +72,11 @@ impl Present {
         }
         let digest = digest::of_file(path).unwrap_or_default();
         let mode = metadata.permissions().mode() & 0o7777;
-        Some(Present::File(PresentFile { is_ours: is_ours(&digest), digest, mode }))
+        Some(Present::File(PresentFile {
+            is_ours: is_ours(&digest),
+            digest,
+            mode,
+        }))
     }
 }
 
@@ -99,13 +105,29 @@ impl Plan {
         let update = settings.update;
         let calico = ProgramTask::new(CALICO, own, examine(CALICO)?, update);
         let mut ipam = ProgramTask::new(CALICO_IPAM, own, examine(CALICO_IPAM)?, update);
-        if settings.link_ipam && ipam.action == ProgramAction::Copy && calico.action != ProgramAction::Keep {
+        if settings.link_ipam
+            && ipam.action == ProgramAction::Copy
+            && calico.action != ProgramAction::Keep
+        {
             ipam.action = ProgramAction::Link;
         }
-        let extra =
-            extra.iter().map(|program| Ok(ProgramTask::new(&program.name, program, examine(&program.name)?, update)));
-        let tasks = [Ok(calico), Ok(ipam)].into_iter().chain(extra).collect::<Result<_, BinariesError>>()?;
-        Ok(Plan { place, directory: directory.to_owned(), tasks })
+        let extra = extra.iter().map(|program| {
+            Ok(ProgramTask::new(
+                &program.name,
+                program,
+                examine(&program.name)?,
+                update,
+            ))
+        });
+        let tasks = [Ok(calico), Ok(ipam)]
+            .into_iter()
+            .chain(extra)
+            .collect::<Result<_, BinariesError>>()?;
+        Ok(Plan {
+            place,
+            directory: directory.to_owned(),
+            tasks,
+        })
     }
 
     pub(super) fn writes(&self) -> bool {
@@ -119,18 +141,33 @@ impl Plan {
 }
 
 impl ProgramTask {
-    fn new(name: &str, source: &SourceProgram, present: Option<PresentFile>, update: Update) -> ProgramTask {
+    fn new(
+        name: &str,
+        source: &SourceProgram,
+        present: Option<PresentFile>,
+        update: Update,
+    ) -> ProgramTask {
         let is_calicos = matches!(name, CALICO | CALICO_IPAM);
         let action = match &present {
             Some(present) if present.matches(source) => ProgramAction::UpToDate,
             Some(_) if update == Update::Never => ProgramAction::Keep,
-            Some(present) if update == Update::Ours && !is_calicos && !present.is_ours => ProgramAction::Keep,
+            Some(present) if update == Update::Ours && !is_calicos && !present.is_ours => {
+                ProgramAction::Keep
+            }
             _ => ProgramAction::Copy,
         };
         // A distribution may have installed an identical file of another plugin before.
-        let is_owned = is_calicos || action == ProgramAction::Copy || present.as_ref().is_some_and(|file| file.is_ours);
+        let is_owned = is_calicos
+            || action == ProgramAction::Copy
+            || present.as_ref().is_some_and(|file| file.is_ours);
         let present_digest = present.map(|present| present.digest);
-        ProgramTask { name: name.to_owned(), source: source.clone(), action, present_digest, is_owned }
+        ProgramTask {
+            name: name.to_owned(),
+            source: source.clone(),
+            action,
+            present_digest,
+            is_owned,
+        }
     }
 
     /// Returns true if, after the task, the file is one that Calico installed.
@@ -143,11 +180,12 @@ impl ProgramTask {
     }
 }
 
-/// The program of this process. The link works even if the file was replaced after the process started.
+/// The program of this process. The link works even if the file was replaced after the process
+/// started.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// The name of the installer in the directory of the plugins that this container brings. It is not a plugin and is not
-/// installed (INST-15).
+/// The name of the installer in the directory of the plugins that this container brings. It is not
+/// a plugin and is not installed (INST-15).
 const INSTALLER: &str = "install";
 
 /// A program to copy.
@@ -167,23 +205,45 @@ impl SourceProgram {
     }
 
     fn read(path: PathBuf, name: String) -> Result<SourceProgram, AtomicFileError> {
-        match digest::of_file(&path).and_then(|digest| Ok((digest, fs::metadata(&path)?.permissions().mode()))) {
-            Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode: mode & 0o7777 }),
-            Err(source) => Err(AtomicFileError { action: "read", path, source }),
+        match digest::of_file(&path)
+            .and_then(|digest| Ok((digest, fs::metadata(&path)?.permissions().mode())))
+        {
+            Ok((digest, mode)) => Ok(SourceProgram {
+                path,
+                name,
+                digest,
+                mode: mode & 0o7777,
+            }),
+            Err(source) => Err(AtomicFileError {
+                action: "read",
+                path,
+                source,
+            }),
         }
     }
 }
 
-pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, AtomicFileError> {
-    extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
+pub(super) fn extra_plugins(
+    layout: &Layout,
+    wanted: &ExtraPlugins,
+) -> Result<Vec<SourceProgram>, AtomicFileError> {
+    extra_paths(layout, wanted)
+        .into_iter()
+        .map(|(path, name)| SourceProgram::read(path, name))
+        .collect()
 }
 
 /// Returns paths and names of the wanted plugins other than Calico's, sorted by name.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
-    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else { return Vec::new() };
+    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
+        return Vec::new();
+    };
     let is_wanted = |path: &Path, name: &str| {
         let is_calicos = [INSTALLER, CALICO, CALICO_IPAM].contains(&name);
-        !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()
+        !is_calicos
+            && !skipped.iter().any(|skipped| skipped == name)
+            && !atomic_file::is_draft(path)
+            && path.is_file()
     };
     // An image without other plugins may lack the directory.
     let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
@@ -201,26 +261,52 @@ mod tests {
     use super::*;
 
     fn program(name: &str) -> SourceProgram {
-        SourceProgram { path: "/src".into(), name: name.into(), digest: format!("{name}-new"), mode: 0o755 }
+        SourceProgram {
+            path: "/src".into(),
+            name: name.into(),
+            digest: format!("{name}-new"),
+            mode: 0o755,
+        }
     }
 
     fn settings(update: Option<&str>) -> Settings {
-        let lookup = |name: &str| (name == "UPDATE_CNI_BINARIES").then(|| update.map(str::to_owned)).flatten();
+        let lookup = |name: &str| {
+            (name == "UPDATE_CNI_BINARIES")
+                .then(|| update.map(str::to_owned))
+                .flatten()
+        };
         Settings::from_environment(&lookup, "").unwrap()
     }
 
     fn present(digest: &str, is_ours: bool) -> PresentFile {
-        PresentFile { digest: digest.into(), mode: 0o755, is_ours }
+        PresentFile {
+            digest: digest.into(),
+            mode: 0o755,
+            is_ours,
+        }
     }
 
-    fn plan(update: Option<&str>, examine: impl Fn(&str) -> Option<Present>) -> Result<Plan, BinariesError> {
+    fn plan(
+        update: Option<&str>,
+        examine: impl Fn(&str) -> Option<Present>,
+    ) -> Result<Plan, BinariesError> {
         let (own, extra) = (program("calico"), [program("portmap")]);
-        Plan::new(DirectoryRole::Bin, Path::new("/bin"), &settings(update), &own, &extra, examine)
+        Plan::new(
+            DirectoryRole::Bin,
+            Path::new("/bin"),
+            &settings(update),
+            &own,
+            &extra,
+            examine,
+        )
     }
 
     fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [ProgramAction; 3] {
         let find = |name: &str| present.iter().find(|(listed, _)| *listed == name);
-        let plan = plan(update, |name| find(name).map(|(_, present)| Present::File(present.clone()))).unwrap();
+        let plan = plan(update, |name| {
+            find(name).map(|(_, present)| Present::File(present.clone()))
+        })
+        .unwrap();
         let steps: Vec<_> = plan.tasks.iter().map(|task| task.action).collect();
         steps.try_into().unwrap()
     }
@@ -230,15 +316,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("portmap")).unwrap();
         for update in [None, Some("true"), Some("false")] {
-            let error =
-                plan(update, |name| Present::examine(&dir.path().join(name), |_| true)).unwrap_err().to_string();
-            assert!(error.starts_with("/bin/portmap is not a regular file"), "{error}");
+            let error = plan(update, |name| {
+                Present::examine(&dir.path().join(name), |_| true)
+            })
+            .unwrap_err()
+            .to_string();
+            assert!(
+                error.starts_with("/bin/portmap is not a regular file"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn empty_directory_gets_all_programs_and_a_current_directory_none() {
-        assert_eq!(steps(None, &[]), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
+        assert_eq!(
+            steps(None, &[]),
+            [
+                ProgramAction::Copy,
+                ProgramAction::Link,
+                ProgramAction::Copy
+            ]
+        );
         let current = [
             ("calico", present("calico-new", true)),
             ("calico-ipam", present("calico-new", true)),
@@ -256,9 +355,30 @@ mod tests {
                 ("portmap", present("distribution", ours)),
             ]
         };
-        assert_eq!(steps(None, &old(false)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Keep]);
-        assert_eq!(steps(None, &old(true)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
-        assert_eq!(steps(Some("true"), &old(false)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
+        assert_eq!(
+            steps(None, &old(false)),
+            [
+                ProgramAction::Copy,
+                ProgramAction::Link,
+                ProgramAction::Keep
+            ]
+        );
+        assert_eq!(
+            steps(None, &old(true)),
+            [
+                ProgramAction::Copy,
+                ProgramAction::Link,
+                ProgramAction::Copy
+            ]
+        );
+        assert_eq!(
+            steps(Some("true"), &old(false)),
+            [
+                ProgramAction::Copy,
+                ProgramAction::Link,
+                ProgramAction::Copy
+            ]
+        );
         assert_eq!(steps(Some("false"), &old(true)), [ProgramAction::Keep; 3]);
     }
 
@@ -266,21 +386,33 @@ mod tests {
     fn program_with_a_different_mode_is_replaced() {
         let mut unreadable = present("calico-new", true);
         unreadable.mode = 0o644;
-        assert_eq!(steps(None, &[("calico", unreadable)])[0], ProgramAction::Copy);
+        assert_eq!(
+            steps(None, &[("calico", unreadable)])[0],
+            ProgramAction::Copy
+        );
     }
 
     #[test]
     fn foreign_program_is_not_linked_as_calico_ipam() {
         assert_eq!(
             steps(Some("false"), &[("calico", present("strange", false))]),
-            [ProgramAction::Keep, ProgramAction::Copy, ProgramAction::Copy]
+            [
+                ProgramAction::Keep,
+                ProgramAction::Copy,
+                ProgramAction::Copy
+            ]
         );
     }
 
     #[test]
     fn preexisting_program_is_not_recorded_as_installed() {
         let task = |digest: &str, ours, update| {
-            ProgramTask::new("portmap", &program("portmap"), Some(present(digest, ours)), update)
+            ProgramTask::new(
+                "portmap",
+                &program("portmap"),
+                Some(present(digest, ours)),
+                update,
+            )
         };
         assert!(!task("portmap-new", false, Update::Always).is_ours());
         assert!(task("portmap-new", true, Update::Never).is_ours());
@@ -297,12 +429,23 @@ mod tests {
 
         let directory = layout.own_plugins().unwrap();
         fs::create_dir_all(directory.join("folder")).unwrap();
-        for name in ["install", "calico", "calico-ipam", "portmap", "loopback", "bandwidth"] {
+        for name in [
+            "install",
+            "calico",
+            "calico-ipam",
+            "portmap",
+            "loopback",
+            "bandwidth",
+        ] {
             fs::write(directory.join(name), name).unwrap();
         }
         std::os::unix::fs::symlink("portmap", directory.join("link")).unwrap();
         let names = |wanted: &ExtraPlugins| -> Vec<String> {
-            extra_plugins(&layout, wanted).unwrap().into_iter().map(|program| program.name).collect()
+            extra_plugins(&layout, wanted)
+                .unwrap()
+                .into_iter()
+                .map(|program| program.name)
+                .collect()
         };
         assert_eq!(names(&all), ["bandwidth", "link", "loopback", "portmap"]);
         assert_eq!(
@@ -315,7 +458,10 @@ mod tests {
     #[test]
     fn own_program_is_readable_and_executable() {
         let own = SourceProgram::current().unwrap();
-        assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
+        assert_eq!(
+            own.digest,
+            digest::of_file(&std::env::current_exe().unwrap()).unwrap()
+        );
         assert!(own.mode & 0o100 != 0);
     }
 }

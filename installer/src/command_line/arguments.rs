@@ -1,5 +1,5 @@
-//! Arguments of the commands: `--name value`, `--name=value` and switches. Parsed by hand, because a parser library
-//! would enlarge the binary.
+//! Arguments of the commands: `--name value`, `--name=value` and switches. Parsed by hand, because
+//! a parser library would enlarge the binary.
 
 use std::io::Write;
 use std::path::Path;
@@ -38,7 +38,10 @@ impl OptionSpec {
             if matches!(argument.as_str(), "-h" | "-help" | "--help") {
                 return ParsedArguments::Help;
             }
-            let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
+            let Some(text) = argument
+                .strip_prefix("--")
+                .or_else(|| argument.strip_prefix('-'))
+            else {
                 return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
             };
             let (name, value) = match text.split_once('=') {
@@ -48,7 +51,10 @@ impl OptionSpec {
             if let (Some(name), None) = (find(self.switches, name), &value) {
                 given.0.push((name, String::new()));
             } else if let Some(name) = find(self.options, name) {
-                match value.or_else(|| arguments.next()).filter(|value| !value.is_empty()) {
+                match value
+                    .or_else(|| arguments.next())
+                    .filter(|value| !value.is_empty())
+                {
                     Some(value) => given.0.push((name, value)),
                     None => return ParsedArguments::Invalid(format!("`{argument}` needs a value")),
                 }
@@ -67,7 +73,11 @@ fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
 impl GivenOptions {
     /// Returns the value of an option: the last one if the option is repeated.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(option, _)| *option == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .rev()
+            .find(|(option, _)| *option == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub(super) fn is_on(&self, name: &str) -> bool {
@@ -99,16 +109,19 @@ pub(super) fn run_with(
             print(help);
             ExitCode::SUCCESS
         }
-        ParsedArguments::Invalid(reason) => {
-            exit_with(2, &format!("calico {name}: {reason}; see `calico {name} --help`"))
-        }
+        ParsedArguments::Invalid(reason) => exit_with(
+            2,
+            &format!("calico {name}: {reason}; see `calico {name} --help`"),
+        ),
     }
 }
 
 /// Ignores errors, for example if the reader closed the pipe.
 pub(super) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());
+    let _ = stdout
+        .write_all(printable::lines(text).as_bytes())
+        .and_then(|()| stdout.flush());
 }
 
 pub(super) fn exit_with(status: u8, line: &str) -> ExitCode {
@@ -120,7 +133,10 @@ pub(super) fn exit_with(status: u8, line: &str) -> ExitCode {
 mod tests {
     use super::*;
 
-    const SPEC: OptionSpec = OptionSpec { options: &["o", "root"], switches: &["yes"] };
+    const SPEC: OptionSpec = OptionSpec {
+        options: &["o", "root"],
+        switches: &["yes"],
+    };
 
     fn parse(line: &str) -> ParsedArguments {
         SPEC.parse(line.split_whitespace().map(str::to_owned))
@@ -128,10 +144,17 @@ mod tests {
 
     #[test]
     fn options_accept_both_spellings_and_switches() {
-        let ParsedArguments::Run(given) = parse("--yes -o json --root=/mnt --root /other") else { panic!() };
+        let ParsedArguments::Run(given) = parse("--yes -o json --root=/mnt --root /other") else {
+            panic!()
+        };
         assert!(given.is_on("yes"));
-        assert_eq!((given.value("o"), given.value("root")), (Some("json"), Some("/other")));
-        let ParsedArguments::Run(nothing) = parse("") else { panic!() };
+        assert_eq!(
+            (given.value("o"), given.value("root")),
+            (Some("json"), Some("/other"))
+        );
+        let ParsedArguments::Run(nothing) = parse("") else {
+            panic!()
+        };
         assert!(!nothing.is_on("yes") && nothing.value("o").is_none());
     }
 
@@ -145,7 +168,11 @@ mod tests {
             ("-o", "`-o` needs a value"),
             ("--root=", "`--root=` needs a value"),
         ] {
-            assert_eq!(parse(line), ParsedArguments::Invalid(complaint.into()), "{line}");
+            assert_eq!(
+                parse(line),
+                ParsedArguments::Invalid(complaint.into()),
+                "{line}"
+            );
         }
     }
 }

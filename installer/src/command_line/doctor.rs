@@ -1,4 +1,5 @@
-//! `calico doctor`. The exit status is 1 if a check or a repair fails, 2 for invalid arguments, and otherwise 0.
+//! `calico doctor`. The exit status is 1 if a check or a repair fails, 2 for invalid arguments, and
+//! otherwise 0.
 
 use std::env;
 use std::io::{self, Write};
@@ -15,7 +16,15 @@ use crate::layout::NET_DIR;
 use crate::state::State;
 
 const SPEC: OptionSpec = OptionSpec {
-    options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir", "runtime-socket"],
+    options: &[
+        "o",
+        "output",
+        "root",
+        "net-dir",
+        "bin-dir",
+        "secondary-bin-dir",
+        "runtime-socket",
+    ],
     switches: &["repair"],
 };
 
@@ -57,20 +66,42 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
         let format = match given.value("output").or_else(|| given.value("o")) {
             None | Some("text" | "table") => Format::Text,
             Some("json") => Format::Json,
-            Some(other) => return exit_with(2, &format!("calico doctor: invalid format `{other}`; use text or json")),
+            Some(other) => {
+                return exit_with(
+                    2,
+                    &format!("calico doctor: invalid format `{other}`; use text or json"),
+                );
+            }
         };
         let runtime_socket = given.value("runtime-socket").map(Path::new);
         if runtime_socket.is_some() && !given.is_on("repair") {
             return exit_with(2, "calico doctor: --runtime-socket is for --repair");
         }
         let layout = given.layout();
-        let (pod_net_dir, recorded_net_dir) =
-            (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
-        let net_dir = net_dir(given.value("net-dir"), pod_net_dir.as_deref(), &recorded_net_dir);
+        let (pod_net_dir, recorded_net_dir) = (
+            env::var("CNI_NET_DIR").ok(),
+            State::load(&layout).unwrap_or_default().net_dir,
+        );
+        let net_dir = net_dir(
+            given.value("net-dir"),
+            pod_net_dir.as_deref(),
+            &recorded_net_dir,
+        );
         let repairs = if given.is_on("repair") {
-            match process::block_on(doctor::repair(&layout, net_dir, network, runtime_socket, announce)) {
+            match process::block_on(doctor::repair(
+                &layout,
+                net_dir,
+                network,
+                runtime_socket,
+                announce,
+            )) {
                 Ok(repairs) => Some(repairs),
-                Err(error) => return exit_with(1, &format!("calico doctor: cannot look at the interfaces: {error}")),
+                Err(error) => {
+                    return exit_with(
+                        1,
+                        &format!("calico doctor: cannot look at the interfaces: {error}"),
+                    );
+                }
             }
         } else {
             None
@@ -78,19 +109,32 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
         let report = process::block_on(doctor::examine(&layout, net_dir, network));
         let report = DoctorReport { repairs, ..report };
         print(&report.render(format));
-        if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if report.passes() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     })
 }
 
 /// Prints on stderr that the command waits.
 fn announce(count: usize) {
     let seconds = LOOK_INTERVAL.as_secs();
-    let _ = writeln!(io::stderr(), "waiting {seconds} s before the second look at {count} interfaces");
+    let _ = writeln!(
+        io::stderr(),
+        "waiting {seconds} s before the second look at {count} interfaces"
+    );
 }
 
 /// Returns the configuration directory on the node. An empty value counts as missing.
-fn net_dir<'a>(given: Option<&'a str>, pod_net_dir: Option<&'a str>, recorded_net_dir: &'a str) -> &'a str {
-    let mut candidates = [given, pod_net_dir, Some(recorded_net_dir)].into_iter().flatten();
+fn net_dir<'a>(
+    given: Option<&'a str>,
+    pod_net_dir: Option<&'a str>,
+    recorded_net_dir: &'a str,
+) -> &'a str {
+    let mut candidates = [given, pod_net_dir, Some(recorded_net_dir)]
+        .into_iter()
+        .flatten();
     candidates.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
 }
 

@@ -10,7 +10,10 @@ use libcalico::api::{DurationError, GoDuration};
 use super::arguments::{GivenOptions, OptionSpec, exit_with, run_with};
 use crate::agent::DEFAULT_LISTEN;
 
-const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec {
+    options: &["port", "host", "type", "timeout"],
+    switches: &[],
+};
 
 const HELP: &str = "\
 Queries a health probe of a Calico process. The exit status is 0 if the process is healthy.
@@ -26,13 +29,26 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
 
 /// Runs `calico health`.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
-    run_with("health", HELP, SPEC.parse(arguments), |given| match parse_query(given) {
-        Err(reason) => exit_with(2, &format!("calico health: {reason}; see `calico health --help`")),
-        Ok((port, probe, limit)) => match query_probe(given.value("host").unwrap_or("localhost"), port, probe, limit) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => exit_with(1, &error.to_string()),
+    run_with(
+        "health",
+        HELP,
+        SPEC.parse(arguments),
+        |given| match parse_query(given) {
+            Err(reason) => exit_with(
+                2,
+                &format!("calico health: {reason}; see `calico health --help`"),
+            ),
+            Ok((port, probe, limit)) => match query_probe(
+                given.value("host").unwrap_or("localhost"),
+                port,
+                probe,
+                limit,
+            ) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => exit_with(1, &error.to_string()),
+            },
         },
-    })
+    )
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -51,9 +67,11 @@ enum HealthArgumentError {
 fn parse_query(given: &GivenOptions) -> Result<(u16, &'static str, Duration), HealthArgumentError> {
     let port = match given.value("port") {
         None => DEFAULT_LISTEN.port(),
-        Some(text) => {
-            text.parse().ok().filter(|port| *port != 0).ok_or_else(|| HealthArgumentError::Port(text.to_owned()))?
-        }
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or_else(|| HealthArgumentError::Port(text.to_owned()))?,
     };
     let probe = match given.value("type") {
         None | Some("readiness") => READINESS,
@@ -91,21 +109,45 @@ enum HealthError {
     },
 }
 
-/// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
+/// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and
+/// to each read.
 fn query_probe(host: &str, port: u16, probe: &str, limit: Duration) -> Result<(), HealthError> {
-    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let bracketed = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
     let url = format!("{bracketed}:{port}{probe}");
-    let response = exchange(host, port, &bracketed, probe, limit)
-        .map_err(|source| HealthError::NoResponse { url: url.clone(), source })?;
+    let response = exchange(host, port, &bracketed, probe, limit).map_err(|source| {
+        HealthError::NoResponse {
+            url: url.clone(),
+            source,
+        }
+    })?;
     let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-    let status = head.lines().next().unwrap_or_default().split_once(' ').map_or("nothing", |(_, status)| status);
+    let status = head
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_once(' ')
+        .map_or("nothing", |(_, status)| status);
     if status.starts_with('2') {
         return Ok(());
     }
-    Err(HealthError::Unhealthy { url, status: status.into(), reason: body.trim().into() })
+    Err(HealthError::Unhealthy {
+        url,
+        status: status.into(),
+        reason: body.trim().into(),
+    })
 }
 
-fn exchange(host: &str, port: u16, bracketed: &str, probe: &str, limit: Duration) -> io::Result<String> {
+fn exchange(
+    host: &str,
+    port: u16,
+    bracketed: &str,
+    probe: &str,
+    limit: Duration,
+) -> io::Result<String> {
     let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, limit) {
@@ -141,9 +183,22 @@ mod tests {
 
     #[test]
     fn health_command_accepts_upstreams_options() {
-        assert_eq!(of("--port=9440 --type=liveness"), Ok((9440, LIVENESS, Duration::from_secs(5))));
-        assert_eq!(of("--timeout 500ms"), Ok((9097, READINESS, Duration::from_millis(500))));
-        for nonsense in ["--port 0", "--port x", "--type health", "--timeout soon", "--timeout 0", "9440"] {
+        assert_eq!(
+            of("--port=9440 --type=liveness"),
+            Ok((9440, LIVENESS, Duration::from_secs(5)))
+        );
+        assert_eq!(
+            of("--timeout 500ms"),
+            Ok((9097, READINESS, Duration::from_millis(500)))
+        );
+        for nonsense in [
+            "--port 0",
+            "--port x",
+            "--type health",
+            "--timeout soon",
+            "--timeout 0",
+            "9440",
+        ] {
             assert!(of(nonsense).is_err(), "{nonsense}");
         }
     }
@@ -167,14 +222,25 @@ mod tests {
     fn success_response_is_healthy() {
         let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
         query_probe("127.0.0.1", port, READINESS, LIMIT).unwrap();
-        assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
+        assert!(
+            server
+                .join()
+                .unwrap()
+                .starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:")
+        );
     }
 
     #[test]
     fn error_response_is_reported_with_status_and_body() {
-        let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
-        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err().to_string();
-        assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
+        let (port, server) =
+            answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
+        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"),
+            "{error}"
+        );
         server.join().unwrap();
     }
 
@@ -187,7 +253,9 @@ mod tests {
         let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err();
         assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
         let (port, server) = answering("");
-        let error = query_probe("localhost", port, LIVENESS, LIMIT).unwrap_err().to_string();
+        let error = query_probe("localhost", port, LIVENESS, LIMIT)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("answered nothing"), "{error}");
         server.join().unwrap();
     }

@@ -1,7 +1,8 @@
-//! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also spelled `calico
-//! component cni agent`.
+//! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also
+//! spelled `calico component cni agent`.
 //!
-//! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
+//! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid
+//! arguments.
 
 use std::error::Error;
 use std::fs;
@@ -15,8 +16,8 @@ use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{
-    self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayError, ReplayPass, Watched,
-    deferred_dels, log_compression,
+    self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayError,
+    ReplayPass, Watched, deferred_dels, log_compression,
 };
 use crate::cluster::configured_group;
 use crate::host_network::HostNetwork;
@@ -27,7 +28,10 @@ use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
 use crate::settings::variables::GROUPS;
 
-const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec {
+    options: &["root"],
+    switches: &[],
+};
 
 /// Time limit for replaying deferred DELs after an installation without agent.
 const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -40,8 +44,12 @@ pub fn install(
 ) -> ExitCode {
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
         // Without `--root`, the layout is that of a container, even if `/host` does not exist.
-        let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        run("cni-installer", || run_command(true, &layout, network, replay))
+        let layout = given
+            .value("root")
+            .map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
+        run("cni-installer", || {
+            run_command(true, &layout, network, replay)
+        })
     })
 }
 
@@ -51,9 +59,16 @@ pub fn refresh_token(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> ExitCode {
-    run_with("refresh-token", &refresh_token_help(), SPEC.parse(arguments), |given| {
-        run("cni-agent", || run_command(false, &given.layout(), network, replay))
-    })
+    run_with(
+        "refresh-token",
+        &refresh_token_help(),
+        SPEC.parse(arguments),
+        |given| {
+            run("cni-agent", || {
+                run_command(false, &given.layout(), network, replay)
+            })
+        },
+    )
 }
 
 /// Runs `command`, whose log lines name `program`.
@@ -74,13 +89,19 @@ fn run_command(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
-    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let lookup =
+        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let settings = Settings::from_environment(&lookup, hostname.trim())?;
     // On a node, `bin_dir` is the directory for the programs; in a container it is only recorded.
     let layout = &layout.clone().with_bin_dir(&settings.bin_dir);
     let account = ServiceAccount::discover(layout, &lookup)?;
-    let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
+    let installation = Installation {
+        settings: &settings,
+        layout,
+        account: account.as_ref(),
+        network,
+    };
     if !installs {
         return run_agent(&installation, false, &lookup, replay);
     }
@@ -91,7 +112,12 @@ fn run_command(
         return run_agent(&installation, true, &lookup, replay);
     }
     if !settings.trial_time.is_zero() {
-        process::block_on(deferred_dels::replay_once(&settings, layout, REPLAY_TIME_LIMIT, replay));
+        process::block_on(deferred_dels::replay_once(
+            &settings,
+            layout,
+            REPLAY_TIME_LIMIT,
+            replay,
+        ));
     }
     Ok(())
 }
@@ -103,32 +129,73 @@ fn run_agent(
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
 ) -> Result<(), Box<dyn Error>> {
-    let Installation { settings, layout, account, network } = *installation;
+    let Installation {
+        settings,
+        layout,
+        account,
+        network,
+    } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let kubeconfig = net_dir.join(kubeconfig::NAME);
     let planned = installation.plugin_conf();
-    let on_kubernetes = planned.as_ref().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let on_kubernetes = planned
+        .as_ref()
+        .filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
     let configured = on_kubernetes.map(configured_group);
-    let group = configured.zip(account.cloned()).map(|(configured, account)| ApiGroupWatch { account, configured });
-    let condition = agent_settings.node_interval.zip(account.cloned()).map(|(interval, account)| NodeCondition {
-        account,
-        node: settings.node_name.clone().unwrap_or_else(|| settings.host_name.clone()),
-        net_dir: settings.net_dir.clone(),
-        interval,
-    });
+    let group = configured
+        .zip(account.cloned())
+        .map(|(configured, account)| ApiGroupWatch {
+            account,
+            configured,
+        });
+    let condition =
+        agent_settings
+            .node_interval
+            .zip(account.cloned())
+            .map(|(interval, account)| NodeCondition {
+                account,
+                node: settings
+                    .node_name
+                    .clone()
+                    .unwrap_or_else(|| settings.host_name.clone()),
+                net_dir: settings.net_dir.clone(),
+                interval,
+            });
     let mut reconciler = InstallReconciler::new(*installation, is_installer);
     let replaying = deferred_dels::replay_repeatedly(settings, layout, replay);
     let reconcile = || reconciler.reconcile();
-    let compressing = log_compression::compress_repeatedly(agent_settings.log_interval, settings, layout);
+    let compressing =
+        log_compression::compress_repeatedly(agent_settings.log_interval, settings, layout);
     let log = log_compression::log_path(settings, layout, planned.as_ref().map(|conf| &conf.log));
     let log_dir = log.and_then(|log| log.parent().map(Path::to_owned));
-    let directories = [net_dir, layout.state_dir(), layout.run_dir()].into_iter().chain(log_dir);
+    let directories = [net_dir, layout.state_dir(), layout.run_dir()]
+        .into_iter()
+        .chain(log_dir);
     let directories = layout.bin_paths().chain(directories).collect();
-    let repair = agent_settings.removes_dead_interfaces.then_some(InterfaceRepair { settings, layout, network });
-    let watched = Watched { directories, group, condition, repair };
+    let repair = agent_settings
+        .removes_dead_interfaces
+        .then_some(InterfaceRepair {
+            settings,
+            layout,
+            network,
+        });
+    let watched = Watched {
+        directories,
+        group,
+        condition,
+        repair,
+    };
     let account = account.cloned();
-    process::block_on(agent::run(&agent_settings, account, kubeconfig, watched, reconcile, replaying, compressing))?;
+    process::block_on(agent::run(
+        &agent_settings,
+        account,
+        kubeconfig,
+        watched,
+        reconcile,
+        replaying,
+        compressing,
+    ))?;
     Ok(())
 }
 
@@ -178,7 +245,10 @@ fn install_help() -> String {
 }
 
 fn refresh_token_help() -> String {
-    let variables = variables_help("Environment, in addition to that of `calico install`", &agent::VARIABLES);
+    let variables = variables_help(
+        "Environment, in addition to that of `calico install`",
+        &agent::VARIABLES,
+    );
     format!("{REFRESH_TOKEN_HELP}{variables}")
 }
 

@@ -41,7 +41,10 @@ ends the run with exit status 1; the next run continues with this step.
 ";
 
 /// Runs `calico uninstall`.
-pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
+pub fn uninstall(
+    arguments: impl IntoIterator<Item = String>,
+    network: &dyn HostNetwork,
+) -> ExitCode {
     run_with("uninstall", HELP, SPEC.parse(arguments), |given| {
         logging::init(&LogConf::default(), "cni-installer", &Subject::default());
         let options = Options {
@@ -53,7 +56,11 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
         match process::block_on(uninstall::run(&given.layout(), options, network)) {
             Ok(report) => {
                 print(&report.to_string());
-                if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+                if report.succeeded() {
+                    ExitCode::SUCCESS
+                } else {
+                    ExitCode::FAILURE
+                }
             }
             Err(error) => exit_with(1, &format!("calico uninstall: {error}")),
         }

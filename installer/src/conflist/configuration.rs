@@ -1,4 +1,5 @@
-//! [`Conflist`]: the network configuration that the settings yield, and [`ChainProgram`]: a program that it names.
+//! [`Conflist`]: the network configuration that the settings yield, and [`ChainProgram`]: a program
+//! that it names.
 
 use std::path::Path;
 
@@ -26,17 +27,21 @@ pub enum ConflistError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The template is invalid with the value of an environment variable.
-    #[error("{source}; {variable} must be a number, true or false, or a text in quotes: correct its value")]
+    #[error(
+        "{source}; {variable} must be a number, true or false, or a text in quotes: correct its \
+         value"
+    )]
     Variable {
         /// The environment variable.
         variable: &'static str,
         /// The error in the filled template.
         source: TemplateError,
     },
-    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL, or occurs twice in it.
+    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL, or occurs
+    /// twice in it.
     #[error(
-        "{name} is not written, as Calico's plugin would reject it: {reason}; correct the template, or the variable of \
-         the placeholder"
+        "{name} is not written, as Calico's plugin would reject it: {reason}; correct the \
+         template, or the variable of the placeholder"
     )]
     Refused {
         /// The file name that was to be written.
@@ -53,7 +58,8 @@ pub struct Conflist {
     pub text: String,
     /// The parsed text.
     pub conf: Map<String, Value>,
-    /// The configuration of Calico's plugin in it, with paths translated to paths of this container.
+    /// The configuration of Calico's plugin in it, with paths translated to paths of this
+    /// container.
     pub plugin_conf: Option<NetConf>,
     /// SHA-256 of the text without the pod's token; `None` if the text does not contain the token.
     pub origin: Option<String>,
@@ -74,9 +80,13 @@ impl Conflist {
     /// Fills in the placeholders of the template.
     ///
     /// # Errors
-    /// Returns an error if the template cannot be read, if it yields no JSON object or two entries of Calico's plugin,
-    /// or if Calico's plugin would reject the result.
-    pub fn render(settings: &Settings, values: &Values, layout: &Layout) -> Result<Conflist, ConflistError> {
+    /// Returns an error if the template cannot be read, if it yields no JSON object or two entries
+    /// of Calico's plugin, or if Calico's plugin would reject the result.
+    pub fn render(
+        settings: &Settings,
+        values: &Values,
+        layout: &Layout,
+    ) -> Result<Conflist, ConflistError> {
         let template = match &settings.template {
             Template::BuiltIn => template::BUILT_IN.to_owned(),
             Template::Text(text) => text.clone(),
@@ -84,18 +94,29 @@ impl Conflist {
             Template::File(file) => {
                 let path = layout.path(file);
                 let read = regular_file::utf8(&path);
-                read.map_err(|source| ConflistError::TemplateFile(AtomicFileError { action: "read", path, source }))?
+                read.map_err(|source| {
+                    ConflistError::TemplateFile(AtomicFileError {
+                        action: "read",
+                        path,
+                        source,
+                    })
+                })?
             }
         };
         let text = values.fill(&template);
-        let conf = template::parse(&text).map_err(|source| match values.unparsable_variable(&template) {
-            Some(variable) => ConflistError::Variable { variable, source },
-            None => source.into(),
+        let conf = template::parse(&text).map_err(|source| {
+            match values.unparsable_variable(&template) {
+                Some(variable) => ConflistError::Variable { variable, source },
+                None => source.into(),
+            }
         })?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
         // A template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
-        let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
+        let refused = |reason| ConflistError::Refused {
+            name: settings.conf_name.clone(),
+            reason,
+        };
         let without_token = values.clone().with_token(String::new()).fill(&template);
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
         let chain = Chain::new(&conf);
@@ -103,19 +124,34 @@ impl Conflist {
             return Err(refused("the plugin calico occurs twice".to_owned()));
         }
         let pattern = if origin.is_some() {
-            let text = values.clone().with_token(TOKEN_PLACEHOLDER.to_owned()).fill(&template);
+            let text = values
+                .clone()
+                .with_token(TOKEN_PLACEHOLDER.to_owned())
+                .fill(&template);
             Chain::new(&template::parse(&text)?)
         } else {
             chain.clone()
         };
-        let plugin_conf = plugin.map(node_conf::read).transpose().map_err(|error| refused(error.to_string()))?;
-        Ok(Conflist { text, conf, plugin_conf, origin, rendered: Rendered { chain, pattern } })
+        let plugin_conf = plugin
+            .map(node_conf::read)
+            .transpose()
+            .map_err(|error| refused(error.to_string()))?;
+        Ok(Conflist {
+            text,
+            conf,
+            plugin_conf,
+            origin,
+            rendered: Rendered { chain, pattern },
+        })
     }
 
     /// Returns the name of the network; empty if the configuration has no name.
     #[must_use]
     pub fn network(&self) -> &str {
-        self.conf.get("name").and_then(Value::as_str).unwrap_or_default()
+        self.conf
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 
     /// Records in the state that the configuration will be written, and the file that it replaces.
@@ -123,13 +159,25 @@ impl Conflist {
         let name = &target.name;
         let present = regular_file::contents(&target.path()).ok();
         let rendering = self.merged(present.as_deref(), target, &[]).rendering;
-        let recorded = state.get(DirectoryRole::Net, name).cloned().unwrap_or_default();
-        // Our own configuration with foreign entries does not count as replaced, because those entries stay.
-        let is_replaced =
-            |text: &&Vec<u8>| recorded.has_digest(&digest::of_bytes(text)) || !is_installed_in(text, &recorded);
-        let replaced = present.as_ref().filter(is_replaced).map(|present| digest::of_bytes(present));
-        let present = present.and_then(|present| read_chain(&present)).unwrap_or_default();
-        let in_place = Rendering::in_place(&recorded.renderings, &present).filter(|old| **old != rendering).cloned();
+        let recorded = state
+            .get(DirectoryRole::Net, name)
+            .cloned()
+            .unwrap_or_default();
+        // Our own configuration with foreign entries does not count as replaced, because those
+        // entries stay.
+        let is_replaced = |text: &&Vec<u8>| {
+            recorded.has_digest(&digest::of_bytes(text)) || !is_installed_in(text, &recorded)
+        };
+        let replaced = present
+            .as_ref()
+            .filter(is_replaced)
+            .map(|present| digest::of_bytes(present));
+        let present = present
+            .and_then(|present| read_chain(&present))
+            .unwrap_or_default();
+        let in_place = Rendering::in_place(&recorded.renderings, &present)
+            .filter(|old| **old != rendering)
+            .cloned();
         state.record_replacement(DirectoryRole::Net, name, self.digest(), replaced.as_deref());
         if let Some(recorded) = state.get_mut(DirectoryRole::Net, name) {
             recorded.origin = self.origin.clone();
@@ -140,11 +188,12 @@ impl Conflist {
     /// Returns true if the record is that of this configuration, with any token of the pod.
     #[must_use]
     pub fn is_recorded(&self, recorded: &InstalledFile) -> bool {
-        recorded.has_digest(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
+        recorded.has_digest(&self.digest())
+            || self.origin.is_some() && self.origin == recorded.origin
     }
 
-    /// Returns the programs of the configuration to write: those of our entries, and those of the foreign entries in
-    /// the present file, also if Cilium renamed it, and in the `former` ones.
+    /// Returns the programs of the configuration to write: those of our entries, and those of the
+    /// foreign entries in the present file, also if Cilium renamed it, and in the `former` ones.
     #[must_use]
     pub fn programs(&self, target: &Target, former: &[FormerConfig]) -> Vec<ChainProgram> {
         let renamed = || target.renamed_by_cilium().map(|renamed| renamed.contents);
@@ -153,11 +202,19 @@ impl Conflist {
         let list = merged.chain.to_list();
         let mut programs: Vec<ChainProgram> = Vec::new();
         for plugin in template::plugins(&list) {
-            let is_ours = merged.rendering.contains_entry(&Entry::from(plugin.clone()));
-            for name in template::program_names(plugin).into_iter().filter(|name| template::is_program_name(name)) {
+            let is_ours = merged
+                .rendering
+                .contains_entry(&Entry::from(plugin.clone()));
+            for name in template::program_names(plugin)
+                .into_iter()
+                .filter(|name| template::is_program_name(name))
+            {
                 match programs.iter_mut().find(|program| program.name == name) {
                     Some(program) => program.is_ours |= is_ours,
-                    None => programs.push(ChainProgram { name: name.to_owned(), is_ours }),
+                    None => programs.push(ChainProgram {
+                        name: name.to_owned(),
+                        is_ours,
+                    }),
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Writes a configuration and keeps the entries that other programs added to the present one. A file that is neither
-//! blank nor a JSON object is copied before the configuration replaces it.
+//! Writes a configuration and keeps the entries that other programs added to the present one. A
+//! file that is neither blank nor a JSON object is copied before the configuration replaces it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -24,24 +24,36 @@ pub struct Written {
 }
 
 impl Conflist {
-    /// Returns true if the file, also if Cilium renamed it, has the configuration's entries and grants at least the
-    /// wanted mode.
+    /// Returns true if the file, also if Cilium renamed it, has the configuration's entries and
+    /// grants at least the wanted mode.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
-        let read = || atomic_file::read_complete(&target.path(), |present| target.is_complete(present)).ok().flatten();
+        let read = || {
+            atomic_file::read_complete(&target.path(), |present| target.is_complete(present))
+                .ok()
+                .flatten()
+        };
         let present = target.renamed_by_cilium().or_else(read);
         present.is_some_and(|present| {
             let contents = Some(&present.contents[..]);
-            present.grants(target.mode) && self.text_to_write(&self.merged(contents, target, &[]), contents).is_none()
+            present.grants(target.mode)
+                && self
+                    .text_to_write(&self.merged(contents, target, &[]), contents)
+                    .is_none()
         })
     }
 
-    /// Writes the configuration. Foreign entries stay in place, unless the present file is another network's, and
-    /// foreign entries of the `former` configurations are added.
+    /// Writes the configuration. Foreign entries stay in place, unless the present file is another
+    /// network's, and foreign entries of the `former` configurations are added.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or written, or if another program rewrites it again and again.
-    pub fn write(&self, target: &Target, former: &[FormerConfig]) -> Result<Written, AtomicFileError> {
+    /// Returns an error if the file cannot be read or written, or if another program rewrites it
+    /// again and again.
+    pub fn write(
+        &self,
+        target: &Target,
+        former: &[FormerConfig],
+    ) -> Result<Written, AtomicFileError> {
         let mut merged_config = self.rendered.without_foreign();
         let mut target = target.clone();
         let mut proposed = None;
@@ -54,41 +66,62 @@ impl Conflist {
                 return None;
             }
             copied = Ok(None);
-            let renamed = if present.is_none() { target.renamed_by_cilium() } else { None };
+            let renamed = if present.is_none() {
+                target.renamed_by_cilium()
+            } else {
+                None
+            };
             let present = present.or(renamed.as_ref().map(|renamed| renamed.contents.as_slice()));
             merged_config = self.merged(present, &target, former);
             let text = self.text_to_write(&merged_config, present)?;
-            if let Some((present, Err(reason))) = present.map(|present| (present, Chain::read(present))) {
+            if let Some((present, Err(reason))) =
+                present.map(|present| (present, Chain::read(present)))
+            {
                 copied = back_up(&path, present).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
-            // If another program writes the file at the same time, the next call of this closure may read this text,
-            // unchanged or with that program's change.
-            target.recorded.renderings.push(merged_config.rendering.clone());
+            // If another program writes the file at the same time, the next call of this closure
+            // may read this text, unchanged or with that program's change.
+            target
+                .recorded
+                .renderings
+                .push(merged_config.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
         };
         let replacement = replacement(&original_target.directory, &original_target.net_dir);
-        let change = atomic_file::amend_by(replacement, &path, original_target.mode, is_complete, change)?;
+        let change = atomic_file::amend_by(
+            replacement,
+            &path,
+            original_target.mode,
+            is_complete,
+            change,
+        )?;
         let file = path.display();
         if let Some((copy, reason)) = copied? {
             let copy = copy.display();
             tracing::warn!(
-                "{file}: {reason}; replaced the file without the plugins that other programs chained into it; its copy \
-                 is {copy}; add these plugins again, then remove the copy"
+                "{file}: {reason}; replaced the file without the plugins that other programs \
+                 chained into it; its copy is {copy}; add these plugins again, then remove the copy"
             );
         }
         if !merged_config.dropped.is_empty() {
             let dropped = merged_config.dropped.join(", ");
             tracing::warn!(
-                "{file}: removed the plugins {dropped}, which count as Calico's own although they are not recorded; \
-                 add them again if they were yours"
+                "{file}: removed the plugins {dropped}, which count as Calico's own although they \
+                 are not recorded; add them again if they were yours"
             );
         }
         if !merged_config.foreign.is_empty() {
-            tracing::info!("{file}: keeping the plugins of other programs: {}", merged_config.foreign.join(", "));
+            tracing::info!(
+                "{file}: keeping the plugins of other programs: {}",
+                merged_config.foreign.join(", ")
+            );
         }
-        Ok(Written { change, rendering: merged_config.rendering })
+        Ok(Written {
+            change,
+            rendering: merged_config.rendering,
+        })
     }
 
     /// Records in the state that the configuration was written.
@@ -100,19 +133,29 @@ impl Conflist {
         }
     }
 
-    /// Removes `former`, a configuration that this one replaces. Entries of other programs in `former` are added to the
-    /// file of this one. On failure the old file is put back, if possible.
+    /// Removes `former`, a configuration that this one replaces. Entries of other programs in
+    /// `former` are added to the file of this one. On failure the old file is put back, if
+    /// possible.
     pub fn remove_former(&self, former: &FormerConfig, target: &Target, state: &mut State) {
         // After the rename no other program adds entries to the file.
         let retired_path = draft_name(&former.path);
-        let removed = fs::rename(&former.path, &retired_path).map_err(|error| error.to_string()).and_then(|()| {
-            let dropped = FormerConfig { path: retired_path.clone(), ..former.clone() };
-            let written = self.write(target, &[dropped]).map_err(|error| error.to_string());
-            let removed = written.and_then(|written| {
-                fs::remove_file(&retired_path).map(|()| written).map_err(|error| error.to_string())
+        let removed = fs::rename(&former.path, &retired_path)
+            .map_err(|error| error.to_string())
+            .and_then(|()| {
+                let dropped = FormerConfig {
+                    path: retired_path.clone(),
+                    ..former.clone()
+                };
+                let written = self
+                    .write(target, &[dropped])
+                    .map_err(|error| error.to_string());
+                let removed = written.and_then(|written| {
+                    fs::remove_file(&retired_path)
+                        .map(|()| written)
+                        .map_err(|error| error.to_string())
+                });
+                removed.inspect_err(|_| drop(fs::rename(&retired_path, &former.path)))
             });
-            removed.inspect_err(|_| drop(fs::rename(&retired_path, &former.path)))
-        });
         match removed {
             Ok(written) => {
                 tracing::info!("removed {}", former.path.display());
@@ -132,37 +175,66 @@ impl Conflist {
     fn text_to_write(&self, merged: &Merged, present: Option<&[u8]>) -> Option<Vec<u8>> {
         // The template may contain elements that are not plugins, so equal bytes are checked first.
         let is_same_text = merged.is_only_ours() && present == Some(self.text.as_bytes());
-        if is_same_text || present.and_then(read_chain).is_some_and(|chain| merged.chain.is_equivalent_to(&chain)) {
+        if is_same_text
+            || present
+                .and_then(read_chain)
+                .is_some_and(|chain| merged.chain.is_equivalent_to(&chain))
+        {
             return None;
         }
-        Some(if merged.is_only_ours() { self.text.as_bytes().to_vec() } else { merged.chain.to_text() })
+        Some(if merged.is_only_ours() {
+            self.text.as_bytes().to_vec()
+        } else {
+            merged.chain.to_text()
+        })
     }
 
-    pub(super) fn merged(&self, present: Option<&[u8]>, target: &Target, former: &[FormerConfig]) -> Merged {
-        let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
-            // The present file is missing, not a JSON object, or has only our entries. Our entries then take the places
-            // around the foreign entries of the first former configuration that may have some.
+    pub(super) fn merged(
+        &self,
+        present: Option<&[u8]>,
+        target: &Target,
+        former: &[FormerConfig],
+    ) -> Merged {
+        let Some(present) = present.and_then(|text| self.foreign_chain(text, &target.recorded))
+        else {
+            // The present file is missing, not a JSON object, or has only our entries. Our entries
+            // then take the places around the foreign entries of the first former configuration
+            // that may have some.
             let mut former = former.iter();
-            let first = former.by_ref().find_map(|old| Some((self.foreign_chain(&old.text()?, &old.recorded)?, old)));
+            let first = former
+                .by_ref()
+                .find_map(|old| Some((self.foreign_chain(&old.text()?, &old.recorded)?, old)));
             let merged = first.map_or_else(
                 || self.rendered.without_foreign(),
-                |(present, former)| self.rendered.merge_over(&present, &former.recorded.renderings),
+                |(present, former)| {
+                    self.rendered
+                        .merge_over(&present, &former.recorded.renderings)
+                },
             );
             return self.with_former(merged, former.as_slice());
         };
-        self.with_former(self.rendered.merge_over(&present, &target.recorded.renderings), former)
+        self.with_former(
+            self.rendered
+                .merge_over(&present, &target.recorded.renderings),
+            former,
+        )
     }
 
     fn with_former(&self, mut merged: Merged, former: &[FormerConfig]) -> Merged {
         for former in former {
-            let present = former.text().and_then(|text| self.foreign_chain(&text, &former.recorded));
-            let foreign = present.map(|present| present.foreign(&self.rendered.pattern, &former.recorded.renderings));
+            let present = former
+                .text()
+                .and_then(|text| self.foreign_chain(&text, &former.recorded));
+            let foreign = present.map(|present| {
+                present.foreign(&self.rendered.pattern, &former.recorded.renderings)
+            });
             merged.add_entries(foreign.unwrap_or_default());
         }
         merged
     }
 
-    /// Returns the plugins of a text that may contain foreign entries, or `None` for any other text.
+    /// Returns the plugins of a text that may contain foreign entries, or `None` for any other
+    /// text.
     fn foreign_chain(&self, text: &[u8], recorded: &InstalledFile) -> Option<Chain> {
         read_chain(text).filter(|_| !has_only_our_entries(text, recorded))
     }
@@ -171,8 +243,8 @@ impl Conflist {
 /// Maximum number of copies. A further copy overwrites the last one.
 const MAX_COPIES: u32 = 9;
 
-/// Copies the content `text` of a file that will be replaced, unless it is blank. Only root may read the copy, because
-/// it may contain a token.
+/// Copies the content `text` of a file that will be replaced, unless it is blank. Only root may
+/// read the copy, because it may contain a token.
 ///
 /// # Errors
 /// Returns an error if the copy cannot be written. The file must not be replaced then.
@@ -192,20 +264,29 @@ fn copy_path(path: &Path, text: &[u8]) -> PathBuf {
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
     let mut copies = (1..MAX_COPIES).map(|number| numbered_copy(path, number));
-    copies.find(is_usable).unwrap_or_else(|| numbered_copy(path, MAX_COPIES))
+    copies
+        .find(is_usable)
+        .unwrap_or_else(|| numbered_copy(path, MAX_COPIES))
 }
 
-/// Returns true if the file has the name of a copy that an installation made of a replaced configuration.
+/// Returns true if the file has the name of a copy that an installation made of a replaced
+/// configuration.
 pub(crate) fn is_backup(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
+    let of = name
+        .rsplit_once(".unreadable")
+        .filter(|(_, number)| number.is_empty() || number.starts_with('.'));
     of.is_some_and(|(of, _)| is_read_by_runtimes(of))
 }
 
 /// Returns the path of the copy with this number, from 1.
 fn numbered_copy(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
-    if number == 1 { first } else { first.with_added_extension(number.to_string()) }
+    if number == 1 {
+        first
+    } else {
+        first.with_added_extension(number.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -222,15 +303,32 @@ mod tests {
         for number in 0..20 {
             back_up(&path, number.to_string().as_bytes()).unwrap();
         }
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MAX_COPIES as usize);
-        assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_backup(&copy.unwrap().path())));
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            MAX_COPIES as usize
+        );
+        assert!(
+            fs::read_dir(dir.path())
+                .unwrap()
+                .all(|copy| is_backup(&copy.unwrap().path()))
+        );
         assert!(
             ["10-calico.conflist", "x.unreadable", "a.conf.unreadables"]
                 .into_iter()
                 .all(|name| !is_backup(name.as_ref()))
         );
         assert_eq!(fs::read_to_string(numbered_copy(&path, 1)).unwrap(), "0");
-        assert_eq!(fs::read_to_string(numbered_copy(&path, MAX_COPIES)).unwrap(), "19");
-        assert_eq!(fs::metadata(numbered_copy(&path, 1)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::read_to_string(numbered_copy(&path, MAX_COPIES)).unwrap(),
+            "19"
+        );
+        assert_eq!(
+            fs::metadata(numbered_copy(&path, 1))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o600
+        );
     }
 }

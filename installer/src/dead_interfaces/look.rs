@@ -73,26 +73,47 @@ struct Candidate {
 
 impl Candidate {
     fn assess(self) -> AssessedLink {
-        let Candidate { link, addresses, evidence, confirmation } = self;
-        AssessedLink { link, addresses, verdict: assess(&evidence), confirmation }
+        let Candidate {
+            link,
+            addresses,
+            evidence,
+            confirmation,
+        } = self;
+        AssessedLink {
+            link,
+            addresses,
+            verdict: assess(&evidence),
+            confirmation,
+        }
     }
 
     fn is_unused_so_far(&self) -> bool {
-        let LinkEvidence { process, call, sandbox, .. } = &self.evidence;
-        *process == Statement::Known(false) && *call != Statement::Known(true) && *sandbox != Statement::Known(true)
+        let LinkEvidence {
+            process,
+            call,
+            sandbox,
+            ..
+        } = &self.evidence;
+        *process == Statement::Known(false)
+            && *call != Statement::Known(true)
+            && *sandbox != Statement::Known(true)
     }
 }
 
 impl Sources<'_> {
-    /// Returns the interfaces of this plugin with their use. Asks for the CNI calls, and the container runtimes, about
-    /// interfaces whose other end is in a namespace without a process, and the datastore about those without a sandbox.
+    /// Returns the interfaces of this plugin with their use. Asks for the CNI calls, and the
+    /// container runtimes, about interfaces whose other end is in a namespace without a process,
+    /// and the datastore about those without a sandbox.
     pub(crate) async fn look(&self) -> Result<Vec<AssessedLink>, NetworkError> {
         let mut candidates = self.candidates()?;
         if candidates.iter().any(Candidate::is_unused_so_far) {
             // In this order, because the runtime may list a sandbox only after the ADD.
             let calls = self.network.containers_of_calls()?;
             let sandboxes = self.sandboxes().await;
-            for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
+            for candidate in candidates
+                .iter_mut()
+                .filter(|candidate| candidate.is_unused_so_far())
+            {
                 candidate.evidence.call = contains_container(&calls, &candidate.link.alias);
                 candidate.evidence.sandbox = contains_container(&sandboxes, &candidate.link.alias);
             }
@@ -105,10 +126,23 @@ impl Sources<'_> {
 
     fn candidates(&self) -> Result<Vec<Candidate>, NetworkError> {
         let prefix = pod_interface_prefix();
-        let links = self.network.pod_links()?.into_iter().filter(|link| link.name.starts_with(&prefix));
+        let links = self
+            .network
+            .pod_links()?
+            .into_iter()
+            .filter(|link| link.name.starts_with(&prefix));
         // Only an alias proves that this plugin created an interface.
         let own: Vec<(DeadLink, Peer)> = links
-            .filter_map(|link| Some((DeadLink { name: link.name, index: link.index, alias: link.alias? }, link.peer)))
+            .filter_map(|link| {
+                Some((
+                    DeadLink {
+                        name: link.name,
+                        index: link.index,
+                        alias: link.alias?,
+                    },
+                    link.peer,
+                ))
+            })
             .collect();
         if own.is_empty() {
             return Ok(Vec::new());
@@ -133,16 +167,18 @@ impl Sources<'_> {
     /// Returns the IDs of all sandboxes of this node.
     async fn sandboxes(&self) -> Statement<BTreeSet<String>> {
         match all_sandboxes(self.runtime_socket).await {
-            Ok(listed) if listed.listeners.iter().all(|process| is_visible(*process)) => Statement::Known(listed.ids),
+            Ok(listed) if listed.listeners.iter().all(|process| is_visible(*process)) => {
+                Statement::Known(listed.ids)
+            }
             // The processes of containers are then hidden, too.
             Ok(_) => Statement::Unknown(
-                "the container runtime is in another PID namespace than this process; run this process in the PID \
-                 namespace of the node (hostPID)"
+                "the container runtime is in another PID namespace than this process; run this \
+                 process in the PID namespace of the node (hostPID)"
                     .into(),
             ),
             Err(CriError::NoSocket) => Statement::Unknown(
-                "no socket of a container runtime exists at a usual place; mount its directory at the same path, or \
-                 name the socket with --runtime-socket"
+                "no socket of a container runtime exists at a usual place; mount its directory at \
+                 the same path, or name the socket with --runtime-socket"
                     .into(),
             ),
             Err(error) => Statement::Unknown(error.to_string()),
@@ -151,7 +187,9 @@ impl Sources<'_> {
 
     /// Adds the evidence of the datastore for the candidates that no other source knows.
     async fn add_endpoints(&self, candidates: &mut [Candidate]) {
-        let unused = candidates.iter().filter(|candidate| candidate.is_unused_so_far());
+        let unused = candidates
+            .iter()
+            .filter(|candidate| candidate.is_unused_so_far());
         let wanted: Vec<WantedEndpoint<'_>> = unused
             .map(|candidate| WantedEndpoint {
                 interface: &candidate.link.name,
@@ -163,10 +201,15 @@ impl Sources<'_> {
             return;
         }
         let read = match self.conf {
-            Statement::Known(conf) => read_endpoints(conf, &wanted).await.map(|found| (conf, found)),
+            Statement::Known(conf) => read_endpoints(conf, &wanted)
+                .await
+                .map(|found| (conf, found)),
             Statement::Unknown(reason) => Err(EndpointEvidenceError::NoConf(reason.clone())),
         };
-        for candidate in candidates.iter_mut().filter(|candidate| candidate.is_unused_so_far()) {
+        for candidate in candidates
+            .iter_mut()
+            .filter(|candidate| candidate.is_unused_so_far())
+        {
             candidate.evidence.endpoint = match &read {
                 Ok((conf, found)) => {
                     candidate.confirmation = confirmation(conf, found, &candidate.link.name);
@@ -179,21 +222,29 @@ impl Sources<'_> {
 }
 
 /// Returns whether one of the containers is that of an alias.
-fn contains_container(containers: &Statement<BTreeSet<String>>, alias: &InterfaceAlias) -> Statement<bool> {
+fn contains_container(
+    containers: &Statement<BTreeSet<String>>,
+    alias: &InterfaceAlias,
+) -> Statement<bool> {
     match containers {
         Statement::Known(ids) => Statement::Known(ids.iter().any(|id| alias.is_of_container(id))),
         Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
     }
 }
 
-/// Returns true if the datastore leads from an interface to its pod. On Kubernetes, only an allocation does.
+/// Returns true if the datastore leads from an interface to its pod. On Kubernetes, only an
+/// allocation does.
 fn leads_to_pod(conf: &NetConf, found: &FoundEndpoints, interface: &str) -> bool {
     conf.datastore.kind() != DatastoreType::Kubernetes || found.with_named_pod.contains(interface)
 }
 
 /// Returns the time for which an interface has to be dead before it is removed.
 fn confirmation(conf: &NetConf, found: &FoundEndpoints, interface: &str) -> Duration {
-    if leads_to_pod(conf, found, interface) { LOOK_INTERVAL } else { UNNAMED_POD_CONFIRMATION }
+    if leads_to_pod(conf, found, interface) {
+        LOOK_INTERVAL
+    } else {
+        UNNAMED_POD_CONFIRMATION
+    }
 }
 
 /// Returns whether an endpoint has the interface.
@@ -203,8 +254,8 @@ fn endpoint_evidence(conf: &NetConf, found: &FoundEndpoints, link: &DeadLink) ->
     }
     if !leads_to_pod(conf, found, &link.name) {
         if conf.feature_control.ip_addrs_no_ipam {
-            let reason =
-                "IPAM names no pod for it, and with feature_control.ip_addrs_no_ipam a pod may have no allocation";
+            let reason = "IPAM names no pod for it, and with feature_control.ip_addrs_no_ipam a \
+                          pod may have no allocation";
             return Statement::Unknown(reason.into());
         }
         if link.alias.container_id().is_none() {

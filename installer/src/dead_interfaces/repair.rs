@@ -1,4 +1,5 @@
-//! [`repair_once`]: removes the interfaces that are dead in two looks, and [`Repair`]: what happened to an interface.
+//! [`repair_once`]: removes the interfaces that are dead in two looks, and [`Repair`]: what
+//! happened to an interface.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -44,10 +45,14 @@ impl Repair {
     }
 }
 
-/// Returns the interfaces that no source knows as used, each with the time for which it has to be dead.
+/// Returns the interfaces that no source knows as used, each with the time for which it has to be
+/// dead.
 pub(crate) fn dead_links(assessed: &[AssessedLink]) -> Vec<(DeadLink, Duration)> {
-    let dead = assessed.iter().filter(|found| found.verdict == LinkVerdict::Dead);
-    dead.map(|found| (found.link.clone(), found.confirmation)).collect()
+    let dead = assessed
+        .iter()
+        .filter(|found| found.verdict == LinkVerdict::Dead);
+    dead.map(|found| (found.link.clone(), found.confirmation))
+        .collect()
 }
 
 /// Removes an interface if it is still the same one.
@@ -60,9 +65,10 @@ pub(crate) fn remove(network: &dyn HostNetwork, dead: &AssessedLink) -> Repair {
     Repair::of(dead, outcome)
 }
 
-/// Looks at the interfaces, and if some are dead, looks again after [`LOOK_INTERVAL`] and removes those that still are,
-/// except those that have to be dead for longer. `announce` gets the number of dead interfaces before the wait. Returns
-/// the interfaces whose other end is in a namespace that is not known to contain a process.
+/// Looks at the interfaces, and if some are dead, looks again after [`LOOK_INTERVAL`] and removes
+/// those that still are, except those that have to be dead for longer. `announce` gets the number
+/// of dead interfaces before the wait. Returns the interfaces whose other end is in a namespace
+/// that is not known to contain a process.
 pub(crate) async fn repair_once(
     sources: Sources<'_>,
     announce: impl FnOnce(usize),
@@ -82,9 +88,14 @@ pub(crate) async fn repair_once(
     let repair = |found: &AssessedLink| match &found.verdict {
         LinkVerdict::InUse(UseEvidence::Process) => None,
         LinkVerdict::InUse(used) => Some(Repair::of(found, RepairOutcome::Kept(used.to_string()))),
-        LinkVerdict::Unknown(reason) => Some(Repair::of(found, RepairOutcome::Kept(reason.clone()))),
+        LinkVerdict::Unknown(reason) => {
+            Some(Repair::of(found, RepairOutcome::Kept(reason.clone())))
+        }
         LinkVerdict::Dead if due.contains(&found.link) => Some(remove(sources.network, found)),
-        LinkVerdict::Dead => Some(Repair::of(found, RepairOutcome::Kept(reason_to_wait(found)))),
+        LinkVerdict::Dead => Some(Repair::of(
+            found,
+            RepairOutcome::Kept(reason_to_wait(found)),
+        )),
     };
     Ok(assessed.iter().filter_map(repair).collect())
 }
@@ -96,9 +107,9 @@ fn reason_to_wait(dead: &AssessedLink) -> String {
     }
     let (name, minutes) = (&dead.link.name, dead.confirmation.as_secs() / 60);
     format!(
-        "no container uses it, but IPAM names no pod for it, as for the target of a live migration; let the agent \
-         (CNI_AGENT_REPAIR=true) remove it, or wait {minutes} minutes, and if `crictl pods` does not list its \
-         container then: ip link delete {name}"
+        "no container uses it, but IPAM names no pod for it, as for the target of a live \
+         migration; let the agent (CNI_AGENT_REPAIR=true) remove it, or wait {minutes} minutes, \
+         and if `crictl pods` does not list its container then: ip link delete {name}"
     )
 }
 
@@ -113,12 +124,22 @@ mod tests {
     fn dead_interface_of_an_unnamed_pod_is_left_to_the_agent() {
         let reason = |confirmation| {
             let alias = InterfaceAlias::for_container("c1");
-            let link = DeadLink { name: "cali1".into(), index: 7, alias };
-            reason_to_wait(&AssessedLink { link, addresses: Vec::new(), verdict: LinkVerdict::Dead, confirmation })
+            let link = DeadLink {
+                name: "cali1".into(),
+                index: 7,
+                alias,
+            };
+            reason_to_wait(&AssessedLink {
+                link,
+                addresses: Vec::new(),
+                verdict: LinkVerdict::Dead,
+                confirmation,
+            })
         };
         let unnamed = reason(UNNAMED_POD_CONFIRMATION);
         assert!(
-            unnamed.contains("wait 10 minutes, and if `crictl pods`") && unnamed.ends_with("ip link delete cali1"),
+            unnamed.contains("wait 10 minutes, and if `crictl pods`")
+                && unnamed.ends_with("ip link delete cali1"),
             "{unnamed}"
         );
         assert!(reason(LOOK_INTERVAL).ends_with("run the command again"));

@@ -1,4 +1,5 @@
-//! The permissions that the plugins' service account needs, read from the manifest in `deploy/rbac`.
+//! The permissions that the plugins' service account needs, read from the manifest in
+//! `deploy/rbac`.
 
 use serde::Deserialize;
 
@@ -24,8 +25,8 @@ pub struct Permission {
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Calico's objects are in another datastore. From the API server the plugins read objects of Kubernetes, such as
-    /// pods, and write nothing there.
+    /// Calico's objects are in another datastore. From the API server the plugins read objects of
+    /// Kubernetes, such as pods, and write nothing there.
     Pods,
 }
 
@@ -47,8 +48,11 @@ struct Rule {
 
 /// Returns the permissions in the manifest that apply in `scope`.
 pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
-    let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
-    let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);
+    let documents = serde_norway::Deserializer::from_str(MANIFEST)
+        .filter_map(|text| Document::deserialize(text).ok());
+    let rules = documents
+        .filter(|document| document.kind == "ClusterRole")
+        .flat_map(|document| document.rules);
     let all = rules.flat_map(|rule| rule.permissions());
     all.filter(|permission| scope.holds(permission)).collect()
 }
@@ -70,7 +74,11 @@ impl Rule {
             for resource in &self.resources {
                 permissions.extend(self.verbs.iter().map(|verb| {
                     let (group, resource, verb) = (group.clone(), resource.clone(), verb.clone());
-                    Permission { group, resource, verb }
+                    Permission {
+                        group,
+                        resource,
+                        verb,
+                    }
                 }));
             }
         }
@@ -82,7 +90,11 @@ impl Rule {
 impl std::fmt::Display for Permission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
-        if self.group.is_empty() { Ok(()) } else { write!(f, ".{}", self.group) }
+        if self.group.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ".{}", self.group)
+        }
     }
 }
 
@@ -91,7 +103,10 @@ mod tests {
     use super::*;
 
     fn texts(scope: Scope<'_>) -> Vec<String> {
-        permissions(scope).iter().map(Permission::to_string).collect()
+        permissions(scope)
+            .iter()
+            .map(Permission::to_string)
+            .collect()
     }
 
     #[test]
@@ -105,9 +120,16 @@ mod tests {
             "update ipamblocks.crd.projectcalico.org",
             "get virtualmachines.kubevirt.io",
         ] {
-            assert!(v1.contains(&permission.to_owned()), "{permission} is not in {v1:?}");
+            assert!(
+                v1.contains(&permission.to_owned()),
+                "{permission} is not in {v1:?}"
+            );
         }
-        assert!(!v1.iter().any(|text| text.ends_with(".projectcalico.org") && !text.contains(".crd.")), "{v1:?}");
+        assert!(
+            !v1.iter()
+                .any(|text| text.ends_with(".projectcalico.org") && !text.contains(".crd.")),
+            "{v1:?}"
+        );
         let v3 = texts(Scope::Calico("projectcalico.org"));
         assert!(v3.contains(&"get ipamconfigurations.projectcalico.org".to_owned()));
         assert_eq!(v1.len(), v3.len());
@@ -116,7 +138,10 @@ mod tests {
     #[test]
     fn pods_scope_requests_pod_permissions_only() {
         let pods = texts(Scope::Pods);
-        assert!(pods.contains(&"get pods".to_owned()) && !pods.iter().any(|text| text.contains("projectcalico")));
+        assert!(
+            pods.contains(&"get pods".to_owned())
+                && !pods.iter().any(|text| text.contains("projectcalico"))
+        );
         assert!(!pods.contains(&"patch pods/status".to_owned()));
     }
 }

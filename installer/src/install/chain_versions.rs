@@ -1,6 +1,7 @@
-//! Asks the programs of a new configuration for the versions of the CNI specification that they support, before the
-//! configuration is written. A runtime reports the node's network as ready as soon as the file exists, and if a plugin
-//! lacks the configuration's version, each ADD then fails at that plugin.
+//! Asks the programs of a new configuration for the versions of the CNI specification that they
+//! support, before the configuration is written. A runtime reports the node's network as ready as
+//! soon as the file exists, and if a plugin lacks the configuration's version, each ADD then fails
+//! at that plugin.
 
 use std::time::Duration;
 
@@ -13,11 +14,13 @@ use crate::supported_versions;
 /// Time limit for the answer of one program. The answer needs no server.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// The error for a configuration with entries of ours whose programs do not support its `cniVersion`.
+/// The error for a configuration with entries of ours whose programs do not support its
+/// `cniVersion`.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{conf} is not written, as programs lack its cniVersion {version}: {}; install newer programs, for which \
-     UPDATE_CNI_BINARIES=true suffices if the image has them, or set an older cniVersion in the template",
+    "{conf} is not written, as programs lack its cniVersion {version}: {}; install newer programs, \
+     for which UPDATE_CNI_BINARIES=true suffices if the image has them, or set an older cniVersion \
+     in the template",
     .programs.join("; ")
 )]
 pub struct UnsupportedVersion {
@@ -29,10 +32,10 @@ pub struct UnsupportedVersion {
     programs: Vec<String>,
 }
 
-/// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration has no
-/// `cniVersion`. A program that lacks the version and that only foreign entries name is logged as a warning. A program
-/// without a valid answer is logged as well. Missing programs are skipped; `template::find_problems` reports those of
-/// our entries.
+/// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration
+/// has no `cniVersion`. A program that lacks the version and that only foreign entries name is
+/// logged as a warning. A program without a valid answer is logged as well. Missing programs are
+/// skipped; `template::find_problems` reports those of our entries.
 ///
 /// # Errors
 /// Returns an error that names the programs of our entries that lack the version.
@@ -42,14 +45,20 @@ pub(super) fn check(
     former: &[FormerConfig],
     layout: &Layout,
 ) -> Result<(), UnsupportedVersion> {
-    let version = conflist.conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
+    let version = conflist
+        .conf
+        .get("cniVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if version.is_empty() {
         return Ok(());
     }
     let mut refused = Vec::new();
     for ChainProgram { name, is_ours } in conflist.programs(target, former) {
         let mut paths = layout.bin_paths().map(|directory| directory.join(&name));
-        let Some(path) = paths.find(|path| path.is_file()) else { continue };
+        let Some(path) = paths.find(|path| path.is_file()) else {
+            continue;
+        };
         let program = path.display();
         match supported_versions::query(&path, version, LIMIT) {
             Ok(versions) if versions.iter().any(|supported| supported == version) => {}
@@ -59,19 +68,24 @@ pub(super) fn check(
                     refused.push(answer);
                 } else {
                     tracing::warn!(
-                        "{answer}, and the configuration has cniVersion {version}, so no pod starts; {name} is another \
-                         program's plugin and stays: install a newer one, or remove its entry"
+                        "{answer}, and the configuration has cniVersion {version}, so no pod \
+                         starts; {name} is another program's plugin and stays: install a newer \
+                         one, or remove its entry"
                     );
                 }
             }
             Err(error) => tracing::warn!(
-                "{program} {error}, so its versions are unknown; if it lacks cniVersion {version}, no pod starts: run \
-                 `calico doctor` on the node"
+                "{program} {error}, so its versions are unknown; if it lacks cniVersion {version}, \
+                 no pod starts: run `calico doctor` on the node"
             ),
         }
     }
     if refused.is_empty() {
         return Ok(());
     }
-    Err(UnsupportedVersion { conf: target.name.clone(), version: version.to_owned(), programs: refused })
+    Err(UnsupportedVersion {
+        conf: target.name.clone(),
+        version: version.to_owned(),
+        programs: refused,
+    })
 }

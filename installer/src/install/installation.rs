@@ -47,8 +47,8 @@ pub struct Installation<'a> {
 }
 
 impl Installation<'_> {
-    /// Runs the installation. The configuration comes after all files that it needs, because the runtime then reports
-    /// the network as ready (INST-7).
+    /// Runs the installation. The configuration comes after all files that it needs, because the
+    /// runtime then reports the network as ready (INST-7).
     ///
     /// # Errors
     /// Returns the error of the first step that fails, unless the error is only logged.
@@ -56,9 +56,15 @@ impl Installation<'_> {
         self.install(true)
     }
 
-    /// Installs the files. `contacts_servers` includes the steps that need the API server or the datastore.
+    /// Installs the files. `contacts_servers` includes the steps that need the API server or the
+    /// datastore.
     pub(super) fn install(&self, contacts_servers: bool) -> Result<(), InstallError> {
-        let Installation { settings, layout, account, .. } = *self;
+        let Installation {
+            settings,
+            layout,
+            account,
+            ..
+        } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         for directory in [&net_dir, &layout.state_dir()] {
             if let Some(denied) = UnwritableDirectory::denied(directory) {
@@ -81,8 +87,11 @@ impl Installation<'_> {
         self.save(&state);
 
         assets.copy(&net_dir).map_err(InstallError::Tls)?;
-        // After an error, the records of an unusable directory may be the restored ones, so the state is saved here.
-        let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
+        // After an error, the records of an unusable directory may be the restored ones, so the
+        // state is saved here.
+        let directories = binaries
+            .install(&before, &mut state)
+            .inspect_err(|_| self.save(&state))?;
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| contacts_servers) {
@@ -102,8 +111,15 @@ impl Installation<'_> {
         if is_new {
             chain_versions::check(&conflist, &target, &replaced, layout)?;
         }
-        self.check_configuration(&conflist, &target.name, &directories, contacts_servers && is_new);
-        put_in_place(&conflist, &target, &replaced, settings, &mut state, || conflist.write(&target, &replaced))?;
+        self.check_configuration(
+            &conflist,
+            &target.name,
+            &directories,
+            contacts_servers && is_new,
+        );
+        put_in_place(&conflist, &target, &replaced, settings, &mut state, || {
+            conflist.write(&target, &replaced)
+        })?;
         tls_assets::remove_stale(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_selected(&target, &settings.net_dir, conflist.network());
         former::remove_files(&mut state, settings, layout);
@@ -112,13 +128,26 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with the paths of their
-    /// copies on the node.
+    /// Returns the TLS files for etcd that are mounted in this container, and the configuration
+    /// with the paths of their copies on the node.
     pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
-        let Installation { settings, layout, account, .. } = *self;
-        let assets = TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
-        let token = account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
-        let values = settings.values.clone().with_token(token).with_tls(assets.on_node(&settings.net_dir));
+        let Installation {
+            settings,
+            layout,
+            account,
+            ..
+        } = *self;
+        let assets =
+            TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
+        let token = account
+            .map(ServiceAccount::token)
+            .transpose()?
+            .unwrap_or_default();
+        let values = settings
+            .values
+            .clone()
+            .with_token(token)
+            .with_tls(assets.on_node(&settings.net_dir));
         let conflist = Conflist::render(settings, &values, layout)?;
         Ok((assets, conflist))
     }
@@ -128,36 +157,64 @@ impl Installation<'_> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 
-    pub(super) fn write_mtu(&self, conf: &Conflist, limit: Duration, state: &mut State) -> Result<(), MtuNotWritten> {
-        mtu::write(conf.plugin_conf.as_ref(), self.layout, self.network, self.account.is_some(), limit, state)
+    pub(super) fn write_mtu(
+        &self,
+        conf: &Conflist,
+        limit: Duration,
+        state: &mut State,
+    ) -> Result<(), MtuNotWritten> {
+        mtu::write(
+            conf.plugin_conf.as_ref(),
+            self.layout,
+            self.network,
+            self.account.is_some(),
+            limit,
+            state,
+        )
     }
 
-    /// Ensures that the kubeconfig contains a valid token of the plugins. Retries a temporary failure until
-    /// `trial_time` is over: on a new node, the API server's Service may be unreachable until kube-proxy runs.
-    fn ensure_kubeconfig(&self, account: &ServiceAccount, net_dir: &Path) -> Result<Change, KubeconfigError> {
+    /// Ensures that the kubeconfig contains a valid token of the plugins. Retries a temporary
+    /// failure until `trial_time` is over: on a new node, the API server's Service may be
+    /// unreachable until kube-proxy runs.
+    fn ensure_kubeconfig(
+        &self,
+        account: &ServiceAccount,
+        net_dir: &Path,
+    ) -> Result<Change, KubeconfigError> {
         let request = self.settings.token_request();
         let ensure = || kubeconfig::ensure(account, &request, net_dir);
-        self.retry("cannot get a valid token for the plugins yet", KubeconfigError::is_temporary, ensure)
+        self.retry(
+            "cannot get a valid token for the plugins yet",
+            KubeconfigError::is_temporary,
+            ensure,
+        )
     }
 
-    /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd in a pod.
+    /// Creates missing cluster objects. Errors are logged as warnings, except an unreachable etcd
+    /// in a pod.
     ///
-    /// There the run retries for `trial_time` and then fails, so that kubelet runs the installer again. Outside of a
-    /// pod a warning is enough: images of nodes are built without access to etcd.
+    /// There the run retries for `trial_time` and then fails, so that kubelet runs the installer
+    /// again. Outside of a pod a warning is enough: images of nodes are built without access to
+    /// etcd.
     fn create_cluster_objects(&self, conflist: &Conflist) -> Result<(), ClusterError> {
-        let Installation { settings, account, .. } = *self;
+        let Installation {
+            settings, account, ..
+        } = *self;
         let may_retry = |error: &ClusterError| account.is_some() && error.is_unreachable();
         let ensure = || cluster::ensure(conflist.plugin_conf.as_ref(), account, settings);
         match self.retry("cannot create the cluster objects yet", may_retry, ensure) {
             Err(error) if !may_retry(&error) => {
-                tracing::warn!("cannot ensure that the cluster objects exist; the installation continues: {error}");
+                tracing::warn!(
+                    "cannot ensure that the cluster objects exist; the installation continues: {error}"
+                );
                 Ok(())
             }
             outcome => outcome,
         }
     }
 
-    /// Repeats `attempt` while it fails with an error for which `may_retry` returns true, until `trial_time` is over.
+    /// Repeats `attempt` while it fails with an error for which `may_retry` returns true, until
+    /// `trial_time` is over.
     fn retry<T, E: Display>(
         &self,
         failure: &str,
@@ -167,7 +224,9 @@ impl Installation<'_> {
         let begun = Instant::now();
         loop {
             match attempt() {
-                Err(error) if may_retry(&error) && begun.elapsed() + PAUSE < self.settings.trial_time => {
+                Err(error)
+                    if may_retry(&error) && begun.elapsed() + PAUSE < self.settings.trial_time =>
+                {
                     tracing::info!("{failure}, trying again: {error}");
                 }
                 outcome => return outcome,
@@ -176,8 +235,15 @@ impl Installation<'_> {
         }
     }
 
-    /// Logs problems of the configuration. With `tries`, also tries out the configuration, unless the trial time is 0.
-    fn check_configuration(&self, conflist: &Conflist, name: &str, directories: &[PathBuf], tries: bool) {
+    /// Logs problems of the configuration. With `tries`, also tries out the configuration, unless
+    /// the trial time is 0.
+    fn check_configuration(
+        &self,
+        conflist: &Conflist,
+        name: &str,
+        directories: &[PathBuf],
+        tries: bool,
+    ) {
         for problem in template::find_problems(&conflist.text, &conflist.conf, directories) {
             tracing::warn!("the network configuration {name} has a problem: {problem}");
         }
@@ -193,10 +259,12 @@ impl Installation<'_> {
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.trial_time, path_of) {
             Trial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
-            Trial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
+            Trial::NotTried(reason) => {
+                tracing::info!("the new configuration is not tried: {reason}")
+            }
             Trial::Failed(failure) => tracing::warn!(
-                "the new configuration does not work yet and is installed anyway, as calico-node or kube-controllers \
-                 may have to start first: {failure}"
+                "the new configuration does not work yet and is installed anyway, as calico-node \
+                 or kube-controllers may have to start first: {failure}"
             ),
         }
     }
@@ -206,8 +274,8 @@ impl Installation<'_> {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; existing plugins other than Calico's and an \
-                 existing MTU file count as not installed by Calico"
+                "cannot load the records of earlier installations; existing plugins other than \
+                 Calico's and an existing MTU file count as not installed by Calico"
             );
             State::default()
         });
@@ -222,13 +290,15 @@ impl Installation<'_> {
         state
     }
 
-    /// Saves the records. Failure is no error, because upstream's manifests do not mount `/var/lib/calico` here.
+    /// Saves the records. Failure is no error, because upstream's manifests do not mount
+    /// `/var/lib/calico` here.
     fn save(&self, state: &State) {
         match state.save(self.layout) {
             Ok(()) => {}
             Err(error) if self.layout.has_persistent_state() => tracing::warn!(
-                "cannot record the installed files: {error}; `calico uninstall` keeps unrecorded files, and later \
-                 installations update unrecorded plugins other than Calico's only with UPDATE_CNI_BINARIES=true"
+                "cannot record the installed files: {error}; `calico uninstall` keeps unrecorded \
+                 files, and later installations update unrecorded plugins other than Calico's only \
+                 with UPDATE_CNI_BINARIES=true"
             ),
             Err(error) => tracing::info!(
                 "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"
@@ -257,18 +327,22 @@ fn put_in_place(
     log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
-    former.iter().for_each(|former| conflist.remove_former(former, &target, state));
+    former
+        .iter()
+        .for_each(|former| conflist.remove_former(former, &target, state));
     Ok(())
 }
 
 /// Warns about a missing kubeconfig, which the installer creates only in a pod.
 fn warn_missing_kubeconfig(conflist: &Conflist) {
-    let Some(conf) = &conflist.plugin_conf else { return };
+    let Some(conf) = &conflist.plugin_conf else {
+        return;
+    };
     let kubeconfig = &conf.kubernetes.kubeconfig;
     if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
         tracing::warn!(
-            "the kubeconfig {kubeconfig} is missing and is not created outside of a pod, so no pod starts; write a \
-             kubeconfig for the plugins' account"
+            "the kubeconfig {kubeconfig} is missing and is not created outside of a pod, so no pod \
+             starts; write a kubeconfig for the plugins' account"
         );
     }
 }
@@ -280,27 +354,37 @@ mod tests {
 
     use super::*;
 
-    const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
+    const OLD: &str =
+        r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
 
-    /// Replaces a configuration of another name by `write`. Returns true if the replaced file still exists.
+    /// Replaces a configuration of another name by `write`. Returns true if the replaced file still
+    /// exists.
     fn is_old_there_after(
         write: impl FnOnce(&Conflist, &Target, &[FormerConfig]) -> Result<Written, AtomicFileError>,
     ) -> bool {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("10-calico.conflist");
         fs::write(&old, OLD).unwrap();
-        let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
+        let lookup =
+            |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
         let settings = Settings::from_environment(&lookup, "n").unwrap();
         let mut state = State::default();
         let target = Target::new(dir.path(), &settings, &state);
-        let conflist =
-            Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
+        let conflist = Conflist::render(
+            &settings,
+            &settings.values,
+            &Layout::below(Path::new("/no/such/root")),
+        )
+        .unwrap();
         let former = FormerConfig::find(&target, &settings, &mut state);
         assert_eq!(former.len(), 1);
         let write = || write(&conflist, &target, former.as_slice());
         let outcome = put_in_place(&conflist, &target, &former, &settings, &mut state, write);
         assert_eq!(outcome.is_err(), old.exists());
-        assert_eq!(state.get(DirectoryRole::Net, &target.name).is_some(), outcome.is_ok());
+        assert_eq!(
+            state.get(DirectoryRole::Net, &target.name).is_some(),
+            outcome.is_ok()
+        );
         old.exists()
     }
 
@@ -308,7 +392,11 @@ mod tests {
     fn former_configuration_is_retained_if_each_write_is_reverted() {
         assert!(is_old_there_after(|_, target, _| {
             let source = Error::from(ErrorKind::ResourceBusy);
-            Err(AtomicFileError { action: "change", path: target.path(), source })
+            Err(AtomicFileError {
+                action: "change",
+                path: target.path(),
+                source,
+            })
         }));
         assert!(!is_old_there_after(Conflist::write));
     }

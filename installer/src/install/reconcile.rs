@@ -1,5 +1,6 @@
-//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49), and [`ConflictBackoff`]:
-//! limits the repair of a configuration that another program changes again each time.
+//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49), and
+//! [`ConflictBackoff`]: limits the repair of a configuration that another program changes again
+//! each time.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -15,7 +16,8 @@ use crate::layout::DirectoryRole;
 use crate::state::{InstalledFile, State, StateError};
 use crate::{binaries, mtu};
 
-/// Time limit for reading the pools. It is short because the agent answers no probe during this request.
+/// Time limit for reading the pools. It is short because the agent answers no probe during this
+/// request.
 const POOLS_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The pod that restores the installed files: the one that installed them last.
@@ -40,7 +42,8 @@ struct ConfigRecord {
 #[derive(Debug)]
 pub struct InstallReconciler<'a> {
     installation: Installation<'a>,
-    /// True if this process has installed the files, and no later installation by another pod was found.
+    /// True if this process has installed the files, and no later installation by another pod was
+    /// found.
     is_installer: bool,
     /// The record of the configuration that this agent restores.
     owned: Option<ConfigRecord>,
@@ -60,24 +63,41 @@ struct MissingFiles {
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler. `is_installer` is true for a process that has just run the installation. Any other process
-    /// restores files only if its own environment and version installed them.
+    /// Creates a reconciler. `is_installer` is true for a process that has just run the
+    /// installation. Any other process restores files only if its own environment and version
+    /// installed them.
     pub fn new(installation: Installation<'a>, is_installer: bool) -> InstallReconciler<'a> {
         let conflict = ConflictBackoff::default();
         // With this record the first check recognizes a later installation by another pod.
-        let owned = if is_installer { installation.read_record().unwrap_or_default() } else { None };
+        let owned = if is_installer {
+            installation.read_record().unwrap_or_default()
+        } else {
+            None
+        };
         let (reported_unrecorded, reported_mtu) = (false, None);
-        InstallReconciler { installation, is_installer, owned, reported_unrecorded, reported_mtu, conflict }
+        InstallReconciler {
+            installation,
+            is_installer,
+            owned,
+            reported_unrecorded,
+            reported_mtu,
+            conflict,
+        }
     }
 
-    /// Restores files that are missing or changed, unless they belong to another pod or to an unknown installer, or a
-    /// conflict postpones the repair. As this runs often, programs are only checked for existence, and only a missing
-    /// MTU file needs a server.
+    /// Restores files that are missing or changed, unless they belong to another pod or to an
+    /// unknown installer, or a conflict postpones the repair. As this runs often, programs are only
+    /// checked for existence, and only a missing MTU file needs a server.
     pub fn reconcile(&mut self) -> FileCheck {
         let restored = self.restore();
-        let check =
-            restored.unwrap_or_else(|error| FileCheck { problem: Some(error.to_string()), ..FileCheck::default() });
-        FileCheck { selection: self.selection(), ..check }
+        let check = restored.unwrap_or_else(|error| FileCheck {
+            problem: Some(error.to_string()),
+            ..FileCheck::default()
+        });
+        FileCheck {
+            selection: self.selection(),
+            ..check
+        }
     }
 
     /// Returns true if this pod restores the files.
@@ -85,13 +105,18 @@ impl<'a> InstallReconciler<'a> {
         self.is_installer || self.owned.is_some()
     }
 
-    /// Returns the choice of the container runtimes, or [`Selection::Unknown`] if this pod does not restore the files.
+    /// Returns the choice of the container runtimes, or [`Selection::Unknown`] if this pod does not
+    /// restore the files.
     fn selection(&self) -> Selection {
-        let Installation { settings, layout, .. } = self.installation;
+        let Installation {
+            settings, layout, ..
+        } = self.installation;
         if !self.is_owner() {
             return Selection::Unknown;
         }
-        let Ok((_, conflist)) = self.installation.render_mounted() else { return Selection::Unknown };
+        let Ok((_, conflist)) = self.installation.render_mounted() else {
+            return Selection::Unknown;
+        };
         let state = State::load(layout).unwrap_or_default();
         let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
         Selection::find(&target, &settings.net_dir, conflist.network())
@@ -104,42 +129,64 @@ impl<'a> InstallReconciler<'a> {
             Owner::AnotherPod => {
                 let name = &self.installation.settings.conf_name;
                 let suspension = format!(
-                    "restoring no file: the recorded installation is not that of {name} by this environment and this \
-                     version; delete this pod, so that its init container installs again, or delete its DaemonSet if \
-                     the node has two"
+                    "restoring no file: the recorded installation is not that of {name} by this \
+                     environment and this version; delete this pod, so that its init container \
+                     installs again, or delete its DaemonSet if the node has two"
                 );
-                return Ok(FileCheck { suspension: Some(suspension), ..FileCheck::default() });
+                return Ok(FileCheck {
+                    suspension: Some(suspension),
+                    ..FileCheck::default()
+                });
             }
         }
         self.write_late_mtu();
-        let MissingFiles { configuration, others } = self.installation.find_missing()?;
-        let is_postponed = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
+        let MissingFiles {
+            configuration,
+            others,
+        } = self.installation.find_missing()?;
+        let is_postponed =
+            !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_postponed) {
-            return Ok(FileCheck { problem: Some(self.conflict.reason(path)), ..FileCheck::default() });
+            return Ok(FileCheck {
+                problem: Some(self.conflict.reason(path)),
+                ..FileCheck::default()
+            });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
             return Ok(FileCheck::default());
         }
-        let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
+        let names: Vec<String> = missing
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
         let installed = self.installation.install(false);
         if is_configuration {
             self.conflict.record_outcome(&installed);
         }
         installed?;
-        // The next check would take a record that this installation changed for that of another installation.
-        self.owned = self.installation.read_record().unwrap_or_default().or(self.owned.take());
-        // The configuration was written, although another program may be replacing it now. Another path may still be
-        // missing, for example if its directory was skipped.
+        // The next check would take a record that this installation changed for that of another
+        // installation.
+        self.owned = self
+            .installation
+            .read_record()
+            .unwrap_or_default()
+            .or(self.owned.take());
+        // The configuration was written, although another program may be replacing it now. Another
+        // path may still be missing, for example if its directory was skipped.
         let (written, others) = missing.split_at(usize::from(is_configuration));
         let restored = (written.len() + others.iter().filter(|path| path.is_file()).count()) as u64;
-        Ok(FileCheck { restored, ..FileCheck::default() })
+        Ok(FileCheck {
+            restored,
+            ..FileCheck::default()
+        })
     }
 
-    /// Determines the pod that restores the files, by the record and not by the file, which people and other programs
-    /// change too. An unreadable or missing record does not end the ownership of this pod.
+    /// Determines the pod that restores the files, by the record and not by the file, which people
+    /// and other programs change too. An unreadable or missing record does not end the ownership of
+    /// this pod.
     fn determine_owner(&mut self) -> Result<Owner, InstallError> {
         let was_owner = self.is_owner();
         let record = match self.installation.read_record() {
@@ -156,7 +203,10 @@ impl<'a> InstallReconciler<'a> {
             }
             Err(error) => return Err(error.into()),
         };
-        let is_known = self.owned.as_ref().map_or(self.is_installer, |owned| *owned == record);
+        let is_known = self
+            .owned
+            .as_ref()
+            .map_or(self.is_installer, |owned| *owned == record);
         if !is_known && !self.installation.is_recorded(&record)? {
             (self.owned, self.is_installer) = (None, false);
             return Ok(Owner::AnotherPod);
@@ -165,19 +215,29 @@ impl<'a> InstallReconciler<'a> {
         Ok(Owner::ThisPod)
     }
 
-    /// Writes the MTU file if it is missing and the plugins read it: the pools may be created after the installation.
+    /// Writes the MTU file if it is missing and the plugins read it: the pools may be created after
+    /// the installation.
     fn write_late_mtu(&mut self) {
         let layout = self.installation.layout;
         if !layout.has_persistent_state() || layout.state_dir().join(mtu::NAME).exists() {
             return;
         }
         let installation = self.installation;
-        let Ok((_, conflist)) = installation.render_mounted() else { return };
-        let write = || installation.write_mtu(&conflist, POOLS_DEADLINE, &mut installation.load_state());
-        // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
-        let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
+        let Ok((_, conflist)) = installation.render_mounted() else {
+            return;
+        };
+        let write =
+            || installation.write_mtu(&conflist, POOLS_DEADLINE, &mut installation.load_state());
+        // The request blocks on an async runtime of its own, which is impossible on a thread of the
+        // agent's runtime.
+        let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else {
+            return;
+        };
         let not_written = written.err().map(|error| error.to_string());
-        if let Some(not_written) = not_written.as_ref().filter(|_| not_written != self.reported_mtu) {
+        if let Some(not_written) = not_written
+            .as_ref()
+            .filter(|_| not_written != self.reported_mtu)
+        {
             tracing::info!("{not_written}");
         }
         self.reported_mtu = not_written;
@@ -185,10 +245,13 @@ impl<'a> InstallReconciler<'a> {
 }
 
 impl Installation<'_> {
-    /// Reads the record of this pod's configuration, or else that of another configuration. If another program
-    /// converted this pod's `.conf` file to a list, the name of the list counts as this pod's too.
+    /// Reads the record of this pod's configuration, or else that of another configuration. If
+    /// another program converted this pod's `.conf` file to a list, the name of the list counts as
+    /// this pod's too.
     fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
-        let Installation { settings, layout, .. } = *self;
+        let Installation {
+            settings, layout, ..
+        } = *self;
         let state = State::load(layout)?;
         let own = settings.conf_name.as_str();
         let is_own = |name: &str| name == own || name.strip_suffix("list") == Some(own);
@@ -197,7 +260,11 @@ impl Installation<'_> {
         let found = configurations.max_by_key(|(name, _)| is_own(name));
         Ok(found.map(|(name, file)| {
             let (version, has_own_name) = (state.version.clone(), is_own(name));
-            ConfigRecord { version, has_own_name, file: file.clone() }
+            ConfigRecord {
+                version,
+                has_own_name,
+                file: file.clone(),
+            }
         }))
     }
 
@@ -207,9 +274,12 @@ impl Installation<'_> {
         Ok(is_same && record.has_own_name && record.version == build_version())
     }
 
-    /// Finds the configuration and TLS files that are missing or changed, and recorded programs that are missing.
+    /// Finds the configuration and TLS files that are missing or changed, and recorded programs
+    /// that are missing.
     fn find_missing(&self) -> Result<MissingFiles, InstallError> {
-        let Installation { settings, layout, .. } = *self;
+        let Installation {
+            settings, layout, ..
+        } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
         let target = Target::new(&net_dir, settings, &state);
@@ -217,11 +287,22 @@ impl Installation<'_> {
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
         let mut others = assets.missing(&net_dir).map_err(InstallError::Tls)?;
         let names = binaries::program_names(settings, layout);
-        for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
+        for (place, directory) in layout
+            .bin_dirs()
+            .into_iter()
+            .filter(|(_, directory)| directory.is_dir())
+        {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());
-            others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
+            others.extend(
+                recorded
+                    .map(|name| directory.join(name))
+                    .filter(|path| !path.is_file()),
+            );
         }
-        Ok(MissingFiles { configuration, others })
+        Ok(MissingFiles {
+            configuration,
+            others,
+        })
     }
 }
 
@@ -239,7 +320,8 @@ struct ConflictBackoff {
 }
 
 impl ConflictBackoff {
-    /// Returns true if the configuration is to be repaired now. A check that finds it unchanged ends the conflict.
+    /// Returns true if the configuration is to be repaired now. A check that finds it unchanged
+    /// ends the conflict.
     fn is_repair_due(&mut self, is_changed: bool) -> bool {
         if !is_changed {
             *self = ConflictBackoff::default();
@@ -252,9 +334,14 @@ impl ConflictBackoff {
         true
     }
 
-    /// Records the result of a repair. A failed one counts only if another program rewrote the file again and again.
+    /// Records the result of a repair. A failed one counts only if another program rewrote the file
+    /// again and again.
     fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
-        if installed.as_ref().err().is_none_or(InstallError::is_contested) {
+        if installed
+            .as_ref()
+            .err()
+            .is_none_or(InstallError::is_contested)
+        {
             self.record_repair();
         }
     }
@@ -269,8 +356,9 @@ impl ConflictBackoff {
     fn reason(&self, path: &Path) -> String {
         let (path, repairs, minutes) = (path.display(), self.repairs, self.checks_to_skip + 1);
         format!(
-            "{path} is missing or changed, and its repair was tried {repairs} times in a row; another program changes \
-             the file each time: find and stop this program; the next attempt is in {minutes} minutes"
+            "{path} is missing or changed, and its repair was tried {repairs} times in a row; \
+             another program changes the file each time: find and stop this program; the next \
+             attempt is in {minutes} minutes"
         )
     }
 }
@@ -294,19 +382,34 @@ mod tests {
         let (layout, network) = (Layout::below(root.path()), FixedNetwork::default());
         let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "10-calico.conf".to_owned());
         let settings = Settings::from_environment(&lookup, "n").unwrap();
-        let installation = Installation { settings: &settings, layout: &layout, account: None, network: &network };
+        let installation = Installation {
+            settings: &settings,
+            layout: &layout,
+            account: None,
+            network: &network,
+        };
         let net_dir = layout.net_dir(&settings.net_dir);
         fs::create_dir_all(&net_dir).unwrap();
         assert_eq!(installation.read_record().unwrap(), None);
         let list = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni"}]}"#;
-        for (name, is_own) in [("10-calico.conf", true), ("10-calico.conflist", true), ("05-calico.conf", false)] {
+        for (name, is_own) in [
+            ("10-calico.conf", true),
+            ("10-calico.conflist", true),
+            ("05-calico.conf", false),
+        ] {
             let mut state = State::default();
             state.record(DirectoryRole::Net, name, Some("aa".into()), false);
             state.save(&layout).unwrap();
             let _ = fs::remove_file(net_dir.join("10-calico.conflist"));
             let before = installation.read_record().unwrap().unwrap();
             fs::write(net_dir.join("10-calico.conflist"), list).unwrap();
-            assert_eq!((installation.read_record().unwrap().as_ref(), before.has_own_name), (Some(&before), is_own));
+            assert_eq!(
+                (
+                    installation.read_record().unwrap().as_ref(),
+                    before.has_own_name
+                ),
+                (Some(&before), is_own)
+            );
         }
     }
 
@@ -335,22 +438,41 @@ mod tests {
             for _ in 0..60 {
                 if conflict.is_repair_due(true) {
                     let (path, source) = (PathBuf::from("/x"), Error::from(kind));
-                    conflict.record_outcome(&Err(AtomicFileError { action: "change", path, source }.into()));
+                    conflict.record_outcome(&Err(AtomicFileError {
+                        action: "change",
+                        path,
+                        source,
+                    }
+                    .into()));
                     tries += 1;
                 }
             }
             tries
         };
-        assert_eq!((tries(ErrorKind::ResourceBusy), tries(ErrorKind::ReadOnlyFilesystem)), (11, 60));
+        assert_eq!(
+            (
+                tries(ErrorKind::ResourceBusy),
+                tries(ErrorKind::ReadOnlyFilesystem)
+            ),
+            (11, 60)
+        );
     }
 
     #[test]
     fn conflict_reason_names_the_file_and_the_next_restoration() {
-        let reason = ConflictBackoff { repairs: 6, checks_to_skip: 1 }.reason(Path::new("/x/10-calico.conflist"));
+        let reason = ConflictBackoff {
+            repairs: 6,
+            checks_to_skip: 1,
+        }
+        .reason(Path::new("/x/10-calico.conflist"));
         assert!(
-            reason.starts_with("/x/10-calico.conflist is missing or changed") && reason.contains("6 times"),
+            reason.starts_with("/x/10-calico.conflist is missing or changed")
+                && reason.contains("6 times"),
             "{reason}"
         );
-        assert!(reason.contains("another program") && reason.ends_with("in 2 minutes"), "{reason}");
+        assert!(
+            reason.contains("another program") && reason.ends_with("in 2 minutes"),
+            "{reason}"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! [`Entry`]: a plugin in a configuration, with its original text; and the equality of JSON values for the programs
-//! that read them.
+//! [`Entry`]: a plugin in a configuration, with its original text; and the equality of JSON values
+//! for the programs that read them.
 //!
-//! Most runtimes and programs that add plugins are written in Go. Go's `encoding/json` accepts more than a [`Value`]
-//! can hold: integers of any length, `1e400`, nesting deeper than 128. So foreign entries are written back as their
-//! original text, and the [`Value`] is used for comparisons only.
+//! Most runtimes and programs that add plugins are written in Go. Go's `encoding/json` accepts more
+//! than a [`Value`] can hold: integers of any length, `1e400`, nesting deeper than 128. So foreign
+//! entries are written back as their original text, and the [`Value`] is used for comparisons only.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use crate::template::TOKEN_PLACEHOLDER;
 /// Length of an escape sequence such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
 
-/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not quote it.
+/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not
+/// quote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     /// The text is not JSON.
@@ -77,7 +78,10 @@ impl<T: Serialize> Serialize for Verbatim<T> {
 impl Verbatim<Value> {
     /// Reads a value. A value that does not fit into a [`Value`] becomes a string of its text.
     pub(super) fn read(text: Box<RawValue>) -> Verbatim<Value> {
-        Verbatim { value: value(&text), text: Some(text) }
+        Verbatim {
+            value: value(&text),
+            text: Some(text),
+        }
     }
 }
 
@@ -86,9 +90,17 @@ impl Verbatim<Map<String, Value>> {
     pub(super) fn read(text: Box<RawValue>) -> Option<Verbatim<Map<String, Value>>> {
         let value = parsed(&text).or_else(|| {
             let values: BTreeMap<String, Box<RawValue>> = parsed(&text)?;
-            Some(values.into_iter().map(|(key, text)| (key, value(&text))).collect())
+            Some(
+                values
+                    .into_iter()
+                    .map(|(key, text)| (key, value(&text)))
+                    .collect(),
+            )
         })?;
-        Some(Verbatim { value, text: Some(text) })
+        Some(Verbatim {
+            value,
+            text: Some(text),
+        })
     }
 }
 
@@ -102,10 +114,16 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 
 /// Returns the values of a JSON object by key. If a key is repeated, its last value is returned.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
-    serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        if error.is_data() { ChainError::NoObject } else { ChainError::Syntax { line, column } }
-    })
+    serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(
+        |error| {
+            let (line, column) = (error.line(), error.column());
+            if error.is_data() {
+                ChainError::NoObject
+            } else {
+                ChainError::Syntax { line, column }
+            }
+        },
+    )
 }
 
 pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
@@ -116,12 +134,17 @@ pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
 fn replace_unpaired_surrogates(text: &str) -> Cow<'_, str> {
     let (mut repaired, mut rest) = (Cow::Borrowed(""), text);
     while let Some(at) = rest.find('\\') {
-        let unit = |at: usize| u16::from_str_radix(rest.get(at..at + ESCAPE)?.strip_prefix("\\u")?, 16).ok();
+        let unit = |at: usize| {
+            u16::from_str_radix(rest.get(at..at + ESCAPE)?.strip_prefix("\\u")?, 16).ok()
+        };
         let (length, is_half) = match (unit(at), unit(at + ESCAPE)) {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (2 * ESCAPE, false),
             (Some(0xd800..=0xdfff), _) => (ESCAPE, true),
             // The escaped character may itself be a backslash, or take more than one byte.
-            _ => (1 + rest[at + 1..].chars().next().map_or(0, char::len_utf8), false),
+            _ => (
+                1 + rest[at + 1..].chars().next().map_or(0, char::len_utf8),
+                false,
+            ),
         };
         let (read, following) = rest.split_at(at + length);
         repaired += if is_half { &read[..at] } else { read };
@@ -147,8 +170,17 @@ pub enum EntryRelation {
 
 /// Returns the type of a plugin. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
-    let other_spelling = || entry.iter().find(|(key, _)| key.eq_ignore_ascii_case("type")).map(|(_, kind)| kind);
-    entry.get("type").or_else(other_spelling).and_then(Value::as_str).unwrap_or_default()
+    let other_spelling = || {
+        entry
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case("type"))
+            .map(|(_, kind)| kind)
+    };
+    entry
+        .get("type")
+        .or_else(other_spelling)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 pub(super) fn is_calico(entry: &Entry) -> bool {
@@ -164,9 +196,12 @@ pub(super) fn form(entry: &Entry) -> Value {
     canonical(&Value::Object((**entry).clone()))
 }
 
-/// Returns true if this entry is the `portmap` or `bandwidth` entry that upstream's templates or ours generate.
+/// Returns true if this entry is the `portmap` or `bandwidth` entry that upstream's templates or
+/// ours generate.
 pub(super) fn is_template_entry(entry: &Entry) -> bool {
-    let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry));
+    let is = |text: &str| {
+        serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry))
+    };
     is(r#"{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}"#)
         || is(r#"{"type": "bandwidth", "capabilities": {"bandwidth": true}}"#)
 }
@@ -189,7 +224,9 @@ pub(super) fn canonical(value: &Value) -> Value {
 
 fn without_fraction(number: &Number) -> Number {
     match number.as_f64() {
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < MAX_EXACT_INTEGER => {
+        Some(float)
+            if number.is_f64() && float.fract() == 0.0 && float.abs() < MAX_EXACT_INTEGER =>
+        {
             Number::from(float as i64)
         }
         _ => number.clone(),
@@ -201,7 +238,11 @@ pub(super) fn value_matches(pattern: &Value, found: &Value) -> bool {
     match (pattern, found) {
         (Value::String(pattern), Value::String(found)) => text_matches(pattern, found),
         (Value::Array(pattern), Value::Array(found)) => {
-            pattern.len() == found.len() && pattern.iter().zip(found).all(|(one, other)| value_matches(one, other))
+            pattern.len() == found.len()
+                && pattern
+                    .iter()
+                    .zip(found)
+                    .all(|(one, other)| value_matches(one, other))
         }
         (Value::Object(pattern), Value::Object(found)) => entry_matches(pattern, found),
         (pattern, found) => canonical(pattern) == canonical(found),
@@ -211,7 +252,11 @@ pub(super) fn value_matches(pattern: &Value, found: &Value) -> bool {
 /// Returns true if an object matches a pattern: both have the same keys, with values that match.
 pub(super) fn entry_matches(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool {
     pattern.len() == found.len()
-        && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| value_matches(value, found)))
+        && pattern.iter().all(|(key, value)| {
+            found
+                .get(key)
+                .is_some_and(|found| value_matches(value, found))
+        })
 }
 
 fn text_matches(pattern: &str, found: &str) -> bool {
@@ -221,7 +266,8 @@ fn text_matches(pattern: &str, found: &str) -> bool {
             let rest = found.strip_prefix(before);
             // A token is never empty. The placeholder may occur several times.
             let after = after.rsplit(TOKEN_PLACEHOLDER).next().unwrap_or_default();
-            rest.and_then(|rest| rest.strip_suffix(after)).is_some_and(|token| !token.is_empty())
+            rest.and_then(|rest| rest.strip_suffix(after))
+                .is_some_and(|token| !token.is_empty())
         }
     }
 }
@@ -237,7 +283,10 @@ mod tests {
         for (text, expected) in [
             (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
             (r#"["\ud83d\ud83d\ude00"]"#, r#"["\ufffd\ud83d\ude00"]"#),
-            (r#"["\ud83dx", "\ude00\ud83d"]"#, r#"["\ufffdx", "\ufffd\ufffd"]"#),
+            (
+                r#"["\ud83dx", "\ude00\ud83d"]"#,
+                r#"["\ufffdx", "\ufffd\ufffd"]"#,
+            ),
             (r#"["\\ud83d", "\"\ud800"]"#, r#"["\\ud83d", "\"\ufffd"]"#),
             (r#"["\ü", "\ud8"#, r#"["\ü", "\ud8"#),
             ("\\", "\\"),
@@ -249,7 +298,11 @@ mod tests {
     #[test]
     fn invalid_json_is_rejected_with_the_position() {
         let said = |text: &str| values(text.as_bytes()).unwrap_err().to_string();
-        assert!(said("{\"a\": ").contains("line 1, column 6"), "{}", said("{\"a\": "));
+        assert!(
+            said("{\"a\": ").contains("line 1, column 6"),
+            "{}",
+            said("{\"a\": ")
+        );
         assert!(said("[]").contains("not a JSON object"));
         assert!(said("{} {}").contains("not valid JSON"));
     }
@@ -258,23 +311,41 @@ mod tests {
     fn entry_without_a_json_value_retains_its_text() {
         let text: Box<RawValue> = serde_json::from_str(r#"{"type": "mesh", "n": 1e400}"#).unwrap();
         let read = Verbatim::<Map<String, Value>>::read(text).unwrap();
-        assert_eq!((&read["type"], &read["n"]), (&Value::from("mesh"), &Value::from("1e400")));
-        assert_eq!(serde_json::to_string(&read).unwrap(), r#"{"type": "mesh", "n": 1e400}"#);
+        assert_eq!(
+            (&read["type"], &read["n"]),
+            (&Value::from("mesh"), &Value::from("1e400"))
+        );
+        assert_eq!(
+            serde_json::to_string(&read).unwrap(),
+            r#"{"type": "mesh", "n": 1e400}"#
+        );
     }
 
     #[test]
     fn equal_json_numbers_match_in_any_notation() {
         let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         for (one, other, is_same) in [
-            (r#"{"mtu": 1500, "a": [1.0]}"#, r#"{"a": [1], "mtu": 1.5e3}"#, true),
+            (
+                r#"{"mtu": 1500, "a": [1.0]}"#,
+                r#"{"a": [1], "mtu": 1.5e3}"#,
+                true,
+            ),
             (r#""\u003c""#, r#""<""#, true),
             ("0.5", "0", false),
             ("9007199254740993", "9007199254740992", false),
             ("[1, 2]", "[2, 1]", false),
             (r#"{"a": null}"#, "{}", false),
         ] {
-            assert_eq!(canonical(&read(one)) == canonical(&read(other)), is_same, "{one} {other}");
-            assert_eq!(value_matches(&read(one), &read(other)), is_same, "{one} {other}");
+            assert_eq!(
+                canonical(&read(one)) == canonical(&read(other)),
+                is_same,
+                "{one} {other}"
+            );
+            assert_eq!(
+                value_matches(&read(one), &read(other)),
+                is_same,
+                "{one} {other}"
+            );
         }
     }
 
@@ -290,7 +361,10 @@ mod tests {
             ("x", "y", false),
         ] {
             assert_eq!(
-                value_matches(&json!({ "policy": [pattern] }), &json!({ "policy": [found] })),
+                value_matches(
+                    &json!({ "policy": [pattern] }),
+                    &json!({ "policy": [found] })
+                ),
                 expected,
                 "{pattern} {found}"
             );

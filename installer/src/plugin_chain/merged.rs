@@ -5,14 +5,23 @@ use super::entry::{Entry, EntryRelation, is_calico, is_same, kind};
 use super::rendering::Rendering;
 
 /// Plugin types that only extend the network of a plugin before them.
-const EXTENDING_TYPES: [&str; 8] =
-    ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
+const EXTENDING_TYPES: [&str; 8] = [
+    "bandwidth",
+    "firewall",
+    "istio-cni",
+    "linkerd-cni",
+    "portmap",
+    "sbr",
+    "tuning",
+    "vrf",
+];
 
 /// A rendered configuration, and a pattern that recognizes its entries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rendered {
     pub(crate) chain: Chain,
-    /// The configuration with a placeholder instead of the pod's token, so that it matches after the token changed.
+    /// The configuration with a placeholder instead of the pod's token, so that it matches after
+    /// the token changed.
     pub(crate) pattern: Chain,
 }
 
@@ -22,8 +31,8 @@ pub(crate) struct Merged {
     pub(crate) chain: Chain,
     /// The types of the foreign entries, in order.
     pub(crate) foreign: Vec<String>,
-    /// The types of entries that were treated as ours although not recorded, and that the configuration no longer
-    /// contains.
+    /// The types of entries that were treated as ours although not recorded, and that the
+    /// configuration no longer contains.
     pub(crate) dropped: Vec<String>,
     /// The digests of our entries and of the foreign entries, to be recorded.
     pub(crate) rendering: Rendering,
@@ -32,52 +41,114 @@ pub(crate) struct Merged {
 }
 
 impl Rendered {
-    /// Returns the configuration to write over `present`: our entries as rendered now replace our entries in `present`,
-    /// and foreign entries stay in place. If `present` belongs to another network, none of its entries stay. `recorded`
-    /// are the recorded renderings, of which one may be in place.
+    /// Returns the configuration to write over `present`: our entries as rendered now replace our
+    /// entries in `present`, and foreign entries stay in place. If `present` belongs to another
+    /// network, none of its entries stay. `recorded` are the recorded renderings, of which one may
+    /// be in place.
     pub(crate) fn merge_over(&self, present: &Chain, recorded: &[Rendering]) -> Merged {
         let recorded = Rendering::in_place(recorded, present);
         let ours = present.find_ours(&self.pattern, recorded);
         let dropped = self.find_dropped(present, &ours, recorded);
-        if !ours.contains(&true) && !recorded.is_some_and(|recorded| has_lost_our_entries(present, recorded)) {
+        if !ours.contains(&true)
+            && !recorded.is_some_and(|recorded| has_lost_our_entries(present, recorded))
+        {
             return self.without_foreign();
         }
         let is_foreign = |key: &&String| {
-            !self.chain.keys.contains_key(*key) && !recorded.is_some_and(|recorded| recorded.keys.contains(*key))
+            !self.chain.keys.contains_key(*key)
+                && !recorded.is_some_and(|recorded| recorded.keys.contains(*key))
         };
         let foreign_keys: Vec<String> = present.keys.keys().filter(is_foreign).cloned().collect();
-        let others = present.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
+        let others = present
+            .entries
+            .iter()
+            .zip(&ours)
+            .filter(|(_, is_ours)| !**is_ours);
         let foreign: Vec<&Entry> = others.map(|(entry, _)| entry).collect();
         if foreign.is_empty() && foreign_keys.is_empty() {
-            return Merged { dropped, ..self.without_foreign() };
+            return Merged {
+                dropped,
+                ..self.without_foreign()
+            };
         }
         let mut keys = self.chain.keys.clone();
-        keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), present.keys.get(key)?.clone()))));
-        // An entry that another program added stays foreign even if today's rendering contains the same entry.
+        keys.extend(
+            foreign_keys
+                .iter()
+                .filter_map(|key| Some((key.clone(), present.keys.get(key)?.clone()))),
+        );
+        // An entry that another program added stays foreign even if today's rendering contains the
+        // same entry.
         let is_there = |entry: &Entry| foreign.iter().any(|foreign| is_same(foreign, entry));
-        let added: Vec<Entry> = self.chain.entries.iter().filter(|entry| !is_there(entry)).cloned().collect();
+        let added: Vec<Entry> = self
+            .chain
+            .entries
+            .iter()
+            .filter(|entry| !is_there(entry))
+            .cloned()
+            .collect();
         let entries = arrange(&added, &present.entries, &ours);
-        let own = Chain { entries: added, ..self.chain.clone() };
+        let own = Chain {
+            entries: added,
+            ..self.chain.clone()
+        };
         let mut rendering = Rendering::new(&own);
-        foreign.iter().for_each(|entry| rendering.record_foreign(entry));
-        let foreign = foreign.into_iter().map(|entry| kind(entry).to_owned()).collect();
-        let chain = Chain { keys, entries, is_list: true, has_invalid_elements: false };
-        Merged { chain, foreign, dropped, rendering, foreign_keys }
+        foreign
+            .iter()
+            .for_each(|entry| rendering.record_foreign(entry));
+        let foreign = foreign
+            .into_iter()
+            .map(|entry| kind(entry).to_owned())
+            .collect();
+        let chain = Chain {
+            keys,
+            entries,
+            is_list: true,
+            has_invalid_elements: false,
+        };
+        Merged {
+            chain,
+            foreign,
+            dropped,
+            rendering,
+            foreign_keys,
+        }
     }
 
-    /// Returns the types of entries, without Calico's plugin, that count as ours although not recorded, and of whose
-    /// type this rendering has no entry.
-    fn find_dropped(&self, present: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
-        let is_recorded = |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
-        let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
-        let entries = present.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
-        let dropped = entries.filter(|entry| !is_calico(entry) && !is_recorded(entry) && !is_rendered(entry));
+    /// Returns the types of entries, without Calico's plugin, that count as ours although not
+    /// recorded, and of whose type this rendering has no entry.
+    fn find_dropped(
+        &self,
+        present: &Chain,
+        ours: &[bool],
+        recorded: Option<&Rendering>,
+    ) -> Vec<String> {
+        let is_recorded =
+            |entry: &Entry| recorded.is_some_and(|recorded| recorded.ownership(entry).is_some());
+        let is_rendered = |entry: &Entry| {
+            self.chain
+                .entries
+                .iter()
+                .any(|rendered| kind(rendered) == kind(entry))
+        };
+        let entries = present
+            .entries
+            .iter()
+            .zip(ours)
+            .filter(|(_, is_ours)| **is_ours)
+            .map(|(entry, _)| entry);
+        let dropped =
+            entries.filter(|entry| !is_calico(entry) && !is_recorded(entry) && !is_rendered(entry));
         dropped.map(|entry| kind(entry).to_owned()).collect()
     }
 
     /// Returns the configuration to write where no foreign entries exist.
     pub(crate) fn without_foreign(&self) -> Merged {
-        Merged { chain: self.chain.clone(), rendering: Rendering::new(&self.chain), ..Merged::default() }
+        Merged {
+            chain: self.chain.clone(),
+            rendering: Rendering::new(&self.chain),
+            ..Merged::default()
+        }
     }
 }
 
@@ -86,9 +157,9 @@ impl Merged {
         self.foreign.is_empty() && self.foreign_keys.is_empty()
     }
 
-    /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one of ours becomes
-    /// foreign. An entry of a type that may occur only once is ignored if this configuration has another entry of that
-    /// type.
+    /// Adds the foreign entries of a configuration that this one replaces. An entry that equals one
+    /// of ours becomes foreign. An entry of a type that may occur only once is ignored if this
+    /// configuration has another entry of that type.
     pub(crate) fn add_entries(&mut self, entries: Vec<Entry>) {
         for entry in entries {
             match self.chain.relation_of(&entry) {
@@ -104,15 +175,18 @@ impl Merged {
     }
 }
 
-/// Returns true for a recorded list that another program rewrote without our entries: its first plugin only extends a
-/// network, or is recorded as foreign. The list of another network would begin with a plugin that creates the network.
+/// Returns true for a recorded list that another program rewrote without our entries: its first
+/// plugin only extends a network, or is recorded as foreign. The list of another network would
+/// begin with a plugin that creates the network.
 fn has_lost_our_entries(present: &Chain, recorded: &Rendering) -> bool {
     let first = present.entries.first();
-    first.is_some_and(|first| EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false))
+    first.is_some_and(|first| {
+        EXTENDING_TYPES.contains(&kind(first)) || recorded.ownership(first) == Some(false)
+    })
 }
 
-/// Puts our rendered entries into the places of our present entries. If `present` lacks Calico's plugin and it is the
-/// first rendered entry, it goes first: the others extend its work.
+/// Puts our rendered entries into the places of our present entries. If `present` lacks Calico's
+/// plugin and it is the first rendered entry, it goes first: the others extend its work.
 fn arrange(rendered: &[Entry], present: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
     let mut pending = rendered.iter().cloned();

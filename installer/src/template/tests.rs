@@ -2,8 +2,17 @@ use super::*;
 use crate::environment::Environment;
 
 fn values(variables: &[(&str, &str)]) -> Values {
-    let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-    Values::new(&Environment { lookup: &lookup }, "my-node", "/etc/cni/net.d")
+    let lookup = |name: &str| {
+        variables
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| (*value).to_owned())
+    };
+    Values::new(
+        &Environment { lookup: &lookup },
+        "my-node",
+        "/etc/cni/net.d",
+    )
 }
 
 #[test]
@@ -16,18 +25,24 @@ fn every_placeholder_is_substituted() {
         ("CNI_MTU", "0"),
         ("REQUIRE_MTU_FILE", "true"),
     ]);
-    let tls = TlsPaths { ca: "/ca".into(), cert: "/cert".into(), key: "/key".into() };
+    let tls = TlsPaths {
+        ca: "/ca".into(),
+        cert: "/cert".into(),
+        key: "/key".into(),
+    };
     let filled = values.with_token("secret".into()).with_tls(tls).fill(
-        "__LOG_LEVEL__ __LOG_FILE_PATH__ __LOG_FILE_MAX_SIZE__ __LOG_FILE_MAX_AGE__ __LOG_FILE_MAX_COUNT__ \
-         __DATASTORE_TYPE__ __KUBERNETES_NODE_NAME__ __KUBECONFIG_FILEPATH__ __CNI_MTU__ __REQUIRE_MTU_FILE__ \
-         __CALICO_API_GROUP__ __KUBERNETES_SERVICE_HOST__ __KUBERNETES_SERVICE_PORT__ __SERVICEACCOUNT_TOKEN__ \
-         __ETCD_CERT_FILE__ __ETCD_CA_CERT_FILE__ __ETCD_KEY_FILE__ __ETCD_ENDPOINTS__ __ETCD_DISCOVERY_SRV__ \
-         __CNI_MTU__",
+        "__LOG_LEVEL__ __LOG_FILE_PATH__ __LOG_FILE_MAX_SIZE__ __LOG_FILE_MAX_AGE__ \
+         __LOG_FILE_MAX_COUNT__ __DATASTORE_TYPE__ __KUBERNETES_NODE_NAME__ \
+         __KUBECONFIG_FILEPATH__ __CNI_MTU__ __REQUIRE_MTU_FILE__ __CALICO_API_GROUP__ \
+         __KUBERNETES_SERVICE_HOST__ __KUBERNETES_SERVICE_PORT__ __SERVICEACCOUNT_TOKEN__ \
+         __ETCD_CERT_FILE__ __ETCD_CA_CERT_FILE__ __ETCD_KEY_FILE__ __ETCD_ENDPOINTS__ \
+         __ETCD_DISCOVERY_SRV__ __CNI_MTU__",
     );
     assert_eq!(
         filled,
-        "info /var/log/calico/cni/cni.log 100 30 10 kubernetes my-node /etc/cni/net.d/calico-kubeconfig 0 true \
-         crd.projectcalico.org/v1 fd00::1 6443 secret /cert /ca /key https://a:2379,https://b:2379 example.org 0"
+        "info /var/log/calico/cni/cni.log 100 30 10 kubernetes my-node \
+         /etc/cni/net.d/calico-kubeconfig 0 true crd.projectcalico.org/v1 fd00::1 6443 secret \
+         /cert /ca /key https://a:2379,https://b:2379 example.org 0"
     );
 }
 
@@ -39,7 +54,8 @@ fn text_around_placeholders_is_preserved_byte_for_byte() {
 
 #[test]
 fn substituted_values_are_escaped_in_json_strings() {
-    let filled = values(&[("LOG_FILE_PATH", "C:\\logs\\\"x\".log")]).fill(r#"{"p": "__LOG_FILE_PATH__"}"#);
+    let filled =
+        values(&[("LOG_FILE_PATH", "C:\\logs\\\"x\".log")]).fill(r#"{"p": "__LOG_FILE_PATH__"}"#);
     assert_eq!(parse(&filled).unwrap()["p"], "C:\\logs\\\"x\".log");
 }
 
@@ -62,13 +78,19 @@ fn invalid_template_is_rejected_without_echoing_it() {
     assert!(parse("{}").unwrap().is_empty());
     for (text, expected) in [
         (r#"{"missing quote}"#, "not valid JSON (line 1, column 16"),
-        (r#"{"token": "secret", "mtu": ,}"#, "not valid JSON (line 1, column 28"),
+        (
+            r#"{"token": "secret", "mtu": ,}"#,
+            "not valid JSON (line 1, column 28",
+        ),
         ("", "not valid JSON"),
         ("[{\"secret\": 1}]", "is not a JSON object"),
         ("\"secret\"", "is not a JSON object"),
     ] {
         let error = parse(text).unwrap_err().to_string();
-        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        assert!(
+            error.contains(expected) && !error.contains("secret"),
+            "{error}"
+        );
     }
 }
 
@@ -99,20 +121,31 @@ fn complete_plugin_list_has_no_problems() {
 fn each_remaining_placeholder_is_reported_once() {
     let text = r#"{"type": "", "a": "__NOBODY_KNOWS__ __NOBODY_KNOWS__", "__init__": "__", "b": "x__NO2__y___"}"#;
     let names = ["__NOBODY_KNOWS__", "__NO2__"];
-    assert_eq!(of(text, &[]), names.map(|name| ConfigProblem::Placeholder(name.to_owned())));
+    assert_eq!(
+        of(text, &[]),
+        names.map(|name| ConfigProblem::Placeholder(name.to_owned()))
+    );
 }
 
 #[test]
 fn configuration_without_a_plugin_or_its_program_is_reported() {
     assert_eq!(of("{}", &[]), [ConfigProblem::NoPlugin]);
     let missing = of(r#"{"type": "flannel"}"#, &["/opt/cni/bin".into()]);
-    assert!(missing[0].to_string().starts_with("the plugin flannel is missing in /opt/cni/bin, "), "{missing:?}");
+    assert!(
+        missing[0]
+            .to_string()
+            .starts_with("the plugin flannel is missing in /opt/cni/bin, "),
+        "{missing:?}"
+    );
 }
 
 #[test]
 fn programs_of_a_plugin_include_its_ipam_plugin_and_its_delegate() {
     let text = r#"{"type": "flannel", "ipam": {}, "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#;
-    assert_eq!(program_names(&parse(text).unwrap()), ["flannel", "calico", "host-local"]);
+    assert_eq!(
+        program_names(&parse(text).unwrap()),
+        ["flannel", "calico", "host-local"]
+    );
 }
 
 #[test]
@@ -127,7 +160,11 @@ fn missing_program_that_a_plugin_calls_is_reported_once() {
         r#"{"type": "flannel", "delegate": {"type": "calico", "ipam": {"type": "host-local"}}}"#,
     ] {
         let (name, directories) = ("host-local".to_owned(), directories.clone());
-        assert_eq!(of(text, &directories), [ConfigProblem::MissingProgram { name, directories }], "{text}");
+        assert_eq!(
+            of(text, &directories),
+            [ConfigProblem::MissingProgram { name, directories }],
+            "{text}"
+        );
     }
 }
 
@@ -139,19 +176,34 @@ fn program_name_with_a_separator_is_invalid_even_if_the_file_exists() {
     for file in [bin.join("calico"), dir.path().join("x")] {
         std::fs::write(file, "").unwrap();
     }
-    for name in ["../x".to_owned(), dir.path().join("x").display().to_string()] {
+    for name in [
+        "../x".to_owned(),
+        dir.path().join("x").display().to_string(),
+    ] {
         let text = format!(r#"{{"type": "calico", "ipam": {{"type": "{name}"}}}}"#);
-        assert_eq!(of(&text, std::slice::from_ref(&bin)), [ConfigProblem::InvalidProgram(name)]);
+        assert_eq!(
+            of(&text, std::slice::from_ref(&bin)),
+            [ConfigProblem::InvalidProgram(name)]
+        );
     }
 }
 
 #[test]
 fn unsupported_newer_cni_versions_are_reported() {
-    for (version, is_new) in [("1.1.0", false), ("1.1.1", true), ("2.0.0", true), ("0.3.1", false), ("", false)] {
+    for (version, is_new) in [
+        ("1.1.0", false),
+        ("1.1.1", true),
+        ("2.0.0", true),
+        ("0.3.1", false),
+        ("", false),
+    ] {
         assert_eq!(is_too_new(version), is_new, "{version}");
     }
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("calico"), "").unwrap();
     let text = r#"{"cniVersion": "1.2.0", "type": "calico"}"#;
-    assert_eq!(of(text, &[dir.path().into()]), [ConfigProblem::TooNew("1.2.0".into())]);
+    assert_eq!(
+        of(text, &[dir.path().into()]),
+        [ConfigProblem::TooNew("1.2.0".into())]
+    );
 }

@@ -20,7 +20,8 @@ const UNQUOTED: [(&str, &str); 5] = [
     ("__REQUIRE_MTU_FILE__", "REQUIRE_MTU_FILE"),
 ];
 
-/// The built-in template. It equals upstream's byte for byte, so that both installers produce the same file (INST-100).
+/// The built-in template. It equals upstream's byte for byte, so that both installers produce the
+/// same file (INST-100).
 pub const BUILT_IN: &str = r#"{
   "name": "k8s-pod-network",
   "cniVersion": "1.0.0",
@@ -46,8 +47,8 @@ pub const BUILT_IN: &str = r#"{
   ]
 }"#;
 
-/// The placeholders and their values, in upstream's order of replacement: a value may contain a placeholder that is
-/// replaced later (INST-11).
+/// The placeholders and their values, in upstream's order of replacement: a value may contain a
+/// placeholder that is replaced later (INST-11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Values(Vec<(&'static str, Secret)>);
 
@@ -63,31 +64,66 @@ pub struct TlsPaths {
 }
 
 impl Values {
-    /// Reads the values from the environment. `host_name` is the name of this machine in lower case.
+    /// Reads the values from the environment. `host_name` is the name of this machine in lower
+    /// case.
     pub(crate) fn new(environment: &Environment<'_>, host_name: &str, net_dir: &str) -> Values {
         let text = |name, default| environment.text(name, default);
         let values = [
             ("__LOG_LEVEL__", text("LOG_LEVEL", "info")),
-            ("__LOG_FILE_PATH__", text("LOG_FILE_PATH", "/var/log/calico/cni/cni.log")),
-            ("__LOG_FILE_MAX_SIZE__", environment.unquoted("LOG_FILE_MAX_SIZE", "100")),
-            ("__LOG_FILE_MAX_AGE__", environment.unquoted("LOG_FILE_MAX_AGE", "30")),
-            ("__LOG_FILE_MAX_COUNT__", environment.unquoted("LOG_FILE_MAX_COUNT", "10")),
+            (
+                "__LOG_FILE_PATH__",
+                text("LOG_FILE_PATH", "/var/log/calico/cni/cni.log"),
+            ),
+            (
+                "__LOG_FILE_MAX_SIZE__",
+                environment.unquoted("LOG_FILE_MAX_SIZE", "100"),
+            ),
+            (
+                "__LOG_FILE_MAX_AGE__",
+                environment.unquoted("LOG_FILE_MAX_AGE", "30"),
+            ),
+            (
+                "__LOG_FILE_MAX_COUNT__",
+                environment.unquoted("LOG_FILE_MAX_COUNT", "10"),
+            ),
             ("__DATASTORE_TYPE__", text("DATASTORE_TYPE", "kubernetes")),
-            ("__KUBERNETES_NODE_NAME__", text("KUBERNETES_NODE_NAME", host_name)),
-            ("__KUBECONFIG_FILEPATH__", format!("{net_dir}/calico-kubeconfig")),
+            (
+                "__KUBERNETES_NODE_NAME__",
+                text("KUBERNETES_NODE_NAME", host_name),
+            ),
+            (
+                "__KUBECONFIG_FILEPATH__",
+                format!("{net_dir}/calico-kubeconfig"),
+            ),
             ("__CNI_MTU__", environment.unquoted("CNI_MTU", "1500")),
-            ("__KUBERNETES_SERVICE_HOST__", text("KUBERNETES_SERVICE_HOST", "")),
-            ("__KUBERNETES_SERVICE_PORT__", text("KUBERNETES_SERVICE_PORT", "")),
-            ("__CALICO_API_GROUP__", text("CALICO_API_GROUP", "crd.projectcalico.org/v1")),
+            (
+                "__KUBERNETES_SERVICE_HOST__",
+                text("KUBERNETES_SERVICE_HOST", ""),
+            ),
+            (
+                "__KUBERNETES_SERVICE_PORT__",
+                text("KUBERNETES_SERVICE_PORT", ""),
+            ),
+            (
+                "__CALICO_API_GROUP__",
+                text("CALICO_API_GROUP", "crd.projectcalico.org/v1"),
+            ),
             (TOKEN_PLACEHOLDER, String::new()),
             (CERT, String::new()),
             (CA, String::new()),
             (KEY, String::new()),
             ("__ETCD_ENDPOINTS__", text("ETCD_ENDPOINTS", "")),
             ("__ETCD_DISCOVERY_SRV__", text("ETCD_DISCOVERY_SRV", "")),
-            ("__REQUIRE_MTU_FILE__", environment.unquoted("REQUIRE_MTU_FILE", "false")),
+            (
+                "__REQUIRE_MTU_FILE__",
+                environment.unquoted("REQUIRE_MTU_FILE", "false"),
+            ),
         ];
-        Values(values.map(|(name, value)| (name, Secret::new(value))).to_vec())
+        Values(
+            values
+                .map(|(name, value)| (name, Secret::new(value)))
+                .to_vec(),
+        )
     }
 
     /// Sets the token of the pod.
@@ -99,17 +135,28 @@ impl Values {
     /// Sets the TLS files for etcd.
     #[must_use]
     pub fn with_tls(self, tls: TlsPaths) -> Values {
-        self.with(CERT, tls.cert).with(CA, tls.ca).with(KEY, tls.key)
+        self.with(CERT, tls.cert)
+            .with(CA, tls.ca)
+            .with(KEY, tls.key)
     }
 
-    /// Returns the environment variable of a placeholder that a template has without quotes, if its value is not JSON.
+    /// Returns the environment variable of a placeholder that a template has without quotes, if its
+    /// value is not JSON.
     #[must_use]
     pub fn unparsable_variable(&self, template: &str) -> Option<&'static str> {
         let is_unparsable = |placeholder: &str| {
-            let value = self.0.iter().find(|(name, _)| *name == placeholder).map(|(_, value)| value.reveal());
-            template.contains(placeholder) && value.is_some_and(|text| serde_json::from_str::<Value>(text).is_err())
+            let value = self
+                .0
+                .iter()
+                .find(|(name, _)| *name == placeholder)
+                .map(|(_, value)| value.reveal());
+            template.contains(placeholder)
+                && value.is_some_and(|text| serde_json::from_str::<Value>(text).is_err())
         };
-        UNQUOTED.iter().find(|(placeholder, _)| is_unparsable(placeholder)).map(|(_, variable)| *variable)
+        UNQUOTED
+            .iter()
+            .find(|(placeholder, _)| is_unparsable(placeholder))
+            .map(|(_, variable)| *variable)
     }
 
     fn with(mut self, placeholder: &str, value: String) -> Values {

@@ -37,21 +37,38 @@ pub struct IssuedToken {
 }
 
 impl TokenRequest {
-    /// Returns a request for a token of this service account, with the default lifetime and bound to no Node.
+    /// Returns a request for a token of this service account, with the default lifetime and bound
+    /// to no Node.
     pub fn for_account(name: impl Into<String>) -> Self {
-        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, node: None }
+        TokenRequest {
+            name: name.into(),
+            lifetime: DEFAULT_LIFETIME,
+            node: None,
+        }
     }
 
     /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
         let client = kubernetes::client(&pod.access(DEADLINE)?).await?;
-        let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
-        let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
+        let target = format!(
+            "/api/v1/namespaces/{}/serviceaccounts/{}/token",
+            pod.namespace, self.name
+        );
+        let request = Request::post(target)
+            .header(CONTENT_TYPE, "application/json")
+            .body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
-        let unreachable = |reason| TokenError::Unreachable { server: pod.server.clone(), reason };
+        let unreachable = |reason| TokenError::Unreachable {
+            server: pod.server.clone(),
+            reason,
+        };
         match timeout(DEADLINE, client.request::<Value>(request)).await {
-            Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
-            Ok(Err(kube::Error::Api(status))) => Err(self.rejection(pod, status.code, status.message)),
+            Ok(Ok(answer)) => {
+                read(&answer).map_err(|error| self.unreadable(pod, &error.to_string()))
+            }
+            Ok(Err(kube::Error::Api(status))) => {
+                Err(self.rejection(pod, status.code, status.message))
+            }
             Ok(Err(error)) => Err(unreachable(datastore::describe_error_chain(&error))),
             Err(_) => Err(unreachable(format!("no answer within {DEADLINE:?}"))),
         }
@@ -63,7 +80,9 @@ impl TokenRequest {
         if let Some(node) = &self.node {
             spec["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
         }
-        let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec });
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
+        });
         request.to_string().into_bytes()
     }
 
@@ -72,22 +91,41 @@ impl TokenRequest {
         let server = pod.server.clone();
         match code {
             401 => TokenError::Unauthorized { server, message },
-            // For the refusal of an admission policy, [`TokenError::Forbidden`] would name a wrong remedy.
+            // For the refusal of an admission policy, [`TokenError::Forbidden`] would name a wrong
+            // remedy.
             403 if !message.contains("ValidatingAdmissionPolicy") => {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
-                TokenError::Forbidden { account, name, namespace, message }
+                TokenError::Forbidden {
+                    account,
+                    name,
+                    namespace,
+                    message,
+                }
             }
-            404 if message.starts_with("nodes ") => TokenError::MissingNode(self.node.clone().unwrap_or_default()),
+            404 if message.starts_with("nodes ") => {
+                TokenError::MissingNode(self.node.clone().unwrap_or_default())
+            }
             // Another program in place of the API server does not name the object.
-            404 if ["serviceaccounts ", "namespaces "].iter().any(|begin| message.starts_with(begin)) => {
+            404 if ["serviceaccounts ", "namespaces "]
+                .iter()
+                .any(|begin| message.starts_with(begin)) =>
+            {
                 TokenError::MissingAccount(account)
             }
-            _ => TokenError::Failed { server, account, message, code },
+            _ => TokenError::Failed {
+                server,
+                account,
+                message,
+                code,
+            },
         }
     }
 
     fn unreadable(&self, pod: &ServiceAccount, reason: &str) -> TokenError {
-        TokenError::Unreadable { server: pod.server.clone(), reason: reason.into() }
+        TokenError::Unreadable {
+            server: pod.server.clone(),
+            reason: reason.into(),
+        }
     }
 }
 
@@ -97,13 +135,16 @@ enum InvalidResponse {
     #[error("{0} is missing")]
     Missing(&'static str),
     #[error("invalid expirationTimestamp {text}: {source}")]
-    Expiry { text: String, source: time::error::Parse },
+    Expiry {
+        text: String,
+        source: time::error::Parse,
+    },
     #[error("its lifetime is missing or negative")]
     NoLifetime,
 }
 
-/// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later
-/// (`--service-account-extend-token-expiration`).
+/// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be
+/// later (`--service-account-extend-token-expiration`).
 fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let status = &answer["status"];
     let token = status["token"].as_str().filter(|token| !token.is_empty());
@@ -111,12 +152,23 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let end = status["expirationTimestamp"].as_str();
     let end = end.ok_or(InvalidResponse::Missing("status.expirationTimestamp"))?;
     let expires = OffsetDateTime::parse(end, &Rfc3339);
-    let expires = expires.map_err(|source| InvalidResponse::Expiry { text: end.to_owned(), source })?.unix_timestamp();
+    let expires = expires
+        .map_err(|source| InvalidResponse::Expiry {
+            text: end.to_owned(),
+            source,
+        })?
+        .unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
     let issued = Claims::decode(token).ok().filter(|claims| claims.iat > 0);
     let lifetime = issued.map_or(granted, |claims| Some(expires - claims.iat));
-    let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;
-    Ok(IssuedToken { token: Secret::new(token.into()), expires, lifetime: Duration::from_secs(lifetime) })
+    let lifetime = lifetime
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .ok_or(InvalidResponse::NoLifetime)?;
+    Ok(IssuedToken {
+        token: Secret::new(token.into()),
+        expires,
+        lifetime: Duration::from_secs(lifetime),
+    })
 }
 
 /// Reasons for a missing token.
@@ -128,12 +180,12 @@ pub enum TokenError {
     /// The settings for the access to the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// Status 403, unless a ValidatingAdmissionPolicy denied the request: usually the pod's account lacks the
-    /// permission to create tokens for the plugins' account.
+    /// Status 403, unless a ValidatingAdmissionPolicy denied the request: usually the pod's account
+    /// lacks the permission to create tokens for the plugins' account.
     #[error(
-        "this pod's service account may not create tokens for {account}; grant it verb create on resource \
-         serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
-         the API server's message: {message}"
+        "this pod's service account may not create tokens for {account}; grant it verb create on \
+         resource serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role \
+         of namespace {namespace}; the API server's message: {message}"
     )]
     Forbidden {
         /// The plugins' service account, as `<namespace>/<name>`.
@@ -147,8 +199,9 @@ pub enum TokenError {
     },
     /// Status 401: the pod's own token is rejected.
     #[error(
-        "the API server {server} rejects the token of this pod ({message}); wait for kubelet to renew the token, or \
-         delete the pod if the signing keys or its service account were replaced"
+        "the API server {server} rejects the token of this pod ({message}); wait for kubelet to \
+         renew the token, or delete the pod if the signing keys or its service account were \
+         replaced"
     )]
     Unauthorized {
         /// The URL of the API server.
@@ -158,14 +211,14 @@ pub enum TokenError {
     },
     /// Status 404: the plugins' service account `<namespace>/<name>` is missing.
     #[error(
-        "service account {0} does not exist; apply deploy/rbac/calico-cni-plugin.yaml, or name another account in \
-         CALICO_CNI_SERVICE_ACCOUNT"
+        "service account {0} does not exist; apply deploy/rbac/calico-cni-plugin.yaml, or name \
+         another account in CALICO_CNI_SERVICE_ACCOUNT"
     )]
     MissingAccount(String),
     /// Status 404: the Node to which the token is to be bound is missing.
     #[error(
-        "Node {0} does not exist, to which CNI_TOKEN_BOUND_TO_NODE binds the plugins' token; wait for kubelet to \
-         create the Node, or correct KUBERNETES_NODE_NAME"
+        "Node {0} does not exist, to which CNI_TOKEN_BOUND_TO_NODE binds the plugins' token; wait \
+         for kubelet to create the Node, or correct KUBERNETES_NODE_NAME"
     )]
     MissingNode(String),
     /// Another error of the API server.
@@ -182,8 +235,8 @@ pub enum TokenError {
     },
     /// The API server did not respond.
     #[error(
-        "the API server {server} is unreachable: {reason}; if the ConfigMap kubernetes-services-endpoint has a former \
-         address, delete it and restart this pod"
+        "the API server {server} is unreachable: {reason}; if the ConfigMap \
+         kubernetes-services-endpoint has a former address, delete it and restart this pod"
     )]
     Unreachable {
         /// The URL of the API server.
@@ -235,17 +288,29 @@ mod tests {
     #[test]
     fn token_request_matches_upstreams() {
         let body: Value = serde_json::from_slice(&request().body()).unwrap();
-        assert_eq!(body["spec"], json!({ "audiences": [], "expirationSeconds": 86400 }));
+        assert_eq!(
+            body["spec"],
+            json!({ "audiences": [], "expirationSeconds": 86400 })
+        );
     }
 
     #[test]
     fn token_request_with_a_node_is_bound_to_it() {
-        let bound = TokenRequest { node: Some("n1".into()), ..request() };
+        let bound = TokenRequest {
+            node: Some("n1".into()),
+            ..request()
+        };
         let body: Value = serde_json::from_slice(&bound.body()).unwrap();
-        assert_eq!(body["spec"]["boundObjectRef"], json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" }));
-        let missing = bound.rejection(&pod(), 404, r#"nodes "n1" not found"#.into()).to_string();
+        assert_eq!(
+            body["spec"]["boundObjectRef"],
+            json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" })
+        );
+        let missing = bound
+            .rejection(&pod(), 404, r#"nodes "n1" not found"#.into())
+            .to_string();
         assert!(missing.starts_with("Node n1 does not exist"), "{missing}");
-        let denied = "… is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
+        let denied =
+            "… is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
         let denied = bound.rejection(&pod(), 403, denied.into()).to_string();
         assert!(denied.ends_with("denied request: no (403)"), "{denied}");
     }
@@ -254,26 +319,52 @@ mod tests {
     #[test]
     fn unreachable_api_server_is_reported_with_the_config_map_of_a_former_address() {
         let server = "https://localhost:7445".to_owned();
-        let text = TokenError::Unreachable { server, reason: "refused".into() }.to_string();
-        assert!(text.starts_with("the API server https://localhost:7445 is unreachable: refused; "), "{text}");
-        assert!(text.contains("kubernetes-services-endpoint has a former address, delete it and restart"), "{text}");
+        let text = TokenError::Unreachable {
+            server,
+            reason: "refused".into(),
+        }
+        .to_string();
+        assert!(
+            text.starts_with("the API server https://localhost:7445 is unreachable: refused; "),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "kubernetes-services-endpoint has a former address, delete it and restart"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
     fn token_expiry_comes_from_the_response_and_not_from_the_claims() {
         // The token's own `exp` is a year later.
         let issued = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
-        assert_eq!((issued.expires, issued.lifetime), (1_700_000_600, Duration::from_secs(600)));
-        assert_eq!(read(&answer(r#"{"exp":1}"#)).unwrap().lifetime, Duration::from_secs(3600));
+        assert_eq!(
+            (issued.expires, issued.lifetime),
+            (1_700_000_600, Duration::from_secs(600))
+        );
+        assert_eq!(
+            read(&answer(r#"{"exp":1}"#)).unwrap().lifetime,
+            Duration::from_secs(3600)
+        );
     }
 
     #[test]
     fn token_response_without_token_or_expiry_is_rejected() {
         for (path, value, reason) in [
             ("/status/token", json!(""), "status.token"),
-            ("/status/expirationTimestamp", json!(null), "status.expirationTimestamp"),
+            (
+                "/status/expirationTimestamp",
+                json!(null),
+                "status.expirationTimestamp",
+            ),
             ("/status/expirationTimestamp", json!("soon"), "soon: "),
-            ("/status/expirationTimestamp", json!("1970-01-01T00:00:00Z"), "lifetime is missing"),
+            (
+                "/status/expirationTimestamp",
+                json!("1970-01-01T00:00:00Z"),
+                "lifetime is missing",
+            ),
         ] {
             let mut answer = answer(r#"{"iat":1700000000,"exp":1731536000}"#);
             *answer.pointer_mut(path).unwrap() = value;
@@ -285,13 +376,32 @@ mod tests {
     #[test]
     fn rejected_token_request_names_the_remedy() {
         for (code, message, words) in [
-            (403, "said", "verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]"),
+            (
+                403,
+                "said",
+                "verb create on resource serviceaccounts/token with resourceNames \
+                 [calico-cni-plugin]",
+            ),
             (401, "said", "rejects the token of this pod"),
-            (404, r#"serviceaccounts "calico-cni-plugin" not found"#, "kube-system/calico-cni-plugin does not exist"),
-            (404, "404 page not found", "issued no token for kube-system/calico-cni-plugin: 404 page not found (404)"),
-            (500, "said", "issued no token for kube-system/calico-cni-plugin: said (500)"),
+            (
+                404,
+                r#"serviceaccounts "calico-cni-plugin" not found"#,
+                "kube-system/calico-cni-plugin does not exist",
+            ),
+            (
+                404,
+                "404 page not found",
+                "issued no token for kube-system/calico-cni-plugin: 404 page not found (404)",
+            ),
+            (
+                500,
+                "said",
+                "issued no token for kube-system/calico-cni-plugin: said (500)",
+            ),
         ] {
-            let error = request().rejection(&pod(), code, message.into()).to_string();
+            let error = request()
+                .rejection(&pod(), code, message.into())
+                .to_string();
             assert!(error.contains(words), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }
@@ -299,7 +409,11 @@ mod tests {
 
     #[test]
     fn issued_token_debug_output_omits_the_token() {
-        let issued = IssuedToken { token: Secret::new("SECRET".into()), expires: 0, lifetime: Duration::ZERO };
+        let issued = IssuedToken {
+            token: Secret::new("SECRET".into()),
+            expires: 0,
+            lifetime: Duration::ZERO,
+        };
         assert!(!format!("{issued:?}").contains("SECRET"));
     }
 }

@@ -1,4 +1,5 @@
-//! Finds the users of addresses to be released: interfaces of pods, pods in the API server, and WorkloadEndpoints.
+//! Finds the users of addresses to be released: interfaces of pods, pods in the API server, and
+//! WorkloadEndpoints.
 //!
 //! The kernel of this node does not show all of them: the configuration may name another node.
 
@@ -14,17 +15,19 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use super::ReleaseError;
 use super::plan::Options;
 use super::report::UninstallReport;
-use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
+use crate::host_network::{
+    HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix,
+};
 
 /// The reason why an interface with the prefix of pods' interfaces remains.
 const FOREIGN_INTERFACE: &str = "it is not the interface of one of Calico's pods";
 /// The reason why such an interface remains although a pod may use it.
-const UNMARKED_INTERFACE: &str = "it has routes like those of a pod, but not the marks of Calico's interfaces, so \
-    --tear-down-pods does not delete it";
+const UNMARKED_INTERFACE: &str = "it has routes like those of a pod, but not the marks of Calico's \
+                                  interfaces, so --tear-down-pods does not delete it";
 
-/// The addresses behind interfaces that were deleted on this node, which count as unused. Any other address that a pod
-/// or an endpoint may have counts as used, because the configuration may name another node by mistake, whose pods still
-/// run.
+/// The addresses behind interfaces that were deleted on this node, which count as unused. Any other
+/// address that a pod or an endpoint may have counts as used, because the configuration may name
+/// another node by mistake, whose pods still run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeletedInterfaces<'a> {
     /// The node that the configuration names.
@@ -39,8 +42,13 @@ impl DeletedInterfaces<'_> {
     }
 }
 
-/// Deletes Calico's interfaces of pods, or reports the plan. Returns false if a requested deletion failed.
-pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut UninstallReport) -> bool {
+/// Deletes Calico's interfaces of pods, or reports the plan. Returns false if a requested deletion
+/// failed.
+pub(super) fn tear_down(
+    options: Options,
+    network: &dyn HostNetwork,
+    report: &mut UninstallReport,
+) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
         Err(reason) => {
@@ -50,15 +58,29 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     };
     let routes = network.routes().unwrap_or_default();
     let mut is_complete = true;
-    let prefixed = interfaces.into_iter().filter(|interface| has_calico_prefix(&interface.name));
-    let by_name: BTreeMap<_, _> = prefixed.map(|interface| (interface.name, interface.is_pod_interface)).collect();
+    let prefixed = interfaces
+        .into_iter()
+        .filter(|interface| has_calico_prefix(&interface.name));
+    let by_name: BTreeMap<_, _> = prefixed
+        .map(|interface| (interface.name, interface.is_pod_interface))
+        .collect();
     for (name, is_pod_interface) in by_name {
         let target = format!("interface {name}");
         if !is_pod_interface {
             let has_address = !addresses_behind(&name, &routes).is_empty();
-            report.add_remaining(target, if has_address { UNMARKED_INTERFACE } else { FOREIGN_INTERFACE });
+            report.add_remaining(
+                target,
+                if has_address {
+                    UNMARKED_INTERFACE
+                } else {
+                    FOREIGN_INTERFACE
+                },
+            );
         } else if !options.tear_down_pods {
-            report.add_remaining(target, "its pod is still connected; --tear-down-pods deletes it");
+            report.add_remaining(
+                target,
+                "its pod is still connected; --tear-down-pods deletes it",
+            );
         } else if !options.yes {
             report.add_success("remove", target);
         } else {
@@ -75,21 +97,37 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     is_complete
 }
 
-/// Returns the addresses behind the interfaces that [`tear_down`] deletes; none if the interfaces or routes cannot be
-/// read.
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes; none if the interfaces
+/// or routes cannot be read.
 pub(super) fn addresses_behind_pods(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
-    let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
-    let pods = interfaces.into_iter().filter(|found| found.is_pod_interface && has_calico_prefix(&found.name));
-    pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
+    let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else {
+        return BTreeSet::new();
+    };
+    let pods = interfaces
+        .into_iter()
+        .filter(|found| found.is_pod_interface && has_calico_prefix(&found.name));
+    pods.flat_map(|interface| addresses_behind(&interface.name, &routes))
+        .collect()
 }
 
-/// Returns the interfaces through which pods may use addresses, with the addresses behind them. With `torn_down`,
-/// interfaces that [`tear_down`] deletes are left out.
-pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
+/// Returns the interfaces through which pods may use addresses, with the addresses behind them.
+/// With `torn_down`, interfaces that [`tear_down`] deletes are left out.
+pub(super) fn connected_pods(
+    network: &dyn HostNetwork,
+    torn_down: bool,
+) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
-    for Interface { name, is_pod_interface, .. } in network.interfaces()? {
-        let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
+    for Interface {
+        name,
+        is_pod_interface,
+        ..
+    } in network.interfaces()?
+    {
+        let addresses: Vec<String> = addresses_behind(&name, &routes)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let is_used = is_pod_interface || (has_calico_prefix(&name) && !addresses.is_empty());
         if !is_used || (torn_down && is_pod_interface && has_calico_prefix(&name)) {
             continue;
@@ -118,29 +156,53 @@ pub(super) async fn check_pods<S: Store>(
     let mut released = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
-            released.entry(ObjectKey::namespaced(namespace, name)).or_default().insert(address.ip);
+            released
+                .entry(ObjectKey::namespaced(namespace, name))
+                .or_default()
+                .insert(address.ip);
         }
     }
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = released.keys().map(|key| batch.get::<Pod>(key)).collect();
-    let answers = api.read(&batch).await.map_err(ReleaseError::UnreadablePods)?;
+    let answers = api
+        .read(&batch)
+        .await
+        .map_err(ReleaseError::UnreadablePods)?;
     let mut used = Vec::new();
     for (ticket, (key, addresses)) in tickets.iter().zip(&released) {
-        let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else { continue };
-        let Some(reported) = addresses_of(&pod.value) else { continue };
+        let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else {
+            continue;
+        };
+        let Some(reported) = addresses_of(&pod.value) else {
+            continue;
+        };
         // A running ADD may have assigned the address although the pod does not report it yet.
         let is_here = gone.node == pod.value.spec.node_name;
         let may_have = |ip: &IpAddr| is_here || reported.is_empty() || reported.contains(ip);
         let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
-        used.extend(addresses.iter().filter(is_used).map(|ip| format!("{key} ({ip})")));
+        used.extend(
+            addresses
+                .iter()
+                .filter(is_used)
+                .map(|ip| format!("{key} ({ip})")),
+        );
     }
-    if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByPods(used)) }
+    if used.is_empty() {
+        Ok(())
+    } else {
+        Err(ReleaseError::UsedByPods(used))
+    }
 }
 
-/// Returns the addresses in the pod's status and annotations: kubelet updates the status some time after the ADD.
-/// Returns `None` for a pod that has ended.
+/// Returns the addresses in the pod's status and annotations: kubelet updates the status some time
+/// after the ADD. Returns `None` for a pod that has ended.
 fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
-    let listed: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
+    let listed: Vec<&str> = pod
+        .status
+        .pod_ips
+        .iter()
+        .map(|address| address.ip.as_str())
+        .collect();
     let addresses = PodAddresses {
         phase: &pod.status.phase,
         deleting: false,
@@ -148,7 +210,9 @@ fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
         pod_ips: &listed,
         annotations: AddressAnnotations::of(&pod.metadata.annotations),
     };
-    let reported = addresses.parse_reported().chain(addresses.parse_annotated());
+    let reported = addresses
+        .parse_reported()
+        .chain(addresses.parse_annotated());
     (!addresses.has_ended()).then(|| reported.flatten().map(|cidr| cidr.network()).collect())
 }
 
@@ -164,17 +228,26 @@ pub(super) async fn read_endpoints<S: Store>(
     let released: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
     let mut batch = ReadBatch::new();
     let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
-    let answers = store.read(&batch).await.map_err(ReleaseError::UnreadableEndpoints)?;
+    let answers = store
+        .read(&batch)
+        .await
+        .map_err(ReleaseError::UnreadableEndpoints)?;
     let mut endpoints = Endpoints::new();
     for (key, endpoint) in answers.each(&all) {
         let endpoint = match endpoint {
             Ok(endpoint) => endpoint,
-            Err(source) if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) => {
+            Err(source)
+                if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) =>
+            {
                 return Err(ReleaseError::InvalidEndpoint { key, source });
             }
             Err(_) => continue,
         };
-        let addresses = endpoint.value.spec.networks().map(|network| network.network());
+        let addresses = endpoint
+            .value
+            .spec
+            .networks()
+            .map(|network| network.network());
         let listed: Vec<IpAddr> = addresses.filter(|ip| released.contains(ip)).collect();
         if !listed.is_empty() {
             endpoints.push((endpoint, listed));
@@ -184,21 +257,44 @@ pub(super) async fn read_endpoints<S: Store>(
 }
 
 /// Checks that every listed address was behind an interface that was deleted on this node.
-pub(super) fn check_endpoints(endpoints: &Endpoints, gone: DeletedInterfaces<'_>) -> Result<(), ReleaseError> {
+pub(super) fn check_endpoints(
+    endpoints: &Endpoints,
+    gone: DeletedInterfaces<'_>,
+) -> Result<(), ReleaseError> {
     let mut used = Vec::new();
     for (endpoint, listed) in endpoints {
         let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
-        used.extend(listed.iter().filter(is_used).map(|ip| format!("{} ({ip})", endpoint.key)));
+        used.extend(
+            listed
+                .iter()
+                .filter(is_used)
+                .map(|ip| format!("{} ({ip})", endpoint.key)),
+        );
     }
-    if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByEndpoints(used)) }
+    if used.is_empty() {
+        Ok(())
+    } else {
+        Err(ReleaseError::UsedByEndpoints(used))
+    }
 }
 
 /// Deletes the endpoints at the revisions that were read. A missing endpoint counts as deleted.
-pub(super) async fn delete_endpoints<S: Store>(endpoints: &Endpoints, store: &S) -> Result<(), ReleaseError> {
+pub(super) async fn delete_endpoints<S: Store>(
+    endpoints: &Endpoints,
+    store: &S,
+) -> Result<(), ReleaseError> {
     for (Entry { key, revision, .. }, _) in endpoints {
-        match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {
+        match store
+            .write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision)))
+            .await
+        {
             Ok(_) | Err(StoreError::NotFound { .. }) => {}
-            Err(source) => return Err(ReleaseError::RemainingEndpoint { key: key.clone(), source }),
+            Err(source) => {
+                return Err(ReleaseError::RemainingEndpoint {
+                    key: key.clone(),
+                    source,
+                });
+            }
         }
     }
     Ok(())
@@ -211,15 +307,31 @@ mod tests {
 
     #[test]
     fn tear_down_reports_a_foreign_interface_without_a_pod() {
-        let ours = Interface { is_pod_interface: true, ..interface("cali1", 1500) };
-        let network = FixedNetwork { interfaces: vec![ours, interface("cali2", 1500)], ..FixedNetwork::default() };
+        let ours = Interface {
+            is_pod_interface: true,
+            ..interface("cali1", 1500)
+        };
+        let network = FixedNetwork {
+            interfaces: vec![ours, interface("cali2", 1500)],
+            ..FixedNetwork::default()
+        };
         let foreign = "interface cali2: it is not the interface of one of Calico's pods";
         for (tear_down_pods, own) in [
-            (false, "interface cali1: its pod is still connected; --tear-down-pods deletes it"),
+            (
+                false,
+                "interface cali1: its pod is still connected; --tear-down-pods deletes it",
+            ),
             (true, "would remove interface cali1"),
         ] {
             let mut report = UninstallReport::default();
-            assert!(tear_down(Options { tear_down_pods, ..Options::default() }, &network, &mut report));
+            assert!(tear_down(
+                Options {
+                    tear_down_pods,
+                    ..Options::default()
+                },
+                &network,
+                &mut report
+            ));
             let text = report.to_string();
             assert!(text.contains(own) && text.contains(foreign), "{text}");
             assert_eq!(text.matches("cali").count(), 2, "{text}");
@@ -233,15 +345,28 @@ mod tests {
             routes: vec![route("10.65.0.2/32", &["cali2"])],
         };
         let mut report = UninstallReport::default();
-        assert!(tear_down(Options { tear_down_pods: true, ..Options::default() }, &network, &mut report));
+        assert!(tear_down(
+            Options {
+                tear_down_pods: true,
+                ..Options::default()
+            },
+            &network,
+            &mut report
+        ));
         let text = report.to_string();
-        assert!(text.contains(&format!("interface cali2: {UNMARKED_INTERFACE}")), "{text}");
+        assert!(
+            text.contains(&format!("interface cali2: {UNMARKED_INTERFACE}")),
+            "{text}"
+        );
         assert!(!text.contains(FOREIGN_INTERFACE), "{text}");
     }
 
     #[test]
     fn connected_pods_are_found_by_interface_and_by_route() {
-        let pods = |name: &str| Interface { is_pod_interface: true, ..interface(name, 1500) };
+        let pods = |name: &str| Interface {
+            is_pod_interface: true,
+            ..interface(name, 1500)
+        };
         let network = FixedNetwork {
             interfaces: vec![
                 pods("cali1"),
@@ -259,8 +384,19 @@ mod tests {
             ],
         };
         let unmarked = format!("cali2 (10.65.0.2; {UNMARKED_INTERFACE})");
-        assert_eq!(connected_pods(&network, false).unwrap(), ["cali1 (10.65.0.1, fd65::1)", unmarked.as_str(), "eni3"]);
-        assert_eq!(connected_pods(&network, true).unwrap(), [unmarked.as_str(), "eni3"]);
-        assert_eq!(addresses_behind_pods(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
+        assert_eq!(
+            connected_pods(&network, false).unwrap(),
+            ["cali1 (10.65.0.1, fd65::1)", unmarked.as_str(), "eni3"]
+        );
+        assert_eq!(
+            connected_pods(&network, true).unwrap(),
+            [unmarked.as_str(), "eni3"]
+        );
+        assert_eq!(
+            addresses_behind_pods(&network),
+            ["10.65.0.1", "fd65::1"]
+                .map(|ip| ip.parse().unwrap())
+                .into()
+        );
     }
 }

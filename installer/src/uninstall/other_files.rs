@@ -1,4 +1,5 @@
-//! The files that the installer did not write: the plugins' cached API group, the journal, and others.
+//! The files that the installer did not write: the plugins' cached API group, the journal, and
+//! others.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,15 +20,27 @@ use os::atomic_file::{self, regular_file};
 
 use crate::nodename;
 
-/// Removes the cached API group of the cluster, and the journal if it is empty. Both stay unless the program `calico`
-/// was removed. `state` contains the records that remain after that.
-pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts: bool, report: &mut UninstallReport) {
+/// Removes the cached API group of the cluster, and the journal if it is empty. Both stay unless
+/// the program `calico` was removed. `state` contains the records that remain after that.
+pub(super) fn remove(
+    tasks: &[RemovalTask],
+    state: &State,
+    layout: &Layout,
+    acts: bool,
+    report: &mut UninstallReport,
+) {
     if !is_plugin_removed(tasks, state, acts) {
         return;
     }
-    let group = layout.state_dir().join(Path::new(API_GROUP_FILE).file_name().unwrap_or_default());
+    let group = layout
+        .state_dir()
+        .join(Path::new(API_GROUP_FILE).file_name().unwrap_or_default());
     if group.exists() {
-        match if acts { ignore_missing(fs::remove_file(&group)) } else { Ok(()) } {
+        match if acts {
+            ignore_missing(fs::remove_file(&group))
+        } else {
+            Ok(())
+        } {
             Ok(()) => report.add_success("remove", group.display()),
             Err(error) => report.add_failure("remove", group.display(), error),
         }
@@ -37,17 +50,23 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     }
 }
 
-/// Returns true if a recorded program `calico` was removed, or in a dry run would be, and no other recorded one stays.
+/// Returns true if a recorded program `calico` was removed, or in a dry run would be, and no other
+/// recorded one stays.
 fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     let is_plugin = |task: &&RemovalTask| {
-        matches!(task.file.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin) && task.file.name == "calico"
+        matches!(
+            task.file.place,
+            DirectoryRole::Bin | DirectoryRole::SecondaryBin
+        ) && task.file.name == "calico"
     };
     let is_removed = |task: &RemovalTask| {
         let failed = acts && state.get(task.file.place, &task.file.name).is_some();
         task.verdict == Verdict::Remove && !failed
     };
-    let (removed, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
-        tasks.iter().filter(is_plugin).partition(|task| is_removed(task));
+    let (removed, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) = tasks
+        .iter()
+        .filter(is_plugin)
+        .partition(|task| is_removed(task));
     !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Missing)
 }
 
@@ -55,23 +74,31 @@ fn is_plugin_removed(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
 fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     let (directory, lock) = (layout.journal_dir(), layout.journal_lock());
     // A dry run does not even create the lock file.
-    let held = acts.then(|| HostLock::acquire_within(&lock, Duration::ZERO)).transpose();
+    let held = acts
+        .then(|| HostLock::acquire_within(&lock, Duration::ZERO))
+        .transpose();
     let _held = match held {
         Ok(held) => held,
         Err(LockError::Busy { .. }) => {
-            let reason = "another process holds the journal's lock, for example to replay deferred DELs; run this \
-                command again when that process has ended";
+            let reason = "another process holds the journal's lock, for example to replay deferred \
+                          DELs; run this command again when that process has ended";
             return report.add_remaining(directory.display(), reason);
         }
         Err(error) => return report.add_remaining(directory.display(), error),
     };
     let journal = Journal::new(&directory);
     match journal.entries() {
-        Err(error) => report.add_remaining(directory.display(), format!("it cannot be read: {error}")),
+        Err(error) => {
+            report.add_remaining(directory.display(), format!("it cannot be read: {error}"))
+        }
         Ok(entries) if !entries.is_empty() => {
             report.add_remaining(directory.display(), describe_deferred_dels(&entries));
         }
-        Ok(_) => match if acts { remove_empty(&journal, &directory, &lock) } else { Ok(()) } {
+        Ok(_) => match if acts {
+            remove_empty(&journal, &directory, &lock)
+        } else {
+            Ok(())
+        } {
             Ok(()) => report.add_success("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 let reason = "it contains other files, or a DEL was deferred at this moment";
@@ -82,17 +109,26 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
     }
 }
 
-/// Returns the reason why a journal with entries stays, and the remedy. kube-controllers cannot reach the embedded
-/// datastore.
+/// Returns the reason why a journal with entries stays, and the remedy. kube-controllers cannot
+/// reach the embedded datastore.
 fn describe_deferred_dels(entries: &[Entry]) -> String {
-    let is_in_a_file = |entry: &Entry| entry.pending_del.as_ref().is_ok_and(PendingDel::is_in_a_file);
-    let remedy = if entries.iter().all(is_in_a_file) {
-        "install the plugin again, which completes the DELs, or delete this directory with the datastore's file"
-    } else {
-        "kube-controllers releases those of pods on an API server or etcd; for the others run `calico-ipam check` on \
-         another node; then delete this directory"
+    let is_in_a_file = |entry: &Entry| {
+        entry
+            .pending_del
+            .as_ref()
+            .is_ok_and(PendingDel::is_in_a_file)
     };
-    format!("{} deferred DELs have not released their addresses: {remedy}", entries.len())
+    let remedy = if entries.iter().all(is_in_a_file) {
+        "install the plugin again, which completes the DELs, or delete this directory with the \
+         datastore's file"
+    } else {
+        "kube-controllers releases those of pods on an API server or etcd; for the others run \
+         `calico-ipam check` on another node; then delete this directory"
+    };
+    format!(
+        "{} deferred DELs have not released their addresses: {remedy}",
+        entries.len()
+    )
 }
 
 /// Removes an empty journal. Fails if a DEL writes an entry at this moment, which takes no lock.
@@ -112,8 +148,8 @@ pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reports the files in `/var/lib/calico` that the report does not name yet, and all files in `/var/run/calico`.
-/// `is_recorded` is false if the state file is not to be reported.
+/// Reports the files in `/var/lib/calico` that the report does not name yet, and all files in
+/// `/var/run/calico`. `is_recorded` is false if the state file is not to be reported.
 pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -122,26 +158,36 @@ pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut Un
         }
     }
     for path in entries(&layout.run_dir()) {
-        report.add_remaining(path.display(), "plugins and calico-node share it; a reboot removes it");
+        report.add_remaining(
+            path.display(),
+            "plugins and calico-node share it; a reboot removes it",
+        );
     }
 }
 
-/// Reports the copies in `directory` that the installer made of invalid configurations, and the configurations with
-/// Calico's plugin that Cilium renamed.
+/// Reports the copies in `directory` that the installer made of invalid configurations, and the
+/// configurations with Calico's plugin that Cilium renamed.
 pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     let is_renamed = |path: &Path| {
-        path.extension().is_some_and(|extension| extension == CILIUM_BACKUP)
+        path.extension()
+            .is_some_and(|extension| extension == CILIUM_BACKUP)
             && regular_file::contents(path).is_ok_and(has_calico)
     };
-    for path in entries(directory).into_iter().filter(|path| is_renamed(path)) {
+    for path in entries(directory)
+        .into_iter()
+        .filter(|path| is_renamed(path))
+    {
         report.add_remaining(
             path.display(),
             "Cilium renamed the configuration, and no runtime reads it; delete it by hand",
         );
     }
-    let reason = "the copy of a configuration that was not a JSON object and was replaced; it may contain a token: \
-        remove it when its plugins are added again";
-    for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
+    let reason = "the copy of a configuration that was not a JSON object and was replaced; it may \
+                  contain a token: remove it when its plugins are added again";
+    for path in entries(directory)
+        .into_iter()
+        .filter(|path| is_backup(path))
+    {
         report.add_remaining(path.display(), reason);
     }
 }
@@ -154,8 +200,14 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn reason(name: &str) -> &'static str {
-    let is = |path: &str| Path::new(path).file_name().is_some_and(|known| known == name);
-    let is_database = ["", "-wal", "-shm"].iter().any(|end| is(&format!("{}{end}", DatastoreConf::DEFAULT_PATH)));
+    let is = |path: &str| {
+        Path::new(path)
+            .file_name()
+            .is_some_and(|known| known == name)
+    };
+    let is_database = ["", "-wal", "-shm"]
+        .iter()
+        .any(|end| is(&format!("{}{end}", DatastoreConf::DEFAULT_PATH)));
     match name {
         nodename::NAME => "calico-node uses it, too; IPAM would treat another name as another node",
         state::NAME => "it records the files that are still installed",
@@ -190,7 +242,10 @@ mod tests {
         fn new() -> Node {
             let root = tempfile::tempdir().unwrap();
             let layout = Layout::below(root.path());
-            let node = Node { _root: root, layout };
+            let node = Node {
+                _root: root,
+                layout,
+            };
             fs::create_dir_all(node.journal()).unwrap();
             fs::write(node.group(), "{}").unwrap();
             node
@@ -204,8 +259,14 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still exist.
-        fn remove(&self, verdicts: &[(DirectoryRole, Verdict)], recorded: &[DirectoryRole], acts: bool) -> String {
+        /// Calls `remove` for programs with these verdicts, of which those in `recorded` still
+        /// exist.
+        fn remove(
+            &self,
+            verdicts: &[(DirectoryRole, Verdict)],
+            recorded: &[DirectoryRole],
+            acts: bool,
+        ) -> String {
             let task = |(place, verdict): &(DirectoryRole, Verdict)| RemovalTask {
                 file: FoundFile {
                     place: *place,
@@ -218,8 +279,13 @@ mod tests {
             };
             let tasks: Vec<RemovalTask> = verdicts.iter().map(task).collect();
             let mut state = State::default();
-            recorded.iter().for_each(|place| state.record(*place, "calico", None, false));
-            let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
+            recorded
+                .iter()
+                .for_each(|place| state.record(*place, "calico", None, false));
+            let mut report = UninstallReport {
+                acted: acts,
+                ..UninstallReport::default()
+            };
             remove(&tasks, &state, &self.layout, acts, &mut report);
             report.to_string()
         }
@@ -232,11 +298,21 @@ mod tests {
     #[test]
     fn plugin_state_is_removed_with_the_program_and_a_dry_run_only_reports() {
         let node = Node::new();
-        let output = node.remove(&[(DirectoryRole::Bin, Verdict::Remove)], &[DirectoryRole::Bin], false);
-        assert!(output.contains(&format!("would remove {}\n", node.journal().display())), "{output}");
+        let output = node.remove(
+            &[(DirectoryRole::Bin, Verdict::Remove)],
+            &[DirectoryRole::Bin],
+            false,
+        );
+        assert!(
+            output.contains(&format!("would remove {}\n", node.journal().display())),
+            "{output}"
+        );
         assert!(node.group().exists() && fs::read_dir(node.journal()).unwrap().next().is_none());
         let output = node.removed();
-        assert!(output.contains(&format!("removed {}\n", node.journal().display())), "{output}");
+        assert!(
+            output.contains(&format!("removed {}\n", node.journal().display())),
+            "{output}"
+        );
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
@@ -247,17 +323,30 @@ mod tests {
         for (verdicts, recorded) in [
             (vec![(Bin, Verdict::Remove)], vec![Bin]),
             (vec![(Bin, leave())], vec![Bin]),
-            (vec![(Bin, Verdict::Remove), (SecondaryBin, leave())], vec![SecondaryBin]),
-            (vec![(Bin, Verdict::Remove), (SecondaryBin, Verdict::Remove)], vec![SecondaryBin]),
+            (
+                vec![(Bin, Verdict::Remove), (SecondaryBin, leave())],
+                vec![SecondaryBin],
+            ),
+            (
+                vec![(Bin, Verdict::Remove), (SecondaryBin, Verdict::Remove)],
+                vec![SecondaryBin],
+            ),
             (vec![(Bin, Verdict::Missing)], vec![]),
             (vec![(Net, Verdict::Remove)], vec![]),
         ] {
             let node = Node::new();
             assert_eq!(node.remove(&verdicts, &recorded, true), "", "{verdicts:?}");
-            assert!(node.group().exists() && node.journal().exists(), "{verdicts:?}");
+            assert!(
+                node.group().exists() && node.journal().exists(),
+                "{verdicts:?}"
+            );
         }
         let node = Node::new();
-        node.remove(&[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Missing)], &[], true);
+        node.remove(
+            &[(Bin, Verdict::Remove), (SecondaryBin, Verdict::Missing)],
+            &[],
+            true,
+        );
         assert!(!node.group().exists() && !node.journal().exists());
     }
 
@@ -267,7 +356,10 @@ mod tests {
         let lock = File::create(node.layout.journal_lock()).unwrap();
         lock.lock().unwrap();
         let output = node.removed();
-        assert!(output.contains("cni-journal: another process holds the journal's lock"), "{output}");
+        assert!(
+            output.contains("cni-journal: another process holds the journal's lock"),
+            "{output}"
+        );
         assert!(node.layout.journal_lock().exists());
         // A closed file may stay locked: a process that another test starts may have the file open.
         lock.unlock().unwrap();
@@ -279,7 +371,10 @@ mod tests {
     fn recorded_datastore_identities_are_removed_with_the_journal() {
         let node = Node::new();
         let journal = Journal::new(node.layout.journal_dir());
-        let datastore = DatastoreIdentity { name: "etcd a".into(), identity: "etcd 1".into() };
+        let datastore = DatastoreIdentity {
+            name: "etcd a".into(),
+            identity: "etcd 1".into(),
+        };
         journal.lock().unwrap().record_identity(&datastore).unwrap();
         let output = node.removed();
         assert!(!node.journal().exists(), "{output}");
@@ -287,7 +382,10 @@ mod tests {
 
     #[test]
     fn journal_with_deferred_dels_or_foreign_files_is_not_removed() {
-        for (name, reason) in [("a.json", "1 deferred DELs have not released"), ("theirs", "it contains other files")] {
+        for (name, reason) in [
+            ("a.json", "1 deferred DELs have not released"),
+            ("theirs", "it contains other files"),
+        ] {
             let node = Node::new();
             fs::write(node.journal().join(name), "{}").unwrap();
             let output = node.removed();
@@ -298,20 +396,38 @@ mod tests {
         fs::remove_dir(node.journal()).unwrap();
         fs::write(node.journal(), "").unwrap();
         let output = node.removed();
-        assert!(output.contains("cannot open lock file") && !output.contains("FAILED"), "{output}");
+        assert!(
+            output.contains("cannot open lock file") && !output.contains("FAILED"),
+            "{output}"
+        );
     }
 
     #[test]
     fn journal_of_a_datastore_file_is_reported_without_kube_controllers() {
-        for (datastore, is_collected) in [("local /var/lib/calico/calico.db", false), ("etcd http://a:1", true)] {
+        for (datastore, is_collected) in [
+            ("local /var/lib/calico/calico.db", false),
+            ("etcd http://a:1", true),
+        ] {
             let node = Node::new();
             let (network, container_id, ifname) = ("net".into(), "c".into(), "eth0".into());
-            let pending_del =
-                PendingDel { network, container_id, ifname, datastore: datastore.into(), ..PendingDel::default() };
+            let pending_del = PendingDel {
+                network,
+                container_id,
+                ifname,
+                datastore: datastore.into(),
+                ..PendingDel::default()
+            };
             Journal::new(node.journal()).record(&pending_del).unwrap();
             let output = node.removed();
-            assert!(output.contains("1 deferred DELs have not released their addresses: "), "{output}");
-            assert_eq!(output.contains("kube-controllers"), is_collected, "{output}");
+            assert!(
+                output.contains("1 deferred DELs have not released their addresses: "),
+                "{output}"
+            );
+            assert_eq!(
+                output.contains("kube-controllers"),
+                is_collected,
+                "{output}"
+            );
         }
     }
 
@@ -322,7 +438,14 @@ mod tests {
         let run = layout.run_dir();
         fs::create_dir_all(layout.state_dir()).unwrap();
         fs::create_dir_all(&run).unwrap();
-        for name in ["calico.db", "calico.db-wal", "mtu", "nodename", "theirs", state::NAME] {
+        for name in [
+            "calico.db",
+            "calico.db-wal",
+            "mtu",
+            "nodename",
+            "theirs",
+            state::NAME,
+        ] {
             fs::write(layout.state_dir().join(name), "").unwrap();
         }
         fs::write(run.join("ipam.lock"), "").unwrap();
@@ -330,24 +453,55 @@ mod tests {
         report.add_success("remove", layout.state_dir().join("mtu").display());
         report_unowned(&layout, false, &mut report);
         let name_of = |target: &str| target.rsplit('/').next().unwrap().to_owned();
-        let left: Vec<_> = report.remaining.iter().map(|left| (name_of(&left.target), left.reason.as_str())).collect();
+        let left: Vec<_> = report
+            .remaining
+            .iter()
+            .map(|left| (name_of(&left.target), left.reason.as_str()))
+            .collect();
         let database = "it is the datastore of this node: pools, addresses, endpoints";
         let expected = [
             ("calico.db", database),
             ("calico.db-wal", database),
-            ("nodename", "calico-node uses it, too; IPAM would treat another name as another node"),
+            (
+                "nodename",
+                "calico-node uses it, too; IPAM would treat another name as another node",
+            ),
             ("theirs", "the installer did not write it"),
-            ("ipam.lock", "plugins and calico-node share it; a reboot removes it"),
+            (
+                "ipam.lock",
+                "plugins and calico-node share it; a reboot removes it",
+            ),
         ];
-        assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
+        assert_eq!(
+            left,
+            expected.map(|(name, reason)| (name.to_owned(), reason))
+        );
         fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();
-        fs::write(run.join("10-calico.conflist.cilium_bak"), r#"{"type": "calico"}"#).unwrap();
-        fs::write(run.join("10-flannel.conflist.cilium_bak"), r#"{"type": "flannel"}"#).unwrap();
+        fs::write(
+            run.join("10-calico.conflist.cilium_bak"),
+            r#"{"type": "calico"}"#,
+        )
+        .unwrap();
+        fs::write(
+            run.join("10-flannel.conflist.cilium_bak"),
+            r#"{"type": "flannel"}"#,
+        )
+        .unwrap();
         report_backups(&run, &mut report);
-        let targets: Vec<&str> = report.remaining.iter().map(|remaining| remaining.target.as_str()).collect();
-        let ends = ["10-calico.conflist.cilium_bak", "10-calico.conflist.unreadable"];
+        let targets: Vec<&str> = report
+            .remaining
+            .iter()
+            .map(|remaining| remaining.target.as_str())
+            .collect();
+        let ends = [
+            "10-calico.conflist.cilium_bak",
+            "10-calico.conflist.unreadable",
+        ];
         assert!(
-            targets[targets.len() - 2..].iter().zip(ends).all(|(target, end)| target.ends_with(end)),
+            targets[targets.len() - 2..]
+                .iter()
+                .zip(ends)
+                .all(|(target, end)| target.ends_with(end)),
             "{targets:?}"
         );
         report_unowned(&layout, true, &mut report);

@@ -54,22 +54,35 @@ pub(super) struct RemovalTask {
     pub verdict: Verdict,
 }
 
-/// Decides about each file. `named` contains the programs that remaining configurations name, each with the name of
-/// such a configuration.
+/// Decides about each file. `named` contains the programs that remaining configurations name, each
+/// with the name of such a configuration.
 pub(super) fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec<RemovalTask> {
-    found.iter().map(|file| RemovalTask { file: file.clone(), verdict: verdict(file, named) }).collect()
+    found
+        .iter()
+        .map(|file| RemovalTask {
+            file: file.clone(),
+            verdict: verdict(file, named),
+        })
+        .collect()
 }
 
 fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
-    let is_program = matches!(found.place, DirectoryRole::Bin | DirectoryRole::SecondaryBin);
+    let is_program = matches!(
+        found.place,
+        DirectoryRole::Bin | DirectoryRole::SecondaryBin
+    );
     match &found.state {
         FoundState::Missing => Verdict::Missing,
         FoundState::Changed(how) => Verdict::Keep(how.clone()),
         FoundState::Unreadable(reason) => Verdict::Keep(format!("it cannot be read: {reason}")),
-        FoundState::Same | FoundState::Renewed => match named.get(&found.name).filter(|_| is_program) {
-            Some(configuration) => Verdict::Keep(format!("{configuration}, which is kept, runs it")),
-            None => Verdict::Remove,
-        },
+        FoundState::Same | FoundState::Renewed => {
+            match named.get(&found.name).filter(|_| is_program) {
+                Some(configuration) => {
+                    Verdict::Keep(format!("{configuration}, which is kept, runs it"))
+                }
+                None => Verdict::Remove,
+            }
+        }
     }
 }
 
@@ -78,7 +91,13 @@ mod tests {
     use super::*;
 
     fn found(place: DirectoryRole, name: &str, state: FoundState) -> FoundFile {
-        FoundFile { place, name: name.into(), path: PathBuf::from("/x").join(name), state, replaced: false }
+        FoundFile {
+            place,
+            name: name.into(),
+            path: PathBuf::from("/x").join(name),
+            state,
+            replaced: false,
+        }
     }
 
     #[test]
@@ -87,11 +106,22 @@ mod tests {
             found(DirectoryRole::Net, "10-calico.conflist", FoundState::Same),
             found(DirectoryRole::Net, "calico-kubeconfig", FoundState::Renewed),
             found(DirectoryRole::Bin, "calico", FoundState::Same),
-            found(DirectoryRole::Bin, "portmap", FoundState::Changed("it was changed since".into())),
+            found(
+                DirectoryRole::Bin,
+                "portmap",
+                FoundState::Changed("it was changed since".into()),
+            ),
             found(DirectoryRole::Bin, "bandwidth", FoundState::Missing),
-            found(DirectoryRole::State, "nodename", FoundState::Unreadable("permission denied".into())),
+            found(
+                DirectoryRole::State,
+                "nodename",
+                FoundState::Unreadable("permission denied".into()),
+            ),
         ];
-        let verdicts: Vec<Verdict> = plan(&found, &BTreeMap::new()).into_iter().map(|task| task.verdict).collect();
+        let verdicts: Vec<Verdict> = plan(&found, &BTreeMap::new())
+            .into_iter()
+            .map(|task| task.verdict)
+            .collect();
         let leave = |reason: &str| Verdict::Keep(reason.into());
         assert_eq!(
             verdicts,
@@ -114,15 +144,23 @@ mod tests {
             found(DirectoryRole::Net, "loopback", FoundState::Same),
         ];
         let tasks = plan(&found, &named);
-        assert_eq!(tasks[0].verdict, Verdict::Keep("05-other.conflist, which is kept, runs it".into()));
+        assert_eq!(
+            tasks[0].verdict,
+            Verdict::Keep("05-other.conflist, which is kept, runs it".into())
+        );
         assert_eq!(tasks[1].verdict, Verdict::Remove);
     }
 
     #[test]
     fn configurations_are_distinguished_from_other_installed_files() {
-        let is =
-            |place, name| plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0].file.is_configuration();
+        let is = |place, name| {
+            plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0]
+                .file
+                .is_configuration()
+        };
         assert!(is(DirectoryRole::Net, "10-calico.conflist"));
-        assert!(!is(DirectoryRole::Net, "calico-kubeconfig") && !is(DirectoryRole::State, "cni.json"));
+        assert!(
+            !is(DirectoryRole::Net, "calico-kubeconfig") && !is(DirectoryRole::State, "cni.json")
+        );
     }
 }

@@ -16,54 +16,101 @@ use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
 use os::atomic_file;
 
-/// Removes the installed files of the node that `layout` describes, or without `options.yes` reports the plan.
-pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<UninstallReport, StateError> {
+/// Removes the installed files of the node that `layout` describes, or without `options.yes`
+/// reports the plan.
+pub async fn run(
+    layout: &Layout,
+    options: Options,
+    network: &dyn HostNetwork,
+) -> Result<UninstallReport, StateError> {
     let mut state = State::load(layout)?;
-    let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
+    let net_dir = if state.net_dir.is_empty() {
+        NET_DIR.to_owned()
+    } else {
+        state.net_dir.clone()
+    };
     let found = files::inspect(&state, layout, &net_dir);
     let named = files::programs_in_use(layout, &net_dir, &found);
     let tasks = plan(&found, &named);
-    let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
+    let mut report = UninstallReport {
+        acted: options.yes,
+        ..UninstallReport::default()
+    };
     if state.files.is_empty() {
-        // Pods on this node may belong to another installation, so their interfaces and addresses stay.
-        report.add_remaining("everything", format!("no installation is recorded in {}", state::path(layout).display()));
+        // Pods on this node may belong to another installation, so their interfaces and addresses
+        // stay.
+        report.add_remaining(
+            "everything",
+            format!(
+                "no installation is recorded in {}",
+                state::path(layout).display()
+            ),
+        );
         other_files::report_unowned(layout, false, &mut report);
         return Ok(report);
     }
     // The configuration is read now because its kubeconfig is removed later.
     let conf = addresses::conf(layout, &net_dir, &found);
 
-    let blockers = preconditions::find_blockers(layout, &net_dir, &found, &named, &conf, options, network);
+    let blockers =
+        preconditions::find_blockers(layout, &net_dir, &found, &named, &conf, options, network);
     if !blockers.is_empty() {
-        for Blocker { action, target, reason } in blockers {
+        for Blocker {
+            action,
+            target,
+            reason,
+        } in blockers
+        {
             report.add_refusal(action, target, reason);
         }
-        report.add_remaining("everything", "nothing is changed until the failures above are corrected");
+        report.add_remaining(
+            "everything",
+            "nothing is changed until the failures above are corrected",
+        );
         return Ok(report);
     }
 
     let (configurations, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
         tasks.iter().partition(|task| task.file.is_configuration());
     if options.tear_down_pods {
-        // Recorded before the interfaces are deleted, because a later run may have to release the addresses.
-        state.torn_down.extend(address_users::addresses_behind_pods(network));
+        // Recorded before the interfaces are deleted, because a later run may have to release the
+        // addresses.
+        state
+            .torn_down
+            .extend(address_users::addresses_behind_pods(network));
         if options.yes && !save_records(&state, layout, &mut report) {
-            let reason = "nothing is changed: the deleted interfaces could not be recorded for a later run";
+            let reason =
+                "nothing is changed: the deleted interfaces could not be recorded for a later run";
             report.add_remaining("everything", reason);
             return Ok(report);
         }
     }
     let chained = ChainedPlugins::new(&configurations, &state, &layout.net_dir(&net_dir));
-    match run_first_steps(&configurations, &chained, conf, options, &state.torn_down, network, &mut report).await {
+    match run_first_steps(
+        &configurations,
+        &chained,
+        conf,
+        options,
+        &state.torn_down,
+        network,
+        &mut report,
+    )
+    .await
+    {
         Err(reason) => {
             report.add_remaining("programs, kubeconfig and TLS files", reason);
-            configurations.iter().for_each(|task| files::report_retired(task, &mut report));
+            configurations
+                .iter()
+                .for_each(|task| files::report_retired(task, &mut report));
         }
         Ok(()) => {
             remove(&others, &mut state, options.yes, &mut report);
-            // The renamed configuration shows the next run that this one started, so it is removed last.
+            // The renamed configuration shows the next run that this one started, so it is removed
+            // last.
             if options.yes && !save_records(&state, layout, &mut report) {
-                configurations.iter().for_each(|task| files::report_retired(task, &mut report));
+                configurations
+                    .iter()
+                    .for_each(|task| files::report_retired(task, &mut report));
             } else {
                 remove(&configurations, &mut state, options.yes, &mut report);
             }
@@ -74,17 +121,24 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             }
         }
     }
-    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Keep(_)));
+    let is_recorded = options.yes
+        || tasks
+            .iter()
+            .any(|task| matches!(task.verdict, Verdict::Keep(_)));
     other_files::report_unowned(layout, is_recorded, &mut report);
     other_files::report_backups(&layout.net_dir(&net_dir), &mut report);
     for path in former::remaining(&state, layout) {
-        report.add_remaining(path.display(), "it is in a directory of an earlier installation; delete it by hand");
+        report.add_remaining(
+            path.display(),
+            "it is in a directory of an earlier installation; delete it by hand",
+        );
     }
     report.add_remaining("/var/log/calico", "logs are kept");
     Ok(report)
 }
 
-/// Runs the steps that need the installed files. An error is the reason why the remaining files stay.
+/// Runs the steps that need the installed files. An error is the reason why the remaining files
+/// stay.
 async fn run_first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,
@@ -94,8 +148,8 @@ async fn run_first_steps(
     network: &dyn HostNetwork,
     report: &mut UninstallReport,
 ) -> Result<(), &'static str> {
-    const NOT_MOVED: &str = "plugins that other programs chained into the configuration cannot be moved; correct the \
-        failure and run the command again";
+    const NOT_MOVED: &str = "plugins that other programs chained into the configuration cannot be \
+                             moved; correct the failure and run the command again";
     if !chained.move_foreign(options.yes, report) {
         return Err(NOT_MOVED);
     }
@@ -110,16 +164,22 @@ async fn run_first_steps(
         return Err(NOT_MOVED);
     }
     if !are_retired {
-        return Err("a configuration that cannot be renamed still runs them; correct the failure and run the command \
-            again");
+        return Err(
+            "a configuration that cannot be renamed still runs them; correct the failure and run \
+             the command again",
+        );
     }
     let is_torn_down = address_users::tear_down(options, network, report);
     let released = addresses::release(conf, options, torn_down, network, report).await;
     match (is_torn_down, released) {
         (true, true) => Ok(()),
-        (false, _) => Err("connected pods need them; run the command again, or without --tear-down-pods"),
-        (true, false) => Err("a later run needs them to release the addresses; run the command again, or without \
-            --release-addresses"),
+        (false, _) => {
+            Err("connected pods need them; run the command again, or without --tear-down-pods")
+        }
+        (true, false) => Err(
+            "a later run needs them to release the addresses; run the command again, or without \
+             --release-addresses",
+        ),
     }
 }
 
@@ -130,7 +190,10 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
             state.remove_record(task.file.place, &task.file.name);
         }
         if state.get(task.file.place, &task.file.name).is_none() && task.file.replaced {
-            report.add_remaining(task.file.path.display(), "the file that the installation replaced is not restored");
+            report.add_remaining(
+                task.file.path.display(),
+                "the file that the installation replaced is not restored",
+            );
         }
     }
 }
@@ -145,7 +208,8 @@ fn sweep(layout: &Layout, net_dir: &str) {
     let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
 }
 
-/// Saves the remaining records, unless there are none. Returns false if the records cannot be saved.
+/// Saves the remaining records, unless there are none. Returns false if the records cannot be
+/// saved.
 fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
     if !state.has_files() {
         return true;

@@ -52,18 +52,26 @@ impl NodeEvidence<'_> {
             expected: &InterfaceAlias::for_pod(self.network, pod.namespace, pod.name, ""),
             alias: self.alias_of(&interface),
             sandboxes: self.sandboxes_of(pod),
-            endpoint: endpoint.map(|endpoint| endpoint.container).filter(|container| !container.is_empty()),
+            endpoint: endpoint
+                .map(|endpoint| endpoint.container)
+                .filter(|container| !container.is_empty()),
         })
     }
 
-    /// Returns true if the node has neither the interface nor a ready sandbox of the pod, as after its DEL.
+    /// Returns true if the node has neither the interface nor a ready sandbox of the pod, as after
+    /// its DEL.
     pub(super) fn is_gone(&self, pod: PodName<'_>, endpoint: Option<StoredEndpoint<'_>>) -> bool {
-        let has_sandbox = matches!(self.sandboxes_of(pod), Statement::Known(sandboxes) if !sandboxes.is_empty());
-        !has_sandbox && matches!(self.links.find(&self.interface_of_pod(pod, endpoint)), Ok(None))
+        let has_sandbox =
+            matches!(self.sandboxes_of(pod), Statement::Known(sandboxes) if !sandboxes.is_empty());
+        !has_sandbox
+            && matches!(
+                self.links.find(&self.interface_of_pod(pod, endpoint)),
+                Ok(None)
+            )
     }
 
-    /// Returns the IDs of the pod's ready sandboxes. Two sockets may belong to the same runtime, which then lists each
-    /// sandbox twice.
+    /// Returns the IDs of the pod's ready sandboxes. Two sockets may belong to the same runtime,
+    /// which then lists each sandbox twice.
     fn sandboxes_of(&self, pod: PodName<'_>) -> Statement<Vec<String>> {
         let is_of_pod = |sandbox: &&Sandbox| {
             sandbox.namespace == pod.namespace
@@ -72,7 +80,11 @@ impl NodeEvidence<'_> {
         };
         match &self.sandboxes {
             Statement::Known(all) => {
-                let ids: BTreeSet<&str> = all.iter().filter(is_of_pod).map(|sandbox| sandbox.id.as_str()).collect();
+                let ids: BTreeSet<&str> = all
+                    .iter()
+                    .filter(is_of_pod)
+                    .map(|sandbox| sandbox.id.as_str())
+                    .collect();
                 Statement::Known(ids.into_iter().map(str::to_owned).collect())
             }
             Statement::Unknown(reason) => Statement::Unknown(reason.clone()),
@@ -80,7 +92,10 @@ impl NodeEvidence<'_> {
     }
 
     /// Returns the ID of a container that is not a pod, whose only evidence is its interface.
-    pub(super) fn plain_container(&self, endpoint: StoredEndpoint<'_>) -> Result<String, UnprovenOwner> {
+    pub(super) fn plain_container(
+        &self,
+        endpoint: StoredEndpoint<'_>,
+    ) -> Result<String, UnprovenOwner> {
         prove_container(&ContainerEvidence {
             interface: endpoint.interface,
             expected: &InterfaceAlias::for_container(endpoint.container),
@@ -91,16 +106,24 @@ impl NodeEvidence<'_> {
     }
 
     /// Returns an error if the node has no route to `address` through the interface.
-    pub(super) fn ensure_route(&self, interface: &str, address: IpAddr) -> Result<(), UnprovenOwner> {
+    pub(super) fn ensure_route(
+        &self,
+        interface: &str,
+        address: IpAddr,
+    ) -> Result<(), UnprovenOwner> {
         if self.host_routes(interface).contains(&address) {
             return Ok(());
         }
         Err(UnprovenOwner::NoRoute(interface.to_owned()))
     }
 
-    /// Returns an error if the node has routes to addresses through the interface, but none to `address`. Felix may not
-    /// have created the routes yet.
-    pub(super) fn ensure_no_other_route(&self, interface: &str, address: IpAddr) -> Result<(), UnprovenOwner> {
+    /// Returns an error if the node has routes to addresses through the interface, but none to
+    /// `address`. Felix may not have created the routes yet.
+    pub(super) fn ensure_no_other_route(
+        &self,
+        interface: &str,
+        address: IpAddr,
+    ) -> Result<(), UnprovenOwner> {
         let routes = self.host_routes(interface);
         if routes.is_empty() || routes.contains(&address) {
             return Ok(());
@@ -110,22 +133,43 @@ impl NodeEvidence<'_> {
 
     /// Returns the addresses that the node routes to the interface.
     fn host_routes(&self, interface: &str) -> Vec<IpAddr> {
-        let link = self.links.find(interface).ok().flatten().unwrap_or_default();
-        let destinations = link.routes.iter().filter_map(|route| Cidr::parse_or_host(route));
-        destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect()
+        let link = self
+            .links
+            .find(interface)
+            .ok()
+            .flatten()
+            .unwrap_or_default();
+        let destinations = link
+            .routes
+            .iter()
+            .filter_map(|route| Cidr::parse_or_host(route));
+        destinations
+            .filter(|destination| destination.size() == 1)
+            .map(|destination| destination.network())
+            .collect()
     }
 
     /// Returns the name of the pod's host interface.
-    pub(super) fn interface_of_pod(&self, pod: PodName<'_>, endpoint: Option<StoredEndpoint<'_>>) -> String {
-        let recorded = endpoint.map(|endpoint| endpoint.interface).filter(|interface| !interface.is_empty());
+    pub(super) fn interface_of_pod(
+        &self,
+        pod: PodName<'_>,
+        endpoint: Option<StoredEndpoint<'_>>,
+    ) -> String {
+        let recorded = endpoint
+            .map(|endpoint| endpoint.interface)
+            .filter(|interface| !interface.is_empty());
         let usual = || pod_interface(self.interface_prefix, pod.namespace, pod.name);
         recorded.map_or_else(usual, str::to_owned)
     }
 
     fn alias_of(&self, interface: &str) -> Statement<InterfaceAlias> {
         match self.links.find(interface) {
-            Ok(Some(HostLink { alias: Some(alias), .. })) => Statement::Known(alias),
-            Ok(Some(_)) => Statement::Unknown(format!("interface {interface} has no alias of this plugin")),
+            Ok(Some(HostLink {
+                alias: Some(alias), ..
+            })) => Statement::Known(alias),
+            Ok(Some(_)) => {
+                Statement::Unknown(format!("interface {interface} has no alias of this plugin"))
+            }
             Ok(None) => Statement::Unknown(format!("interface {interface} does not exist")),
             Err(error) => Statement::Unknown(format!("interface {interface}: {error}")),
         }

@@ -1,10 +1,13 @@
-//! [`Workloads`]: the users of addresses. [`ReadObjects`]: the stored objects from which an adoption is planned.
+//! [`Workloads`]: the users of addresses. [`ReadObjects`]: the stored objects from which an
+//! adoption is planned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectSelect};
-use libcalico::ipam::{AdoptionInputs, Block, Claimant, HandleId, IpamConfig, IpamConfigKey, tunnels_of};
+use libcalico::ipam::{
+    AdoptionInputs, Block, Claimant, HandleId, IpamConfig, IpamConfigKey, tunnels_of,
+};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
@@ -26,11 +29,17 @@ impl Workloads {
         pods: Option<&ClusterPods>,
         request: &AdoptRequest<'_>,
     ) -> Result<Self, StoreError> {
-        let AdoptRequest { node, source, evidence, .. } = request;
+        let AdoptRequest {
+            node,
+            source,
+            evidence,
+            ..
+        } = request;
         let mut users = BTreeMap::<IpAddr, BTreeSet<Claimant>>::new();
         for node in store.list::<Node>(&ObjectSelect::default()).await? {
             let tunnel = Claimant::Tunnel(node.key.name);
-            tunnels_of(&node.value).for_each(|(ip, _)| _ = users.entry(ip).or_default().insert(tunnel.clone()));
+            tunnels_of(&node.value)
+                .for_each(|(ip, _)| _ = users.entry(ip).or_default().insert(tunnel.clone()));
         }
         if let Some(pods) = pods {
             pods.add_users(&mut users);
@@ -57,27 +66,55 @@ pub(super) struct ReadObjects {
 }
 
 impl ReadObjects {
-    /// Reads pools and settings, the ranges of all blocks, and the blocks that contain a claimed address.
-    pub(super) async fn read(store: &impl Store, claims: &[FoundClaim]) -> Result<Self, StoreError> {
+    /// Reads pools and settings, the ranges of all blocks, and the blocks that contain a claimed
+    /// address.
+    pub(super) async fn read(
+        store: &impl Store,
+        claims: &[FoundClaim],
+    ) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
         let config = batch.get::<IpamConfig>(&IpamConfigKey);
-        let keys = [IpVersion::V4, IpVersion::V6].map(|version| batch.list_keys::<Block>(&Some(version)));
+        let keys =
+            [IpVersion::V4, IpVersion::V6].map(|version| batch.list_keys::<Block>(&Some(version)));
         let answers = store.read(&batch).await?;
-        let ranges: BTreeSet<Cidr> = keys.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
-        let config = answers.get(&config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
-        let pools = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+        let ranges: BTreeSet<Cidr> = keys
+            .iter()
+            .flat_map(|ticket| answers.listed_keys(ticket))
+            .collect();
+        let config = answers
+            .get(&config)?
+            .map_or_else(IpamConfig::absent, |entry| entry.value);
+        let pools = answers
+            .list(&pools)
+            .into_iter()
+            .map(|entry| entry.value)
+            .collect();
 
-        let is_claimed = |range: &&Cidr| claims.iter().any(|found| range.contains(found.claim.address));
+        let is_claimed = |range: &&Cidr| {
+            claims
+                .iter()
+                .any(|found| range.contains(found.claim.address))
+        };
         let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = ranges.iter().filter(is_claimed).map(|range| batch.get::<Block>(range)).collect();
+        let tickets: Vec<_> = ranges
+            .iter()
+            .filter(is_claimed)
+            .map(|range| batch.get::<Block>(range))
+            .collect();
         let mut blocks = BTreeMap::new();
         if !tickets.is_empty() {
-            // A missing block is a conflict here, as an unreadable one is: another process is just deleting it.
+            // A missing block is a conflict here, as an unreadable one is: another process is just
+            // deleting it.
             let readable = store.read(&batch).await?.readable(&tickets, |_, _| {})?;
             blocks.extend(readable.into_iter().map(|block| (block.key, block.value)));
         }
-        Ok(ReadObjects { pools, ranges, blocks, cooldown_seconds: config.ip_cooldown_seconds })
+        Ok(ReadObjects {
+            pools,
+            ranges,
+            blocks,
+            cooldown_seconds: config.ip_cooldown_seconds,
+        })
     }
 
     /// Returns true if the block existed.
@@ -85,9 +122,13 @@ impl ReadObjects {
         self.ranges.contains(block)
     }
 
-    /// Returns the number of addresses of a handle in a block, or `None` if the block is unreadable.
+    /// Returns the number of addresses of a handle in a block, or `None` if the block is
+    /// unreadable.
     pub(super) fn addresses_of(&self, handle: &HandleId, block: &Cidr) -> Option<usize> {
-        let read = self.blocks.get(block).map(|block| block.addresses_of(handle).len());
+        let read = self
+            .blocks
+            .get(block)
+            .map(|block| block.addresses_of(handle).len());
         read.or_else(|| (!self.exists(block)).then_some(0))
     }
 
@@ -96,7 +137,19 @@ impl ReadObjects {
         users: &'a BTreeMap<IpAddr, BTreeSet<Claimant>>,
         now: OffsetDateTime,
     ) -> AdoptionInputs<'a> {
-        let ReadObjects { pools, ranges, blocks, cooldown_seconds } = self;
-        AdoptionInputs { users, pools, ranges, blocks, cooldown_seconds: *cooldown_seconds, now }
+        let ReadObjects {
+            pools,
+            ranges,
+            blocks,
+            cooldown_seconds,
+        } = self;
+        AdoptionInputs {
+            users,
+            pools,
+            ranges,
+            blocks,
+            cooldown_seconds: *cooldown_seconds,
+            now,
+        }
     }
 }

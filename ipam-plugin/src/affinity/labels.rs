@@ -1,5 +1,5 @@
-//! Adds labels to affinities that old releases wrote in Kubernetes. Without labels a node does not find its own blocks
-//! in a list (IPAM-152).
+//! Adds labels to affinities that old releases wrote in Kubernetes. Without labels a node does not
+//! find its own blocks in a list (IPAM-152).
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +9,22 @@ use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
-/// Ensures that `owner`'s affinities have labels. The file `marker` shows that this was done since the node's boot.
-pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Option<&Path>) -> Result<(), StoreError> {
+/// Ensures that `owner`'s affinities have labels. The file `marker` shows that this was done since
+/// the node's boot.
+pub async fn ensure_labels(
+    store: &impl Store,
+    owner: &AffinityOwner,
+    marker: Option<&Path>,
+) -> Result<(), StoreError> {
     if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
     }
     add_labels(store, owner, &OpenGate).await?;
     let Some(marker) = marker else { return Ok(()) };
-    let written = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
+    let written = marker
+        .parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(marker, ""));
     if let Err(error) = written {
         tracing::warn!(
             file = %marker.display(), %error,
@@ -26,13 +34,20 @@ pub async fn ensure_labels(store: &impl Store, owner: &AffinityOwner, marker: Op
     Ok(())
 }
 
-/// Rewrites `owner`'s affinities without labels, to which the store adds the labels. Returns false if `gate` refused a
-/// write.
-pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl WriteGate) -> Result<bool, StoreError> {
+/// Rewrites `owner`'s affinities without labels, to which the store adds the labels. Returns false
+/// if `gate` refused a write.
+pub async fn add_labels(
+    store: &impl Store,
+    owner: &AffinityOwner,
+    gate: &impl WriteGate,
+) -> Result<bool, StoreError> {
     if store.write_model() == WriteModel::Transactional {
         return Ok(true);
     }
-    for entry in store.list::<BlockAffinity>(&AffinitySelect::without_labels()).await? {
+    for entry in store
+        .list::<BlockAffinity>(&AffinitySelect::without_labels())
+        .await?
+    {
         if entry.key.owner != *owner {
             continue;
         }
@@ -40,7 +55,10 @@ pub async fn add_labels(store: &impl Store, owner: &AffinityOwner, gate: &impl W
             return Ok(false);
         }
         tracing::info!(affinity = %entry.key, "adding labels to the block affinity");
-        match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
+        match store
+            .update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision)
+            .await
+        {
             // A concurrent write usually adds the labels too, and a deleted affinity needs none.
             Err(error) if error.is_race() => {}
             outcome => _ = outcome?,
@@ -77,22 +95,38 @@ mod tests {
 
     impl WriteGate for Closing {
         async fn admit(&self, writes: usize) -> bool {
-            self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(writes)).is_ok()
+            self.0
+                .fetch_update(Relaxed, Relaxed, |left| left.checked_sub(writes))
+                .is_ok()
         }
     }
 
     #[tokio::test]
     async fn labels_are_not_added_behind_a_closed_gate() {
         let store = MemoryStore::without_labels();
-        for (node, block) in [("a", "10.0.0.0/26"), ("b", "10.0.1.0/26"), ("a", "10.0.2.0/26")] {
+        for (node, block) in [
+            ("a", "10.0.0.0/26"),
+            ("b", "10.0.1.0/26"),
+            ("a", "10.0.2.0/26"),
+        ] {
             let key = affinity_key(node, block);
-            store.put(&key, &BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() });
+            store.put(
+                &key,
+                &BlockAffinity {
+                    state: AffinityState::Confirmed,
+                    ..BlockAffinity::default()
+                },
+            );
         }
         let owner = AffinityOwner::Host("a".into());
         for (admitted, finished, writes) in [(0, false, 0), (1, false, 1), (2, true, 2)] {
             store.take_counts();
             let gate = Closing(AtomicUsize::new(admitted));
-            assert_eq!(add_labels(&store, &owner, &gate).await, Ok(finished), "{admitted}");
+            assert_eq!(
+                add_labels(&store, &owner, &gate).await,
+                Ok(finished),
+                "{admitted}"
+            );
             assert_eq!(store.take_counts().1, writes, "{admitted}");
         }
     }

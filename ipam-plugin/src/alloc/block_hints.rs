@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use crate::hint_file;
 use crate::lock::HostLock;
 
-/// Maximum number of pairs of network and namespace in the file. If a further pair is stored, all other content is
-/// removed.
+/// Maximum number of pairs of network and namespace in the file. If a further pair is stored, all
+/// other content is removed.
 const MAX_NAMESPACES: usize = 128;
 
-/// The node's blocks as the last ADD found them, for each network and namespace, because namespaces may select pools.
-/// The file is read and written only under the node's lock.
+/// The node's blocks as the last ADD found them, for each network and namespace, because namespaces
+/// may select pools. The file is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct BlockHints {
     file: PathBuf,
@@ -26,8 +26,8 @@ pub(crate) struct BlockHints {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct NodeHints {
     blocks: BTreeMap<String, HintedBlocks>,
-    /// The revision of the last block that an ADD or DEL in the network wrote, as far as known. Networks may belong to
-    /// different clusters.
+    /// The revision of the last block that an ADD or DEL in the network wrote, as far as known.
+    /// Networks may belong to different clusters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     since: BTreeMap<String, String>,
 }
@@ -44,17 +44,27 @@ pub(crate) struct HintedBlocks {
 impl BlockHints {
     /// A missing or invalid file is treated as empty.
     pub(crate) fn read(file: &Path) -> Self {
-        let hints = regular_file::contents(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
+        let hints = regular_file::contents(file)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        BlockHints {
+            file: file.into(),
+            hints: hints.unwrap_or_default(),
+        }
     }
 
-    /// Returns `None` without a file, and if `lock` is not held: another process may then be about to write the file.
+    /// Returns `None` without a file, and if `lock` is not held: another process may then be about
+    /// to write the file.
     pub(crate) fn read_locked(lock: &HostLock, file: Option<&Path>) -> Option<Self> {
         file.filter(|_| lock.is_held()).map(BlockHints::read)
     }
 
     pub(crate) fn blocks_of(&self, network: &str, namespace: &str) -> HintedBlocks {
-        self.hints.blocks.get(&hint_key(network, namespace)).cloned().unwrap_or_default()
+        self.hints
+            .blocks
+            .get(&hint_key(network, namespace))
+            .cloned()
+            .unwrap_or_default()
     }
 
     pub(crate) fn last_write(&self, network: &str) -> Option<Revision> {
@@ -62,7 +72,13 @@ impl BlockHints {
     }
 
     /// With `written` as `None`, the stored revision stays, unless a further pair empties the file.
-    pub(crate) fn store(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
+    pub(crate) fn store(
+        &mut self,
+        network: &str,
+        namespace: &str,
+        blocks: HintedBlocks,
+        written: Option<&Revision>,
+    ) {
         let is_stored = self.blocks_of(network, namespace) == blocks;
         if !is_stored {
             let key = hint_key(network, namespace);
@@ -85,8 +101,13 @@ impl BlockHints {
 
     /// Returns false if the revision was recorded already, or if `written` is `None`.
     fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
-        let Some(revision) = written.map(Revision::resource_version) else { return false };
-        let previous = self.hints.since.insert(network.to_owned(), revision.to_owned());
+        let Some(revision) = written.map(Revision::resource_version) else {
+            return false;
+        };
+        let previous = self
+            .hints
+            .since
+            .insert(network.to_owned(), revision.to_owned());
         previous.as_deref() != Some(revision)
     }
 
@@ -116,7 +137,10 @@ mod tests {
     }
 
     fn with_room(texts: &[&str]) -> HintedBlocks {
-        HintedBlocks { with_room: cidrs(texts), others: Vec::new() }
+        HintedBlocks {
+            with_room: cidrs(texts),
+            others: Vec::new(),
+        }
     }
 
     #[test]
@@ -125,7 +149,10 @@ mod tests {
         let file = directory.path().join("cni/recent");
         let mut recent = BlockHints::read(&file);
         assert_eq!(recent.blocks_of("net", "a"), HintedBlocks::default());
-        let blocks = HintedBlocks { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
+        let blocks = HintedBlocks {
+            others: cidrs(&["10.0.0.128/26"]),
+            ..with_room(&["10.0.0.0/26", "fd00::/122"])
+        };
         recent.store("net", "a", blocks.clone(), None);
         recent.store("net", "b", with_room(&["10.0.0.64/26"]), None);
         let recent = BlockHints::read(&file);
@@ -145,7 +172,10 @@ mod tests {
         fs::write(&file, "{").unwrap();
         recent.store("net", "a", with_room(&["10.0.0.0/26"]), None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "{");
-        assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
+        assert_eq!(
+            BlockHints::read(&file).blocks_of("net", "a"),
+            HintedBlocks::default()
+        );
     }
 
     #[test]
@@ -155,10 +185,23 @@ mod tests {
         let revision = |text: &str| Some(Revision(text.into()));
         let mut recent = BlockHints::read(&file);
         recent.store_write("net", revision("6").as_ref());
-        assert!(!file.exists(), "without blocks to read there is nothing to be hints");
-        recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
+        assert!(
+            !file.exists(),
+            "without blocks to read there is nothing to be hints"
+        );
+        recent.store(
+            "net",
+            "a",
+            with_room(&["10.0.0.0/26"]),
+            revision("7@uid").as_ref(),
+        );
         assert_eq!(BlockHints::read(&file).last_write("net"), revision("7"));
-        recent.store("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
+        recent.store(
+            "net",
+            "a",
+            with_room(&["10.0.0.0/26"]),
+            revision("8").as_ref(),
+        );
         assert_eq!(BlockHints::read(&file).last_write("net"), revision("8"));
         recent.store_write("net", revision("9").as_ref());
         recent.store("net", "b", with_room(&["10.0.0.64/26"]), None);
@@ -177,16 +220,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         fs::write(&file, r#"{"blocks":{"net a":["10.0.0.0/26"]}}"#).unwrap();
-        assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
+        assert_eq!(
+            BlockHints::read(&file).blocks_of("net", "a"),
+            HintedBlocks::default()
+        );
     }
 
     #[test]
     fn block_hints_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let mut recent = BlockHints::read(&directory.path().join("recent"));
-        (0..1000).for_each(|number| recent.store("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
+        (0..1000).for_each(|number| {
+            recent.store(
+                "net",
+                &format!("ns{number}"),
+                with_room(&["10.0.0.0/26"]),
+                None,
+            )
+        });
         assert!(recent.hints.blocks.len() <= MAX_NAMESPACES);
-        assert_eq!(recent.blocks_of("net", "ns999"), with_room(&["10.0.0.0/26"]));
+        assert_eq!(
+            recent.blocks_of("net", "ns999"),
+            with_room(&["10.0.0.0/26"])
+        );
     }
 
     #[test]
@@ -195,11 +251,22 @@ mod tests {
         let mut recent = BlockHints::read(&directory.path().join("recent"));
         let revision = Revision("7".into());
         for number in 0..MAX_NAMESPACES {
-            recent.store("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), Some(&revision));
+            recent.store(
+                "net",
+                &format!("ns{number}"),
+                with_room(&["10.0.0.0/26"]),
+                Some(&revision),
+            );
         }
         recent.store("net", "ns0", with_room(&["10.0.0.64/26"]), None);
-        assert_eq!((recent.hints.blocks.len(), recent.last_write("net")), (MAX_NAMESPACES, Some(revision)));
+        assert_eq!(
+            (recent.hints.blocks.len(), recent.last_write("net")),
+            (MAX_NAMESPACES, Some(revision))
+        );
         recent.store("net", "further", with_room(&["10.0.0.0/26"]), None);
-        assert_eq!((recent.hints.blocks.len(), recent.last_write("net")), (1, None));
+        assert_eq!(
+            (recent.hints.blocks.len(), recent.last_write("net")),
+            (1, None)
+        );
     }
 }

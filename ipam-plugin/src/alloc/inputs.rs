@@ -1,17 +1,21 @@
-//! [`AllocationInputs`]: the objects that an allocation needs before it reads blocks, requested in one batch.
+//! [`AllocationInputs`]: the objects that an allocation needs before it reads blocks, requested in
+//! one batch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{
-    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey,
+    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig,
+    IpamConfigKey,
 };
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
+use libcalico::store::{
+    Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel,
+};
 
-/// Longest time after which the inputs are still used. Calico's client disables a pool 500 ms before it deletes it, and
-/// no process may still use the pool by then (IPAM-100).
+/// Longest time after which the inputs are still used. Calico's client disables a pool 500 ms
+/// before it deletes it, and no process may still use the pool by then (IPAM-100).
 pub(crate) const LONGEST_VALIDITY: Duration = Duration::from_millis(100);
 
 /// The answer to the read of a block: `Ok(None)` if the block is missing.
@@ -45,14 +49,26 @@ impl InputsQuery {
         let node = node.into();
         let owner = AffinityOwner::Host(node.clone());
         let (blocks, blocks_since) = (Vec::new(), None);
-        InputsQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks, blocks_since }
+        InputsQuery {
+            owner,
+            node,
+            handle,
+            reads_handle: true,
+            may_lag: false,
+            blocks,
+            blocks_since,
+        }
     }
 
-    /// Returns the query for a first read. If the store sends each read as a separate request, caches may answer and
-    /// the handle is not read.
+    /// Returns the query for a first read. If the store sends each read as a separate request,
+    /// caches may answer and the handle is not read.
     pub fn for_first_read<S: Store>(self, store: &S) -> Self {
         let has_caches = store.write_model() == WriteModel::PerObject;
-        InputsQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
+        InputsQuery {
+            reads_handle: self.reads_handle && !has_caches,
+            may_lag: has_caches,
+            ..self
+        }
     }
 }
 
@@ -77,7 +93,8 @@ pub enum StoredHandle {
     Unread,
     /// Read and missing.
     Absent,
-    /// Created by this operation, or earlier, for example for another address of the same container (IPAM-22).
+    /// Created by this operation, or earlier, for example for another address of the same container
+    /// (IPAM-22).
     Existing(Entry<Handle>),
 }
 
@@ -108,7 +125,8 @@ pub struct AllocationInputs {
     pub blocks: Vec<(Cidr, ReadBlock)>,
     /// True if the blocks may be stale.
     pub blocks_may_lag: bool,
-    /// True if the affinities may be stale. Stale affinities suffice to find blocks, but not to count them.
+    /// True if the affinities may be stale. Stale affinities suffice to find blocks, but not to
+    /// count them.
     pub affinities_may_lag: bool,
     /// Addresses that the handle already counts and that this operation has not taken yet.
     pub reserved: BlockCounts,
@@ -119,25 +137,35 @@ pub struct AllocationInputs {
 impl AllocationInputs {
     /// Adds the reads to a batch.
     pub fn add_to(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
-        // Stale affinities suffice to find blocks, but not to count them. Close to the node's limit of blocks, the
-        // affinities are therefore read again without a cache (`planner/new_block.rs`).
+        // Stale affinities suffice to find blocks, but not to count them. Close to the node's limit
+        // of blocks, the affinities are therefore read again without a cache
+        // (`planner/new_block.rs`).
         let own = AffinitySelect::of(query.owner.clone());
-        let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
-        // The write detects a stale block. It does not detect a block that looks full or looks like another owner's, so
-        // such blocks are read again (`planner`).
+        let affinities = if query.may_lag {
+            batch.list_lagging(&own)
+        } else {
+            batch.list(&own)
+        };
+        // The write detects a stale block. It does not detect a block that looks full or looks like
+        // another owner's, so such blocks are read again (`planner`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),
         };
-        // All other objects are read without a cache. A pool may be disabled or a range reserved meanwhile (IPAM-221),
-        // and an operator who labels a node and then creates a pod expects the label to apply.
+        // All other objects are read without a cache. A pool may be disabled or a range reserved
+        // meanwhile (IPAM-221), and an operator who labels a node and then creates a pod expects
+        // the label to apply.
         PendingInputs {
             config: batch.get(&IpamConfigKey),
             node: batch.get(&ObjectKey::global(&query.node)),
             reservations: batch.list(&ObjectSelect::default()),
             pools: batch.list(&ObjectSelect::default()),
             handle: query.reads_handle.then(|| batch.get(&query.handle)),
-            blocks: query.blocks.iter().map(|cidr| (*cidr, block(cidr, batch))).collect(),
+            blocks: query
+                .blocks
+                .iter()
+                .map(|cidr| (*cidr, block(cidr, batch)))
+                .collect(),
             blocks_may_lag: query.blocks_since.is_some(),
             affinities_may_lag: query.may_lag,
             affinities,
@@ -158,7 +186,11 @@ impl AllocationInputs {
                 None => StoredHandle::Unread,
                 Some(ticket) => answers.get(ticket)?.into(),
             },
-            blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
+            blocks: tickets
+                .blocks
+                .iter()
+                .map(|(cidr, ticket)| (*cidr, answers.get(ticket)))
+                .collect(),
             blocks_may_lag: tickets.blocks_may_lag,
             affinities_may_lag: tickets.affinities_may_lag,
             reserved: BlockCounts::new(),

@@ -1,4 +1,5 @@
-//! [`AffinityRepair`]: repairs or releases the affinity of an owner to a block during an allocation.
+//! [`AffinityRepair`]: repairs or releases the affinity of an owner to a block during an
+//! allocation.
 
 use libcalico::ipam::{AffinityOwner, Block, BlockAffinity};
 use libcalico::net::Cidr;
@@ -13,11 +14,17 @@ use crate::block_writes::PriorAffinity;
 pub(crate) enum AffinityRepair {
     /// Deletes the affinity, because the block is not the owner's.
     Delete { affinity: Entry<BlockAffinity> },
-    /// Confirms the affinity, because the block is the owner's. A rewrite of the block makes a concurrent release of it
-    /// fail (IPAM-123).
-    Confirm { affinity: Entry<BlockAffinity>, block: Entry<Block> },
+    /// Confirms the affinity, because the block is the owner's. A rewrite of the block makes a
+    /// concurrent release of it fail (IPAM-123).
+    Confirm {
+        affinity: Entry<BlockAffinity>,
+        block: Entry<Block>,
+    },
     /// Deletes the empty block and the affinity.
-    Release { affinity: Entry<BlockAffinity>, block: Entry<Block> },
+    Release {
+        affinity: Entry<BlockAffinity>,
+        block: Entry<Block>,
+    },
 }
 
 impl AffinityRepair {
@@ -29,21 +36,29 @@ impl AffinityRepair {
         }
     }
 
-    /// Returns true if the repair releases the block of another owner, so that `owner` can claim it.
+    /// Returns true if the repair releases the block of another owner, so that `owner` can claim
+    /// it.
     pub(crate) fn is_reclaim(&self, owner: &AffinityOwner) -> bool {
         matches!(self, AffinityRepair::Release { affinity, .. } if affinity.key.owner != *owner)
     }
 
     /// Records the writes in `snapshot`. After an error `snapshot` is out of date.
-    pub(crate) async fn apply<S: Store>(self, store: &S, snapshot: &mut Snapshot) -> Result<(), StoreError> {
+    pub(crate) async fn apply<S: Store>(
+        self,
+        store: &S,
+        snapshot: &mut Snapshot,
+    ) -> Result<(), StoreError> {
         match self {
             AffinityRepair::Delete { affinity } => {
-                store.delete::<BlockAffinity>(&affinity.key, Some(&affinity.revision)).await?;
+                store
+                    .delete::<BlockAffinity>(&affinity.key, Some(&affinity.revision))
+                    .await?;
                 snapshot.remove_affinity(&affinity.key);
             }
             AffinityRepair::Confirm { affinity, block } => {
                 let owner = affinity.key.owner.clone();
-                let (affinity, block) = reconfirm(store, &owner, &PriorAffinity::Existing(affinity), block).await?;
+                let (affinity, block) =
+                    reconfirm(store, &owner, &PriorAffinity::Existing(affinity), block).await?;
                 snapshot.record_block(block.value, block.revision);
                 snapshot.record_affinity(affinity);
             }

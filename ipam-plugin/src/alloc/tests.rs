@@ -19,17 +19,36 @@ fn ip(text: &str) -> IpAddr {
 async fn first_address_of_a_node_claims_upstreams_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
-    assert_eq!(cluster.one("node1", "net.a").await.unwrap(), ip("10.65.166.128"));
-    assert_eq!(cluster.affinity("node1", "10.65.166.128/26"), Some(AffinityState::Confirmed));
+    assert_eq!(
+        cluster.one("node1", "net.a").await.unwrap(),
+        ip("10.65.166.128")
+    );
+    assert_eq!(
+        cluster.affinity("node1", "10.65.166.128/26"),
+        Some(AffinityState::Confirmed)
+    );
     let block = cluster.block("10.65.166.128/26").unwrap();
     assert_eq!(block.affinity.as_deref(), Some("host:node1"));
-    assert_eq!(block.affinity_claim_time.as_deref(), Some("2026-08-22T01:02:03Z"));
-    // A single write replaces two of upstream's and stores the numbers that two writes would have left (IPAM-212).
+    assert_eq!(
+        block.affinity_claim_time.as_deref(),
+        Some("2026-08-22T01:02:03Z")
+    );
+    // A single write replaces two of upstream's and stores the numbers that two writes would have
+    // left (IPAM-212).
     assert_eq!(block.sequence_number, 1_787_360_523_123_400_001);
-    assert_eq!(block.sequence_number_for_allocation["0"], 1_787_360_523_123_400_000);
+    assert_eq!(
+        block.sequence_number_for_allocation["0"],
+        1_787_360_523_123_400_000
+    );
     assert_eq!(block.attributes[0].handle_id.as_deref(), Some("net.a"));
-    assert_eq!(block.attributes[0].active_owner["timestamp"], "2026-08-22 01:02:03.1234 +0000 UTC");
-    assert_eq!(cluster.handle("net.a").unwrap().block[&cidr("10.65.166.128/26")], 1);
+    assert_eq!(
+        block.attributes[0].active_owner["timestamp"],
+        "2026-08-22 01:02:03.1234 +0000 UTC"
+    );
+    assert_eq!(
+        cluster.handle("net.a").unwrap().block[&cidr("10.65.166.128/26")],
+        1
+    );
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -38,9 +57,15 @@ async fn second_address_of_a_node_comes_from_the_same_block() {
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node1", "net.a").await.unwrap();
-    assert_eq!(cluster.one("node1", "net.b").await.unwrap(), ip("10.65.166.129"));
+    assert_eq!(
+        cluster.one("node1", "net.b").await.unwrap(),
+        ip("10.65.166.129")
+    );
     let block = cluster.block("10.65.166.128/26").unwrap();
-    assert_eq!(block.sequence_number_for_allocation["1"], 1_787_360_523_123_400_001);
+    assert_eq!(
+        block.sequence_number_for_allocation["1"],
+        1_787_360_523_123_400_001
+    );
     assert_eq!(block.attributes.len(), 2);
 }
 
@@ -52,8 +77,18 @@ async fn dual_stack_add_makes_a_single_write_and_a_single_handle() {
     let mut request = cluster.request("node1", "net.a");
     request.num6 = 1;
     let assigned = cluster.assign(&request).await.unwrap();
-    let found: Vec<_> = assigned.addresses.iter().map(|a| (a.ip, a.prefix)).collect();
-    assert_eq!(found, [(ip("10.65.166.128"), 26), (ip("fd00:65::c11:b42f:f17e:a680"), 122)]);
+    let found: Vec<_> = assigned
+        .addresses
+        .iter()
+        .map(|a| (a.ip, a.prefix))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (ip("10.65.166.128"), 26),
+            (ip("fd00:65::c11:b42f:f17e:a680"), 122)
+        ]
+    );
     assert_eq!(cluster.handle("net.a").unwrap().block.len(), 2);
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -62,10 +97,20 @@ async fn dual_stack_add_makes_a_single_write_and_a_single_handle() {
 async fn node_without_a_block_borrows_when_no_block_is_free() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/29", 29);
-    assert_eq!(cluster.one("node1", "net.a").await.unwrap(), ip("10.66.0.0"));
-    assert_eq!(cluster.one("node2", "net.b").await.unwrap(), ip("10.66.0.1"));
+    assert_eq!(
+        cluster.one("node1", "net.a").await.unwrap(),
+        ip("10.66.0.0")
+    );
+    assert_eq!(
+        cluster.one("node2", "net.b").await.unwrap(),
+        ip("10.66.0.1")
+    );
     let block = cluster.block("10.66.0.0/29").unwrap();
-    assert_eq!(block.affinity.as_deref(), Some("host:node1"), "the block stays node1's");
+    assert_eq!(
+        block.affinity.as_deref(),
+        Some("host:node1"),
+        "the block stays node1's"
+    );
     assert_eq!(block.attributes[1].active_owner["node"], "node2");
     assert_eq!(cluster.affinity("node2", "10.66.0.0/29"), None);
     cluster.release("net.a").await.unwrap();
@@ -83,14 +128,27 @@ async fn passed_over_addresses_are_assigned_only_as_a_last_resort() {
         let skipped: BTreeSet<IpAddr> = [ip("10.66.0.0"), ip("10.66.0.2")].into();
         let mut given = Vec::new();
         for handle in ["net.1", "net.2", "net.3", "net.4"] {
-            let request = AssignRequest { skipped: skipped.clone(), ..cluster.request("node1", handle) };
-            given.push(cluster.assign(&request).await.unwrap().addresses[0].ip.to_string());
+            let request = AssignRequest {
+                skipped: skipped.clone(),
+                ..cluster.request("node1", handle)
+            };
+            given.push(
+                cluster.assign(&request).await.unwrap().addresses[0]
+                    .ip
+                    .to_string(),
+            );
         }
         assert_eq!(given, ["10.66.0.1", "10.66.0.3", "10.66.0.0", "10.66.0.2"]);
         assert_consistent(&cluster.store.pairs(), true);
-        let request = AssignRequest { skipped, ..cluster.request("node1", "net.5") };
+        let request = AssignRequest {
+            skipped,
+            ..cluster.request("node1", "net.5")
+        };
         let shortfall = &cluster.assign(&request).await.unwrap().shortfalls[0];
-        assert!(matches!(shortfall.cause, Exhaustion::PoolsFull { .. }), "{shortfall:?}");
+        assert!(
+            matches!(shortfall.cause, Exhaustion::PoolsFull { .. }),
+            "{shortfall:?}"
+        );
     }
 }
 
@@ -100,8 +158,14 @@ async fn block_with_only_passed_over_addresses_makes_the_node_claim_a_new_block(
     cluster.pool("pool4", "10.65.0.0/16", 32);
     let first = cluster.one("node1", "net.a").await.unwrap();
     cluster.release("net.a").await.unwrap();
-    let request = AssignRequest { skipped: [first].into(), ..cluster.request("node1", "net.b") };
-    assert_ne!(cluster.assign(&request).await.unwrap().addresses[0].ip, first);
+    let request = AssignRequest {
+        skipped: [first].into(),
+        ..cluster.request("node1", "net.b")
+    };
+    assert_ne!(
+        cluster.assign(&request).await.unwrap().addresses[0].ip,
+        first
+    );
     assert_eq!(cluster.one("node1", "net.c").await.unwrap(), first);
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -111,10 +175,17 @@ async fn passed_over_addresses_are_respected_after_a_lost_race() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/30", 30);
     cluster.one("node1", "net.a").await.unwrap();
-    let request = AssignRequest { skipped: [ip("10.66.0.1")].into(), ..cluster.request("node1", "net.b") };
+    let request = AssignRequest {
+        skipped: [ip("10.66.0.1")].into(),
+        ..cluster.request("node1", "net.b")
+    };
     let mut races = 2;
     cluster.store.before_each(move |_, writes, pairs| {
-        for write in writes.into_iter().flatten().filter(|write| write.kind == "IPAMBlock") {
+        for write in writes
+            .into_iter()
+            .flatten()
+            .filter(|write| write.kind == "IPAMBlock")
+        {
             if races > 0 {
                 races -= 1;
                 pairs.touch(&write.path);
@@ -122,7 +193,10 @@ async fn passed_over_addresses_are_respected_after_a_lost_race() {
         }
         Fault::None
     });
-    assert_eq!(cluster.assign(&request).await.unwrap().addresses[0].ip, ip("10.66.0.2"));
+    assert_eq!(
+        cluster.assign(&request).await.unwrap().addresses[0].ip,
+        ip("10.66.0.2")
+    );
 }
 
 #[tokio::test]
@@ -130,20 +204,36 @@ async fn full_pool_is_reported_and_a_released_address_is_assigned_next() {
     let cluster = Cluster::new();
     cluster.pool("tiny", "10.66.0.0/30", 30);
     for (n, handle) in ["net.1", "net.2", "net.3", "net.4"].into_iter().enumerate() {
-        assert_eq!(cluster.one("node1", handle).await.unwrap(), ip(&format!("10.66.0.{n}")));
+        assert_eq!(
+            cluster.one("node1", handle).await.unwrap(),
+            ip(&format!("10.66.0.{n}"))
+        );
     }
     let before = cluster.store.pairs();
     let error = cluster.one("node1", "net.5").await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No IPs available in pools: \
-         [10.66.0.0/30]"
+        "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No IPs \
+         available in pools: [10.66.0.0/30]"
     );
-    assert_eq!(error.refused_pools()[0].to_string(), "pool tiny (10.66.0.0/30): full: 4 of 4 in use");
-    assert_eq!(cluster.store.pairs().paths(), before.paths(), "a failed request leaves nothing");
+    assert_eq!(
+        error.refused_pools()[0].to_string(),
+        "pool tiny (10.66.0.0/30): full: 4 of 4 in use"
+    );
+    assert_eq!(
+        cluster.store.pairs().paths(),
+        before.paths(),
+        "a failed request leaves nothing"
+    );
     cluster.release("net.2").await.unwrap();
-    assert_eq!(cluster.one("node1", "net.5").await.unwrap(), ip("10.66.0.1"));
-    assert_eq!(cluster.block("10.66.0.0/30").unwrap().allocations, [Some(0), Some(3), Some(1), Some(2)]);
+    assert_eq!(
+        cluster.one("node1", "net.5").await.unwrap(),
+        ip("10.66.0.1")
+    );
+    assert_eq!(
+        cluster.block("10.66.0.0/30").unwrap().allocations,
+        [Some(0), Some(3), Some(1), Some(2)]
+    );
 }
 
 // Requests to the datastore.
@@ -154,7 +244,11 @@ async fn warm_assignment_costs_two_reads_and_a_single_write() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.pool("pool6", "fd00:65::/64", 122);
     cluster.one("node1", "net.a").await.unwrap();
-    assert_eq!(cluster.store.take_counts(), (3, 2), "first address: a probe, the ranges, the confirmation");
+    assert_eq!(
+        cluster.store.take_counts(),
+        (3, 2),
+        "first address: a probe, the ranges, the confirmation"
+    );
     cluster.one("node1", "net.b").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
     cluster.release("net.b").await.unwrap();
@@ -169,7 +263,11 @@ async fn warm_assignment_costs_two_reads_and_a_single_write() {
     let mut request = cluster.request("node1", "net.d");
     request.num6 = 1;
     cluster.assign(&request).await.unwrap();
-    assert_eq!(cluster.store.take_counts(), (2, 1), "two families cost what one does");
+    assert_eq!(
+        cluster.store.take_counts(),
+        (2, 1),
+        "two families cost what one does"
+    );
     cluster.release("net.d").await.unwrap();
     assert_eq!(cluster.store.take_counts(), (2, 1));
 }
@@ -186,10 +284,20 @@ async fn block_limit_fails_without_borrowing() {
     let assigned = cluster.assign(&request).await.unwrap();
     assert_eq!(assigned.addresses.len(), 64);
     let short = &assigned.shortfalls[0];
-    assert_eq!(short.to_string(), "cannot allocate new block due to per host block limit");
+    assert_eq!(
+        short.to_string(),
+        "cannot allocate new block due to per host block limit"
+    );
     assert_eq!(short.cause, Exhaustion::BlockLimit { limit: 1 });
-    assert_eq!(short.refused[0].refusal, PoolRejection::BlockLimit { limit: 1 });
-    assert_eq!(cluster.handle("net.a").unwrap().block.values().sum::<i64>(), 64, "the handle counts these addresses");
+    assert_eq!(
+        short.refused[0].refusal,
+        PoolRejection::BlockLimit { limit: 1 }
+    );
+    assert_eq!(
+        cluster.handle("net.a").unwrap().block.values().sum::<i64>(),
+        64,
+        "the handle counts these addresses"
+    );
 }
 
 #[tokio::test]
@@ -200,7 +308,10 @@ async fn node_is_limited_to_twenty_blocks_by_default() {
     request.num4 = 21;
     let assigned = cluster.assign(&request).await.unwrap();
     assert_eq!(assigned.addresses.len(), 20);
-    assert_eq!(assigned.shortfalls[0].cause, Exhaustion::BlockLimit { limit: 20 });
+    assert_eq!(
+        assigned.shortfalls[0].cause,
+        Exhaustion::BlockLimit { limit: 20 }
+    );
     request.max_blocks = 3;
     request.handle = libcalico::ipam::HandleId::new("net.b");
     request.node = "node2".into();
@@ -216,10 +327,13 @@ async fn strict_affinity_forbids_borrowing() {
     let error = cluster.one("node2", "net.b").await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No more free affine blocks \
-         and strict affinity enabled"
+        "failed to request IPv4 addresses: Assigned 0 out of 1 requested IPv4 addresses; No more \
+         free affine blocks and strict affinity enabled"
     );
-    assert_eq!(error.refused_pools()[0].refusal, PoolRejection::StrictAffinity);
+    assert_eq!(
+        error.refused_pools()[0].refusal,
+        PoolRejection::StrictAffinity
+    );
 }
 
 #[tokio::test]
@@ -241,7 +355,13 @@ async fn reserved_addresses_are_not_assigned() {
     let assigned = cluster.assign(&request).await.unwrap();
     assert_eq!(assigned.addresses.len(), 58);
     assert_eq!(assigned.addresses[0].ip, ip("10.0.0.4"));
-    assert_eq!(assigned.shortfalls[0].refused[0].refusal, PoolRejection::Full { in_use: 64, capacity: 64 });
+    assert_eq!(
+        assigned.shortfalls[0].refused[0].refusal,
+        PoolRejection::Full {
+            in_use: 64,
+            capacity: 64
+        }
+    );
 }
 
 #[tokio::test]
@@ -265,12 +385,18 @@ async fn requested_pools_are_used_in_order_and_exclusively() {
     request.pools4 = vec!["10.2.0.0/30".into(), "a".into()];
     request.num4 = 9;
     let assigned = cluster.assign(&request).await.unwrap();
-    let first = assigned.addresses.iter().take(4).all(|a| cidr("10.2.0.0/30").contains(a.ip));
+    let first = assigned
+        .addresses
+        .iter()
+        .take(4)
+        .all(|a| cidr("10.2.0.0/30").contains(a.ip));
     assert!(first, "{assigned:?}");
     assert_eq!(assigned.addresses.len(), 8);
     assert_eq!(
         assigned.shortfalls[0].cause,
-        Exhaustion::PoolsFull { pools: vec![cidr("10.2.0.0/30"), cidr("10.1.0.0/30")] }
+        Exhaustion::PoolsFull {
+            pools: vec![cidr("10.2.0.0/30"), cidr("10.1.0.0/30")]
+        }
     );
 }
 
@@ -281,9 +407,18 @@ async fn missing_or_disabled_requested_pool_is_an_error() {
     cluster.pool_with("off", "10.9.0.0/24", 26, |spec| spec.disabled = true);
     cluster.pool("six", "fd00::/64", 122);
     for (asked, message) in [
-        ("no-such-pool", "error parsing pool \"no-such-pool\": invalid CIDR address: no-such-pool"),
-        ("10.7.0.0/24", "the given pool (10.7.0.0/24) does not exist, or is not enabled"),
-        ("off", "the given pool (10.9.0.0/24) does not exist, or is not enabled"),
+        (
+            "no-such-pool",
+            "error parsing pool \"no-such-pool\": invalid CIDR address: no-such-pool",
+        ),
+        (
+            "10.7.0.0/24",
+            "the given pool (10.7.0.0/24) does not exist, or is not enabled",
+        ),
+        (
+            "off",
+            "the given pool (10.9.0.0/24) does not exist, or is not enabled",
+        ),
         ("six", "\"fd00::\" isn't a IPv4 address"),
     ] {
         let mut request = cluster.request("node1", "net.a");
@@ -292,7 +427,10 @@ async fn missing_or_disabled_requested_pool_is_an_error() {
         assert_eq!(error.to_string(), message);
         if asked == "six" {
             let details = crate::error::cni_error(&error).details;
-            assert!(details.starts_with("`six` is not an IPv4 pool") && details.contains("/ipv4pools"), "{details}");
+            assert!(
+                details.starts_with("`six` is not an IPv4 pool") && details.contains("/ipv4pools"),
+                "{details}"
+            );
         }
     }
 }
@@ -302,16 +440,25 @@ async fn missing_pool_error_has_upstreams_text_and_the_rejection_reasons() {
     let cluster = Cluster::new();
     let error = cluster.one("node1", "net.a").await.unwrap_err();
     assert_eq!(error.to_string(), "cannot find a qualified ippool");
-    cluster.pool_with("gold", "10.1.0.0/24", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    cluster.pool_with("gold", "10.1.0.0/24", 26, |spec| {
+        spec.node_selector = "tier == 'gold'".into()
+    });
     let error = cluster.one("node1", "net.a").await.unwrap_err();
-    assert_eq!(error.to_string(), "no configured Calico pools for node node1");
+    assert_eq!(
+        error.to_string(),
+        "no configured Calico pools for node node1"
+    );
     assert_eq!(
         error.refused_pools()[0].to_string(),
         "pool gold (10.1.0.0/24): its nodeSelector `tier == 'gold'` does not match node node1"
     );
-    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
+    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| {
+        spec.allowed_uses = vec![AllowedUse::Tunnel.into()]
+    });
     let error = cluster.one("node1", "net.a").await.unwrap_err();
-    let IpamError::Pools(error) = error else { panic!("{error}") };
+    let IpamError::Pools(error) = error else {
+        panic!("{error}")
+    };
     assert_eq!(error.cause, NoPool::NoneForUse(AllowedUse::Workload));
 }
 
@@ -371,7 +518,14 @@ async fn smallest_and_largest_block_sizes_assign_in_both_families() {
         let mut request = cluster.request("node1", "net.a");
         request.num6 = 1;
         let assigned = cluster.assign(&request).await.unwrap();
-        assert_eq!(assigned.addresses.iter().map(|a| a.prefix).collect::<Vec<_>>(), [size4, size6]);
+        assert_eq!(
+            assigned
+                .addresses
+                .iter()
+                .map(|a| a.prefix)
+                .collect::<Vec<_>>(),
+            [size4, size6]
+        );
         assert_consistent(&cluster.store.pairs(), true);
     }
 }
@@ -387,7 +541,10 @@ async fn request_of_257_addresses_is_limited_to_64_blocks_and_released() {
     request.num4 = 257;
     let assigned = cluster.assign(&request).await.unwrap();
     assert_eq!(assigned.addresses.len(), 256);
-    assert_eq!(assigned.shortfalls[0].cause, Exhaustion::BlockLimit { limit: 64 });
+    assert_eq!(
+        assigned.shortfalls[0].cause,
+        Exhaustion::BlockLimit { limit: 64 }
+    );
     assert_consistent(&cluster.store.pairs(), true);
     assert_eq!(cluster.release("net.a").await.unwrap().addresses, 256);
     assert_eq!(cluster.handle("net.a"), None);
@@ -409,7 +566,10 @@ async fn new_blocks_avoid_overlapping_blocks_of_another_size() {
         assert!(!taken.iter().any(|address| address.ip == old));
         let blocks: Vec<_> = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
         for (i, (cidr, _)) in blocks.iter().enumerate() {
-            assert!(!blocks[..i].iter().any(|(other, _)| other.overlaps(cidr)), "{cidr}");
+            assert!(
+                !blocks[..i].iter().any(|(other, _)| other.overlaps(cidr)),
+                "{cidr}"
+            );
         }
         assert_consistent(&cluster.store.pairs(), true);
     }
@@ -426,15 +586,27 @@ async fn claims_avoid_overlapping_blocks_of_another_size() {
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.store.take_counts();
     let taken = cluster.one("node1", "net.a").await.unwrap();
-    assert!(!cidr("10.65.166.128/26").contains(taken) || cluster.block("10.65.166.128/26").is_none(), "{taken}");
-    assert_eq!(cluster.store.take_counts(), (3, 2), "the ranges come with the probe, and again");
+    assert!(
+        !cidr("10.65.166.128/26").contains(taken) || cluster.block("10.65.166.128/26").is_none(),
+        "{taken}"
+    );
+    assert_eq!(
+        cluster.store.take_counts(),
+        (3, 2),
+        "the ranges come with the probe, and again"
+    );
 
     let cluster = Cluster::new();
     cluster.pool("pool4", "10.65.0.0/16", 26);
     cluster.one("node2", "net.old").await.unwrap();
     let (old, _) = cluster.store.pairs().list::<libcalico::ipam::Block>(&None)[0].clone();
-    let half = libcalico::net::Cidr::new(old.network(), 28).unwrap().to_string();
-    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    let half = libcalico::net::Cidr::new(old.network(), 28)
+        .unwrap()
+        .to_string();
+    let pending = BlockAffinity {
+        state: AffinityState::Pending,
+        ..BlockAffinity::default()
+    };
     cluster.store.put(&affinity_key("node1", &half), &pending);
     let taken = cluster.one("node1", "net.a").await.unwrap();
     assert!(!old.contains(taken), "{taken}");
@@ -451,12 +623,17 @@ async fn empty_foreign_blocks_are_reclaimed_only_after_a_minute() {
     }
     cluster.release("net.2").await.unwrap();
     let error = cluster.one("node3", "net.3").await.unwrap_err();
-    assert_eq!(error.refused_pools()[0].refusal, PoolRejection::StrictAffinity);
+    assert_eq!(
+        error.refused_pools()[0].refusal,
+        PoolRejection::StrictAffinity
+    );
     cluster.clock.advance(std::time::Duration::from_secs(61));
     let taken = cluster.one("node3", "net.3").await.unwrap();
     let pairs = cluster.store.pairs();
     assert_consistent(&pairs, true);
-    let block = cluster.block("10.0.0.0/26").filter(|block| block.cidr.contains(taken));
+    let block = cluster
+        .block("10.0.0.0/26")
+        .filter(|block| block.cidr.contains(taken));
     let block = block.or_else(|| cluster.block("10.0.0.64/26")).unwrap();
     assert_eq!(block.affinity.as_deref(), Some("host:node3"));
 }
@@ -470,7 +647,10 @@ async fn last_address_is_borrowed_after_the_own_block_is_full() {
     let mut request = cluster.request("node1", "net.3");
     request.num4 = 64;
     let assigned = cluster.assign(&request).await.unwrap();
-    assert_eq!((assigned.addresses.len(), assigned.shortfalls.len()), (64, 0));
+    assert_eq!(
+        (assigned.addresses.len(), assigned.shortfalls.len()),
+        (64, 0)
+    );
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -486,7 +666,10 @@ async fn handle_at_its_limit_gets_its_present_addresses_again() {
     let again = cluster.assign(&request).await.unwrap().addresses;
     assert_eq!((again[0].ip, again[0].prefix), (first[0].ip, 32));
     request.max_per_handle = 2;
-    assert_ne!(cluster.assign(&request).await.unwrap().addresses[0].ip, first[0].ip);
+    assert_ne!(
+        cluster.assign(&request).await.unwrap().addresses[0].ip,
+        first[0].ip
+    );
     assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 1);
     assert_eq!(cluster.handle("net.vmi").unwrap().total(IpVersion::V4), 2);
 }

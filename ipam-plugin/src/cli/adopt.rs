@@ -1,4 +1,5 @@
-//! `adopt`: allocates the addresses that running workloads of this node use and that IPAM does not have.
+//! `adopt`: allocates the addresses that running workloads of this node use and that IPAM does not
+//! have.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -20,7 +21,9 @@ use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
 use super::trace::CONFIGURATION;
-use crate::adopt::{AdoptOutcome, AdoptRequest, Adopted, AdoptedAddress, ClaimSource, NodeEvidence, adopt};
+use crate::adopt::{
+    AdoptOutcome, AdoptRequest, Adopted, AdoptedAddress, ClaimSource, NodeEvidence, adopt,
+};
 use crate::cri::ready_sandboxes;
 use crate::datastore_settings::separate_kubernetes;
 use crate::host_link::{HostLinks, NoHostLinks};
@@ -30,7 +33,8 @@ use os::clock::SystemClock;
 
 const DEFAULT_NETWORK: &str = "k8s-pod-network";
 
-/// Allocate addresses that running pods of this node use and that IPAM does not have, as after a restore
+/// Allocate addresses that running pods of this node use and that IPAM does not have, as after a
+/// restore
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +57,8 @@ pub(super) struct AdoptArgs {
     /// Print the changes without making them
     #[arg(long)]
     dry_run: bool,
-    /// Name of this node [default: from the configuration, /var/lib/calico/nodename or the host name]
+    /// Name of this node [default: from the configuration, /var/lib/calico/nodename or the host
+    /// name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Name of the network [default: from the configuration, else k8s-pod-network]
@@ -103,9 +108,15 @@ pub(super) fn run(
     out: &mut dyn Write,
 ) -> Result<CommandOutcome, CliError> {
     let env = |name: &str| std::env::var(name).ok();
-    let connection = connection.clone().or_configuration(Path::new(CONFIGURATION), env);
+    let connection = connection
+        .clone()
+        .or_configuration(Path::new(CONFIGURATION), env);
     // The installed configuration also names network and node if options name the datastore.
-    let installed = || ConnectionArgs::default().or_configuration(Path::new(CONFIGURATION), |_| None).conf();
+    let installed = || {
+        ConnectionArgs::default()
+            .or_configuration(Path::new(CONFIGURATION), |_| None)
+            .conf()
+    };
     let conf = connection.conf()?.or_else(|| installed().ok().flatten());
     let config = connection.resolve(env)?;
     if is_new_file(&config) {
@@ -120,15 +131,23 @@ pub(super) fn run(
 }
 
 /// Does the same as [`run`] with an open datastore, and without access to the kernel.
-pub(super) async fn with_app(args: &AdoptArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+pub(super) async fn with_app(
+    args: &AdoptArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
     let place = Place {
         node: args.node.clone().unwrap_or_default(),
-        network: args.network.clone().unwrap_or_else(|| DEFAULT_NETWORK.into()),
+        network: args
+            .network
+            .clone()
+            .unwrap_or_else(|| DEFAULT_NETWORK.into()),
         conf: NetConf::default(),
         api: KubernetesApi::Unused,
         links: &NoHostLinks,
     };
-    place.adopt(args, app.store, app.format, app.out, app.notices).await
+    place
+        .adopt(args, app.store, app.format, app.out, app.notices)
+        .await
 }
 
 impl<'a> Place<'a> {
@@ -142,13 +161,20 @@ impl<'a> Place<'a> {
         let conf = conf.unwrap_or_default();
         let node = match &args.node {
             Some(name) => name.clone(),
-            None => node_name::from_conf(&conf).map_err(|error| CliError::NodeName(error.to_string()))?,
+            None => node_name::from_conf(&conf)
+                .map_err(|error| CliError::NodeName(error.to_string()))?,
         };
         let of_conf = Some(conf.name.clone()).filter(|name| !name.is_empty());
-        let network = args.network.clone().or(of_conf).unwrap_or_else(|| DEFAULT_NETWORK.into());
+        let network = args
+            .network
+            .clone()
+            .or(of_conf)
+            .unwrap_or_else(|| DEFAULT_NETWORK.into());
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         // The account in the configuration is the plugins', which may not list pods.
-        let account = kubeconfig.map(str::to_owned).or_else(|| variable("CALICO_KUBECONFIG"));
+        let account = kubeconfig
+            .map(str::to_owned)
+            .or_else(|| variable("CALICO_KUBECONFIG"));
         let account = account.or_else(|| variable("KUBECONFIG"));
         let api = if matches!(config, DatastoreConfig::Kubernetes(_)) {
             KubernetesApi::Datastore
@@ -158,14 +184,21 @@ impl<'a> Place<'a> {
                 _ => std::env::var(name).ok(),
             };
             let refuse = |reason: String| CliError::PodServer(reason);
-            let api = separate_kubernetes(&conf, None, env).map_err(|error| refuse(error.to_string()))?;
+            let api =
+                separate_kubernetes(&conf, None, env).map_err(|error| refuse(error.to_string()))?;
             let person = ClientPlace::Workstation(ProxyVariables::read(variable));
             let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api)).placed(person));
             KubernetesApi::Separate(api.map_err(|error| refuse(error.to_string()))?)
         } else {
             KubernetesApi::Unused
         };
-        Ok(Place { node, network, conf, api, links })
+        Ok(Place {
+            node,
+            network,
+            conf,
+            api,
+            links,
+        })
     }
 
     async fn adopt(
@@ -177,12 +210,21 @@ impl<'a> Place<'a> {
         notices: &mut dyn Write,
     ) -> Result<CommandOutcome, CliError> {
         let mut notice = |text: &str| _ = writeln!(notices, "note: {}", printable::line(text));
-        let locked = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+        let locked = store
+            .get::<ClusterInformation>(&ObjectKey::global("default"))
+            .await;
         if locked.is_ok_and(|cluster| cluster.value.spec.datastore_ready == Some(false)) {
-            notice("the datastore is locked (datastoreReady: false); addresses are adopted all the same");
+            notice(
+                "the datastore is locked (datastoreReady: false); addresses are adopted all the \
+                 same",
+            );
         }
         let is_kubernetes = matches!(store, Datastore::Kubernetes(_));
-        let api = if is_kubernetes { Some(store) } else { self.api.reached(store) };
+        let api = if is_kubernetes {
+            Some(store)
+        } else {
+            self.api.reached(store)
+        };
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
         let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
@@ -191,7 +233,11 @@ impl<'a> Place<'a> {
         };
         let request = AdoptRequest {
             node: &self.node,
-            source: if is_kubernetes { ClaimSource::Pods } else { ClaimSource::Endpoints },
+            source: if is_kubernetes {
+                ClaimSource::Pods
+            } else {
+                ClaimSource::Endpoints
+            },
             evidence: NodeEvidence {
                 network: &self.network,
                 interface_prefix: interface_prefix(prefixes.as_deref()),
@@ -203,17 +249,34 @@ impl<'a> Place<'a> {
         };
         let adopted = adopt(store, api, &SystemClock::start(), &request).await;
         drop(progress);
-        let Adopted { addresses, notices: problems } = adopted.map_err(|error| match error {
-            StoreError::Unauthorized { .. } | StoreError::Forbidden { .. } => CliError::AdoptRights(error),
+        let Adopted {
+            addresses,
+            notices: problems,
+        } = adopted.map_err(|error| match error {
+            StoreError::Unauthorized { .. } | StoreError::Forbidden { .. } => {
+                CliError::AdoptRights(error)
+            }
             other => other.into(),
         })?;
         problems.iter().for_each(|problem| notice(problem));
         if addresses.is_empty() {
-            notice(&format!("no pod of node {} has an address; --node names another node", self.node));
+            notice(&format!(
+                "no pod of node {} has an address; --node names another node",
+                self.node
+            ));
         }
-        let rows = addresses.into_iter().map(|adopted| AddressRow::new(adopted, args.dry_run)).collect();
+        let rows = addresses
+            .into_iter()
+            .map(|adopted| AddressRow::new(adopted, args.dry_run))
+            .collect();
         let (node, network, dry_run) = (self.node.clone(), self.network.clone(), args.dry_run);
-        AdoptReport { node, network, dry_run, addresses: rows }.show(format, out)
+        AdoptReport {
+            node,
+            network,
+            dry_run,
+            addresses: rows,
+        }
+        .show(format, out)
     }
 }
 
@@ -221,14 +284,24 @@ const CONFLICT: &str = "conflict";
 
 impl AddressRow {
     fn new(adopted: AdoptedAddress, dry_run: bool) -> Self {
-        let AdoptedAddress { address, claimant, outcome } = adopted;
+        let AdoptedAddress {
+            address,
+            claimant,
+            outcome,
+        } = adopted;
         let (result, block, reason) = match outcome {
             AdoptOutcome::Adopted(block) if dry_run => ("would be adopted", Some(block), None),
             AdoptOutcome::Adopted(block) => ("adopted", Some(block), None),
             AdoptOutcome::Held(block) => ("held", Some(block), None),
             AdoptOutcome::Conflict(reason) => (CONFLICT, None, Some(reason.to_string())),
         };
-        AddressRow { address, user: claimant.to_string(), result, block, reason }
+        AddressRow {
+            address,
+            user: claimant.to_string(),
+            result,
+            block,
+            reason,
+        }
     }
 }
 
@@ -239,18 +312,38 @@ impl AdoptReport {
         if !documents::print_document(format, out, self)? {
             self.print(conflicts, out)?;
         }
-        Ok(if conflicts == 0 { CommandOutcome::Success } else { CommandOutcome::Findings })
+        Ok(if conflicts == 0 {
+            CommandOutcome::Success
+        } else {
+            CommandOutcome::Findings
+        })
     }
 
     fn print(&self, conflicts: usize, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut print_line = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
-        for AddressRow { address, user, result, block, reason } in &self.addresses {
-            let block = block.map(|block| format!(", block {block}")).unwrap_or_default();
-            let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let mut print_line =
+            |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
+        for AddressRow {
+            address,
+            user,
+            result,
+            block,
+            reason,
+        } in &self.addresses
+        {
+            let block = block
+                .map(|block| format!(", block {block}"))
+                .unwrap_or_default();
+            let reason = reason
+                .as_ref()
+                .map(|reason| format!(": {reason}"))
+                .unwrap_or_default();
             print_line(format!("{address} ({user}{block}): {result}{reason}"))?;
         }
         let total = self.addresses.len();
-        print_line(format!("{total} addresses of node {}, {conflicts} conflicts", self.node))
+        print_line(format!(
+            "{total} addresses of node {}, {conflicts} conflicts",
+            self.node
+        ))
     }
 }
 
@@ -264,12 +357,21 @@ mod tests {
         shell.endpoint("web", "10.0.0.9");
         let line = |node| ["adopt", "--node", node, "--runtime-socket", "/nowhere.sock"];
         let text = shell.wrong(&line("node1"));
-        assert!(text.starts_with("10.0.0.9 (pod default/web): conflict: the container is unknown: "), "{text}");
-        assert!(text.ends_with("\n1 addresses of node node1, 1 conflicts\n"), "{text}");
+        assert!(
+            text.starts_with("10.0.0.9 (pod default/web): conflict: the container is unknown: "),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("\n1 addresses of node node1, 1 conflicts\n"),
+            "{text}"
+        );
         let report = shell.json(&line("node1"));
         assert_eq!(report["dryRun"], false);
         assert_eq!(report["addresses"][0]["result"], "conflict");
-        assert_eq!(shell.ok(&line("node2")), "0 addresses of node node2, 0 conflicts\n");
+        assert_eq!(
+            shell.ok(&line("node2")),
+            "0 addresses of node node2, 0 conflicts\n"
+        );
         assert!(shell.blocks().is_empty());
     }
 }

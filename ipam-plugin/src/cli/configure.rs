@@ -46,23 +46,35 @@ struct Row {
     value: Value,
 }
 
-pub(super) async fn run(args: &ConfigureArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+pub(super) async fn run(
+    args: &ConfigureArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
     let rows = args.rows();
     if rows.is_empty() {
         return Err(CliError::NothingToConfigure);
     }
     let (store, change) = (app.store, args.change());
     let progress = app.progress("changing the settings");
-    let before = retry_races("the settings", async || settings::change(store, &change).await).await?;
+    let before = retry_races("the settings", async || {
+        settings::change(store, &change).await
+    })
+    .await?;
     drop(progress);
     if !documents::print_document(app.format, app.out, &rows)? {
         for Row { property, value } in &rows {
             // Upstream's text.
-            app.print_line(format_args!("Successfully set {property} to: {}", text(value)))?;
+            app.print_line(format_args!(
+                "Successfully set {property} to: {}",
+                text(value)
+            ))?;
         }
     }
     if change.max_blocks_per_host == Some(0) {
-        app.notice(format!("note: MaxBlocksPerHost 0 is the built-in limit of {DEFAULT_BLOCK_LIMIT} blocks per node"));
+        app.notice(format!(
+            "note: MaxBlocksPerHost 0 is the built-in limit of {DEFAULT_BLOCK_LIMIT} blocks per \
+             node"
+        ));
     }
     if change.strict_affinity == Some(true) && !before.strict_affinity {
         note_borrowed(store, app).await;
@@ -77,7 +89,9 @@ async fn note_borrowed(store: &Datastore, app: &mut App<'_>) {
     drop(progress);
     match blocks.map(|blocks| borrowed(blocks.iter().map(|entry| &entry.value)).rows.len()) {
         Ok(0) => {}
-        Err(error) => app.notice(format_args!("note: borrowed addresses are not counted: {error}")),
+        Err(error) => app.notice(format_args!(
+            "note: borrowed addresses are not counted: {error}"
+        )),
         Ok(count) => app.notice(format_args!(
             "note: {count} addresses are borrowed and stay so until they are released; \
              `calico-ipam show --show-borrowed` lists them"
@@ -98,18 +112,40 @@ impl ConfigureArgs {
     /// Returns the given settings, in upstream's order.
     fn rows(&self) -> Vec<Row> {
         let given = [
-            ("StrictAffinity", self.strictaffinity.map(|value| json!(value))),
-            ("MaxBlocksPerHost", self.max_blocks_per_host.map(|value| json!(value))),
-            ("KubeVirtVMAddressPersistence", self.kubevirt_ip_persistence.map(|value| json!(value))),
-            ("IPCooldownSeconds", self.ip_cooldown_seconds.map(|value| json!(value))),
+            (
+                "StrictAffinity",
+                self.strictaffinity.map(|value| json!(value)),
+            ),
+            (
+                "MaxBlocksPerHost",
+                self.max_blocks_per_host.map(|value| json!(value)),
+            ),
+            (
+                "KubeVirtVMAddressPersistence",
+                self.kubevirt_ip_persistence.map(|value| json!(value)),
+            ),
+            (
+                "IPCooldownSeconds",
+                self.ip_cooldown_seconds.map(|value| json!(value)),
+            ),
         ];
-        given.into_iter().filter_map(|(property, value)| Some(Row { property, value: value? })).collect()
+        given
+            .into_iter()
+            .filter_map(|(property, value)| {
+                Some(Row {
+                    property,
+                    value: value?,
+                })
+            })
+            .collect()
     }
 }
 
 /// Returns the value without quotes.
 fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Parses a Boolean as Go's strconv does.
@@ -145,27 +181,45 @@ mod tests {
     #[test]
     fn configure_of_one_setting_keeps_the_others() {
         let shell = Shell::new();
-        let line = ["configure", "--strictaffinity=true", "--max-blocks-per-host=4"];
-        let printed = "Successfully set StrictAffinity to: true\nSuccessfully set MaxBlocksPerHost to: 4\n";
+        let line = [
+            "configure",
+            "--strictaffinity=true",
+            "--max-blocks-per-host=4",
+        ];
+        let printed =
+            "Successfully set StrictAffinity to: true\nSuccessfully set MaxBlocksPerHost to: 4\n";
         assert_eq!(shell.ok(&line), printed);
         shell.ok(&["configure", "--ip-cooldown-seconds=30"]);
         let rows = shell.json(&["configure", "--kubevirt-ip-persistence", "Disabled"]);
-        assert_eq!(rows, json!([{"property": "KubeVirtVMAddressPersistence", "value": "Disabled"}]));
+        assert_eq!(
+            rows,
+            json!([{"property": "KubeVirtVMAddressPersistence", "value": "Disabled"}])
+        );
         let stored = shell.stored::<IpamConfig>(&IpamConfigKey).unwrap();
         let expected = concat!(
             r#"{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,"#,
             r#""kubeVirtVMAddressPersistence":"Disabled","ipCooldownSeconds":30}"#,
         );
         assert_eq!(serde_json::to_string(&stored).unwrap(), expected);
-        assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
+        assert_eq!(
+            shell.stored::<IpamConfiguration>(&ObjectKey::global("default")),
+            None
+        );
     }
 
     #[test]
     fn configure_of_zero_blocks_names_the_limit_in_force() {
         let shell = Shell::new();
-        let line = ["configure", "--strictaffinity=true", "--max-blocks-per-host=0"];
+        let line = [
+            "configure",
+            "--strictaffinity=true",
+            "--max-blocks-per-host=0",
+        ];
         let notices = shell.run(&line).notices;
-        assert!(notices.contains("MaxBlocksPerHost 0 is the built-in limit of 20 blocks"), "{notices}");
+        assert!(
+            notices.contains("MaxBlocksPerHost 0 is the built-in limit of 20 blocks"),
+            "{notices}"
+        );
         assert!(shell.ok(&["get", "ipamconfig"]).contains("0 (20)"));
         let other = shell.run(&["configure", "--max-blocks-per-host=4"]).notices;
         assert!(!other.contains("built-in"), "{other}");
@@ -175,40 +229,73 @@ mod tests {
     #[test]
     fn get_of_settings_names_objects_with_other_names() {
         let shell = Shell::new();
-        shell.put(&V3.replace("/default", "/other"), r#"{"metadata":{"name":"other"},"spec":{"strictAffinity":true}}"#);
+        shell.put(
+            &V3.replace("/default", "/other"),
+            r#"{"metadata":{"name":"other"},"spec":{"strictAffinity":true}}"#,
+        );
         let notices = shell.run(&["get", "ipamconfig"]).notices;
-        assert!(notices.contains("IPAMConfiguration(other) have no effect"), "{notices}");
+        assert!(
+            notices.contains("IPAMConfiguration(other) have no effect"),
+            "{notices}"
+        );
         assert!(notices.contains("no settings are stored"), "{notices}");
     }
 
     #[test]
     fn configure_writes_an_existing_v3_object_too() {
         let shell = Shell::new();
-        shell.put(V3, r#"{"metadata":{"name":"default"},"spec":{"strictAffinity":false,"future":1}}"#);
+        shell.put(
+            V3,
+            r#"{"metadata":{"name":"default"},"spec":{"strictAffinity":false,"future":1}}"#,
+        );
         shell.ok(&["configure", "--strictaffinity", "1"]);
         assert_eq!(shell.run(&["get", "ipamconfig"]).notices, "");
-        let v3 = shell.stored::<IpamConfiguration>(&ObjectKey::global("default")).unwrap();
-        assert!(v3.spec.strict_affinity && v3.spec.unknown.contains_key("future"), "{v3:?}");
+        let v3 = shell
+            .stored::<IpamConfiguration>(&ObjectKey::global("default"))
+            .unwrap();
+        assert!(
+            v3.spec.strict_affinity && v3.spec.unknown.contains_key("future"),
+            "{v3:?}"
+        );
     }
 
     #[test]
     fn configure_conflicts_are_refused() {
         let shell = Shell::new();
         let required = "MaxBlocksPerHost requires StrictAffinity to be enabled";
-        assert!(shell.error(&["configure", "--max-blocks-per-host=3"]).starts_with(required));
+        assert!(
+            shell
+                .error(&["configure", "--max-blocks-per-host=3"])
+                .starts_with(required)
+        );
         let nothing = "at least one configuration option must be specified";
         assert!(shell.error(&["configure"]).starts_with(nothing));
         let error = shell.error(&["configure", "--ip-cooldown-seconds=1201"]);
         assert!(error.contains("ipCooldownSeconds"), "{error}");
         assert_eq!(shell.stored::<IpamConfig>(&IpamConfigKey), None);
 
-        shell.ok(&["configure", "--strictaffinity=true", "--max-blocks-per-host=3"]);
-        assert!(shell.error(&["configure", "--strictaffinity=false"]).starts_with(required));
-        shell.ok(&["configure", "--strictaffinity=false", "--max-blocks-per-host=0"]);
+        shell.ok(&[
+            "configure",
+            "--strictaffinity=true",
+            "--max-blocks-per-host=3",
+        ]);
+        assert!(
+            shell
+                .error(&["configure", "--strictaffinity=false"])
+                .starts_with(required)
+        );
+        shell.ok(&[
+            "configure",
+            "--strictaffinity=false",
+            "--max-blocks-per-host=0",
+        ]);
         shell.ok(&["delete", "ipamconfig", "default"]);
         shell.put("/calico/ipam/v2/config", r#"{"strict_affinity":true}"#);
         let error = shell.error(&["configure", "--strictaffinity=false"]);
-        assert!(error.starts_with("Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks'"), "{error}");
+        assert!(
+            error.starts_with("Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks'"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -220,15 +307,30 @@ mod tests {
                 "attributes":[{"handle_id":"h","secondary":{"node":"node2"}}]}"#,
         );
         let ran = shell.run(&["configure", "--strictaffinity=true"]);
-        assert!(ran.notices.starts_with("note: 1 addresses are borrowed"), "{}", ran.notices);
-        assert_eq!(shell.run(&["configure", "--strictaffinity=true"]).notices, "");
+        assert!(
+            ran.notices.starts_with("note: 1 addresses are borrowed"),
+            "{}",
+            ran.notices
+        );
+        assert_eq!(
+            shell.run(&["configure", "--strictaffinity=true"]).notices,
+            ""
+        );
     }
 
     #[test]
     fn values_of_configure_are_parsed_as_upstream_does() {
         assert_eq!([go_bool("T"), go_bool("0")], [Ok(true), Ok(false)]);
-        assert!(go_bool("perhaps").unwrap_err().contains("Use true or false"));
+        assert!(
+            go_bool("perhaps")
+                .unwrap_err()
+                .contains("Use true or false")
+        );
         assert_eq!(persistence("Enabled"), Ok("Enabled"));
-        assert!(persistence("enabled").unwrap_err().contains("Use Enabled or Disabled"));
+        assert!(
+            persistence("enabled")
+                .unwrap_err()
+                .contains("Use Enabled or Disabled")
+        );
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use datastore::Datastore;
-use libcalico::api::{ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, ObjectKey};
+use libcalico::api::{
+    ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, ObjectKey,
+};
 use libcalico::ipam::{AffinitySelect, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, Store, StoreError, identifier};
@@ -71,14 +73,21 @@ pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandO
         if app.format == Format::Table {
             app.print_line(format_args!("{kind} {name} deleted"))?;
         }
-        rows.push(Row { kind, name, action: "deleted" });
+        rows.push(Row {
+            kind,
+            name,
+            action: "deleted",
+        });
     }
     documents::print_document(app.format, app.out, &rows)?;
     Ok(CommandOutcome::Success)
 }
 
 async fn delete<K: Kind<Key = ObjectKey>>(name: &str, app: &App<'_>) -> Result<(), CliError> {
-    Ok(app.store.delete::<K>(&ObjectKey::global(name), None).await?)
+    Ok(app
+        .store
+        .delete::<K>(&ObjectKey::global(name), None)
+        .await?)
 }
 
 async fn delete_settings(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
@@ -92,27 +101,46 @@ async fn delete_settings(name: &str, app: &mut App<'_>) -> Result<(), CliError> 
     Ok(())
 }
 
-async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) -> Result<(), CliError> {
+async fn delete_node_and_contents(
+    name: &str,
+    force: bool,
+    app: &mut App<'_>,
+) -> Result<(), CliError> {
     let store = app.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
     if let Datastore::Kubernetes(_) = store {
-        // The API server manages Node objects itself. The refusal comes before any address is released.
+        // The API server manages Node objects itself. The refusal comes before any address is
+        // released.
         return Ok(store.delete::<Node>(&node.key, None).await?);
     }
     let endpoints = endpoints_of_node(store, name).await?;
     if !force && !endpoints.is_empty() {
-        return Err(CliError::NodeInUse { node: name.into(), endpoints: endpoints.len() });
+        return Err(CliError::NodeInUse {
+            node: name.into(),
+            endpoints: endpoints.len(),
+        });
     }
     // Notes of failed searches on this node end with the release, as with `release`.
     let _releasing = ReleaseGuard::here();
-    let deleted = delete_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
-        NodeCleanupError::Ipam(error) => error.into(),
-        NodeCleanupError::BlockKept { node, block, cause } => {
-            CliError::BlockKept { of: format!("node {node}"), block, cause }
-        }
-    })?;
-    let NodeCleanup { addresses, endpoints, blocks, .. } = deleted;
-    app.notice(format_args!("{addresses} addresses released, {endpoints} endpoints deleted, {blocks} blocks released"));
+    let deleted = delete_node(store, &SystemClock::start(), &node, &endpoints)
+        .await
+        .map_err(|error| match error {
+            NodeCleanupError::Ipam(error) => error.into(),
+            NodeCleanupError::BlockKept { node, block, cause } => CliError::BlockKept {
+                of: format!("node {node}"),
+                block,
+                cause,
+            },
+        })?;
+    let NodeCleanup {
+        addresses,
+        endpoints,
+        blocks,
+        ..
+    } = deleted;
+    app.notice(format_args!(
+        "{addresses} addresses released, {endpoints} endpoints deleted, {blocks} blocks released"
+    ));
     Ok(())
 }
 
@@ -120,7 +148,10 @@ async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) ->
 async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
     let store = app.store;
     let key = ObjectKey::global(name);
-    let pool = retry_races(&format!("IPPool {name}"), async || disable_pool(app, &key).await).await?;
+    let pool = retry_races(&format!("IPPool {name}"), async || {
+        disable_pool(app, &key).await
+    })
+    .await?;
     // A pool without a valid range has no blocks.
     if let Ok(range) = pool.value.spec.range() {
         tokio::time::sleep(GRACE).await;
@@ -144,16 +175,26 @@ async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, C
 
 async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(), CliError> {
     let owners = AffinitySelect::default();
-    let released = release_pool_affinities(app.store, &SystemClock::start(), &owners, range, false).await?;
+    let released =
+        release_pool_affinities(app.store, &SystemClock::start(), &owners, range, false).await?;
     if let Some((block, cause)) = released.kept.into_iter().next() {
-        return Err(CliError::BlockKept { of: format!("IPPool {name}"), block, cause: Box::new(cause) });
+        return Err(CliError::BlockKept {
+            of: format!("IPPool {name}"),
+            block,
+            cause: Box::new(cause),
+        });
     }
     let blocks = app.store.list::<Block>(&Some(range.version())).await?;
     let inside = blocks.iter().filter(|block| range.covers(&block.key));
     let in_use: usize = inside.map(|block| block.value.allocated().count()).sum();
-    app.notice(format_args!("{} blocks of IPPool {name} released", released.released.len()));
+    app.notice(format_args!(
+        "{} blocks of IPPool {name} released",
+        released.released.len()
+    ));
     if in_use > 0 {
-        app.notice(format_args!("note: {in_use} addresses of IPPool {name} stay in use until they are released"));
+        app.notice(format_args!(
+            "note: {in_use} addresses of IPPool {name} stay in use until they are released"
+        ));
     }
     Ok(())
 }
@@ -174,13 +215,20 @@ mod tests {
         let ran = shell.run(&["delete", "ippool", "default-ipv4-ippool"]);
         assert_eq!(ran.out, "IPPool default-ipv4-ippool deleted\n");
         assert!(
-            ran.notices.contains("1 blocks of IPPool default-ipv4-ippool released\nnote: 1 addresses"),
+            ran.notices
+                .contains("1 blocks of IPPool default-ipv4-ippool released\nnote: 1 addresses"),
             "{}",
             ran.notices
         );
-        assert_eq!(shell.stored::<IpPool>(&ObjectKey::global("default-ipv4-ippool")), None);
+        assert_eq!(
+            shell.stored::<IpPool>(&ObjectKey::global("default-ipv4-ippool")),
+            None
+        );
         let shown = shell.json(&["show", "--ip", &in_use]);
-        assert_eq!((&shown["state"], &shown["affinity"]), (&json!("inUse"), &json!(null)));
+        assert_eq!(
+            (&shown["state"], &shown["affinity"]),
+            (&json!("inUse"), &json!(null))
+        );
     }
 
     #[test]
@@ -189,41 +237,79 @@ mod tests {
         let (used, tunnel) = (shell.allocate("a"), shell.allocate("b"));
         shell.endpoint("a", &used);
         let error = shell.error(&["delete", "node", "node1"]);
-        assert!(error.starts_with("node node1 has 1 endpoints") && error.contains("--force"), "{error}");
+        assert!(
+            error.starts_with("node node1 has 1 endpoints") && error.contains("--force"),
+            "{error}"
+        );
         assert!(shell.stored::<Node>(&ObjectKey::global("node1")).is_some());
 
         let ran = shell.run(&["delete", "node", "node1", "--force"]);
-        assert_eq!(ran.notices, "1 addresses released, 1 endpoints deleted, 1 blocks released\n");
+        assert_eq!(
+            ran.notices,
+            "1 addresses released, 1 endpoints deleted, 1 blocks released\n"
+        );
         assert_eq!(shell.stored::<Node>(&ObjectKey::global("node1")), None);
         let endpoint = ObjectKey::namespaced("default", "node1-k8s-a-eth0");
         assert_eq!(shell.stored::<WorkloadEndpoint>(&endpoint), None);
         assert_eq!(shell.json(&["show", "--ip", &used])["state"], "free");
-        assert_eq!(shell.json(&["show", "--ip", &tunnel])["state"], "inUse", "it carries no type: a pod's");
+        assert_eq!(
+            shell.json(&["show", "--ip", &tunnel])["state"],
+            "inUse",
+            "it carries no type: a pod's"
+        );
     }
 
     #[test]
     fn delete_ipamconfig_removes_both_keys() {
         let shell = Shell::new();
         shell.apply(&json!({
-            "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
+            "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration",
+            "metadata": {"name": "default"},
             "spec": {"strictAffinity": true},
         }));
-        assert!(shell.run(&["delete", "ipamconfig", "default"]).notices.contains("built-in"));
+        assert!(
+            shell
+                .run(&["delete", "ipamconfig", "default"])
+                .notices
+                .contains("built-in")
+        );
         assert_eq!(shell.stored::<IpamConfig>(&IpamConfigKey), None);
-        assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
-        assert!(shell.error(&["delete", "ipamconfig", "default"]).contains("resource does not exist"));
-        assert!(shell.error(&["delete", "ipamconfig", "other"]).contains("IPAMConfiguration(other)"));
+        assert_eq!(
+            shell.stored::<IpamConfiguration>(&ObjectKey::global("default")),
+            None
+        );
+        assert!(
+            shell
+                .error(&["delete", "ipamconfig", "default"])
+                .contains("resource does not exist")
+        );
+        assert!(
+            shell
+                .error(&["delete", "ipamconfig", "other"])
+                .contains("IPAMConfiguration(other)")
+        );
     }
 
     #[test]
     fn reservations_are_deleted_and_missing_objects_reported() {
         let shell = Shell::new();
         shell.apply(&json!({
-            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation",
+            "metadata": {"name": "r"}, "spec": {},
         }));
-        assert_eq!(shell.ok(&["delete", "ipreservation", "r"]), "IPReservation r deleted\n");
-        for (kind, key) in [("ipreservation", "IPReservation(r)"), ("pool", "IPPool(r)"), ("node", "Node(r)")] {
-            assert_eq!(shell.error(&["delete", kind, "r"]), format!("resource does not exist: {key}"));
+        assert_eq!(
+            shell.ok(&["delete", "ipreservation", "r"]),
+            "IPReservation r deleted\n"
+        );
+        for (kind, key) in [
+            ("ipreservation", "IPReservation(r)"),
+            ("pool", "IPPool(r)"),
+            ("node", "Node(r)"),
+        ] {
+            assert_eq!(
+                shell.error(&["delete", kind, "r"]),
+                format!("resource does not exist: {key}")
+            );
         }
     }
 }

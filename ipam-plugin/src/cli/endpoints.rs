@@ -42,19 +42,33 @@ pub(super) struct EndpointsArgs {
     pod: Option<String>,
 }
 
-pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+pub(super) async fn run(
+    args: &EndpointsArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
     let progress = app.progress("reading endpoints");
     let (mut items, mut rows) = (Vec::new(), Vec::new());
     let is_table = app.format == Format::Table;
     let mut keep = |pair: &RawEntry| {
         // As upstream, a listing leaves out objects that cannot be read (DS-42).
-        let Ok(Entry { value: endpoint, .. }) = decode_entry::<WorkloadEndpoint>(pair) else { return };
+        let Ok(Entry {
+            value: endpoint, ..
+        }) = decode_entry::<WorkloadEndpoint>(pair)
+        else {
+            return;
+        };
         if !args.select(&endpoint) {
             return;
         }
-        if is_table { rows.push(row(&endpoint)) } else { items.push(ListedItem::of(&endpoint)) }
+        if is_table {
+            rows.push(row(&endpoint))
+        } else {
+            items.push(ListedItem::of(&endpoint))
+        }
     };
-    app.store.for_each_object::<WorkloadEndpoint>(&args.namespaces(), &mut keep).await?;
+    app.store
+        .for_each_object::<WorkloadEndpoint>(&args.namespaces(), &mut keep)
+        .await?;
     drop(progress);
     if !documents::print_document(app.format, app.out, &EndpointList::of(items))? {
         documents::print_rows(app.out, &HEADER, &rows)?;
@@ -62,13 +76,27 @@ pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<Comma
     Ok(CommandOutcome::Success)
 }
 
-const HEADER: [&str; 6] = ["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"];
+const HEADER: [&str; 6] = [
+    "NAMESPACE",
+    "WORKLOAD",
+    "NODE",
+    "NETWORKS",
+    "INTERFACE",
+    "PROFILES",
+];
 
 fn row(endpoint: &WorkloadEndpoint) -> [Box<str>; 6] {
     let spec = &endpoint.spec;
     let (networks, profiles) = (spec.ip_networks.join("\n"), spec.profiles.join("\n"));
-    [&endpoint.metadata.namespace, workload(endpoint), &spec.node, &networks, &spec.interface_name, &profiles]
-        .map(|text| printable::lines(text).into())
+    [
+        &endpoint.metadata.namespace,
+        workload(endpoint),
+        &spec.node,
+        &networks,
+        &spec.interface_name,
+        &profiles,
+    ]
+    .map(|text| printable::lines(text).into())
 }
 
 #[derive(Serialize)]
@@ -81,7 +109,11 @@ struct EndpointList {
 
 impl EndpointList {
     fn of(items: Vec<ListedItem>) -> Self {
-        EndpointList { api_version: API_VERSION, items, kind: "WorkloadEndpointList" }
+        EndpointList {
+            api_version: API_VERSION,
+            items,
+            kind: "WorkloadEndpointList",
+        }
     }
 }
 
@@ -105,27 +137,44 @@ impl Serialize for ListedItem {
 impl EndpointsArgs {
     /// The datastore selects the namespace, so that the others are not transferred.
     fn namespaces(&self) -> ObjectSelect {
-        let namespace = if self.all_namespaces { None } else { self.namespace.clone() };
-        ObjectSelect { namespace, ..ObjectSelect::default() }
+        let namespace = if self.all_namespaces {
+            None
+        } else {
+            self.namespace.clone()
+        };
+        ObjectSelect {
+            namespace,
+            ..ObjectSelect::default()
+        }
     }
 
     fn select(&self, endpoint: &WorkloadEndpoint) -> bool {
-        let of_node = self.node.as_ref().is_none_or(|node| *node == endpoint.spec.node);
+        let of_node = self
+            .node
+            .as_ref()
+            .is_none_or(|node| *node == endpoint.spec.node);
         of_node && self.pod.as_ref().is_none_or(|pod| is_of(endpoint, pod))
     }
 }
 
 fn is_of(endpoint: &WorkloadEndpoint, pod: &str) -> bool {
-    let (namespace, name) = pod.split_once('/').map_or((None, pod), |(namespace, name)| (Some(namespace), name));
+    let (namespace, name) = pod
+        .split_once('/')
+        .map_or((None, pod), |(namespace, name)| (Some(namespace), name));
     let spec = &endpoint.spec;
     namespace.is_none_or(|namespace| namespace == endpoint.metadata.namespace)
-        && [&spec.pod, &spec.workload, &spec.container_id].into_iter().any(|part| part == name)
+        && [&spec.pod, &spec.workload, &spec.container_id]
+            .into_iter()
+            .any(|part| part == name)
 }
 
-/// Returns the endpoint's pod, or the workload or container of another orchestrator, or else the name of the endpoint.
+/// Returns the endpoint's pod, or the workload or container of another orchestrator, or else the
+/// name of the endpoint.
 pub(super) fn workload(endpoint: &WorkloadEndpoint) -> &str {
     let spec = &endpoint.spec;
-    let named = [&spec.pod, &spec.workload, &spec.container_id].into_iter().find(|name| !name.is_empty());
+    let named = [&spec.pod, &spec.workload, &spec.container_id]
+        .into_iter()
+        .find(|name| !name.is_empty());
     named.map_or(&endpoint.metadata.name, |name| name)
 }
 
@@ -140,7 +189,12 @@ mod tests {
         shell.endpoint("db", "10.0.0.2");
         let names = |line: &[&str]| -> Vec<String> {
             let selected = shell.json(line)["items"].clone();
-            selected.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
+            selected
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item["spec"]["pod"].as_str().unwrap().to_owned())
+                .collect()
         };
         assert_eq!(names(&["endpoints"]), ["db", "web"]);
         assert_eq!(names(&["endpoints", "--node", "node1"]), ["db", "web"]);
@@ -149,7 +203,10 @@ mod tests {
         assert_eq!(names(&["wep", "--pod", "web", "--node", "node1"]), ["web"]);
         assert!(names(&["endpoints", "--pod", "other/web"]).is_empty());
         let table = shell.ok(&["endpoints", "-A"]);
-        assert!(table.contains("| default   | web      | node1 | 10.0.0.1/32 |"), "{table}");
+        assert!(
+            table.contains("| default   | web      | node1 | 10.0.0.1/32 |"),
+            "{table}"
+        );
     }
 
     #[test]
@@ -162,7 +219,12 @@ mod tests {
         );
         let pods = |line: &[&str]| -> Vec<String> {
             let listed = shell.json(line)["items"].clone();
-            listed.as_array().unwrap().iter().map(|item| item["spec"]["pod"].as_str().unwrap().to_owned()).collect()
+            listed
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item["spec"]["pod"].as_str().unwrap().to_owned())
+                .collect()
         };
         assert_eq!(pods(&["endpoints", "-n", "default"]), ["web"]);
         assert_eq!(pods(&["endpoints", "--namespace", "default-2"]), ["db"]);

@@ -4,8 +4,8 @@ use clap::Args;
 use comfy_table::Table;
 use datastore::Datastore;
 use libcalico::api::{
-    API_VERSION, ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, Object, ObjectKey, ObjectSelect,
-    Spec,
+    API_VERSION, ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, Object,
+    ObjectKey, ObjectSelect, Spec,
 };
 use libcalico::ipam::DEFAULT_BLOCK_LIMIT;
 use libcalico::store::{Store, StoreError, identifier};
@@ -59,24 +59,54 @@ async fn read_objects(args: &GetArgs, app: &mut App<'_>) -> Result<KindObjects, 
     let (store, name) = (app.store, args.name.as_deref());
     match args.kind {
         ResourceKind::IpPool => {
-            let header = ["NAME", "CIDR", "BLOCK SIZE", "DISABLED", "ASSIGNMENT", "NODE SELECTOR"];
-            rows(header, list::<libcalico::api::IpPoolSpec>(store, name).await?, pool_row)
+            let header = [
+                "NAME",
+                "CIDR",
+                "BLOCK SIZE",
+                "DISABLED",
+                "ASSIGNMENT",
+                "NODE SELECTOR",
+            ];
+            rows(
+                header,
+                list::<libcalico::api::IpPoolSpec>(store, name).await?,
+                pool_row,
+            )
         }
         ResourceKind::IpReservation => {
             let row = |reservation: &IpReservation| {
-                [reservation.metadata.name.clone(), reservation.spec.reserved_cidrs.join("\n")]
+                [
+                    reservation.metadata.name.clone(),
+                    reservation.spec.reserved_cidrs.join("\n"),
+                ]
             };
             rows(["NAME", "RESERVED CIDRS"], list(store, name).await?, row)
         }
         ResourceKind::IpamConfiguration => settings(app, name).await,
-        ResourceKind::Node => rows(["NAME", "IPV4", "IPV6", "LABELS"], list(store, name).await?, node_row),
+        ResourceKind::Node => rows(
+            ["NAME", "IPV4", "IPV6", "LABELS"],
+            list(store, name).await?,
+            node_row,
+        ),
         ResourceKind::ClusterInformation => {
             let row = |information: &ClusterInformation| {
-                let ready = information.spec.datastore_ready.map_or("unset".into(), |ready| ready.to_string());
+                let ready = information
+                    .spec
+                    .datastore_ready
+                    .map_or("unset".into(), |ready| ready.to_string());
                 let spec = &information.spec;
-                [information.metadata.name.clone(), ready, spec.cluster_guid.clone(), spec.calico_version.clone()]
+                [
+                    information.metadata.name.clone(),
+                    ready,
+                    spec.cluster_guid.clone(),
+                    spec.calico_version.clone(),
+                ]
             };
-            rows(["NAME", "DATASTORE READY", "CLUSTER GUID", "CALICO VERSION"], list(store, name).await?, row)
+            rows(
+                ["NAME", "DATASTORE READY", "CLUSTER GUID", "CALICO VERSION"],
+                list(store, name).await?,
+                row,
+            )
         }
     }
 }
@@ -104,21 +134,57 @@ fn rows<S: Spec, const N: usize>(
 
 fn pool_row(pool: &IpPool) -> [String; 6] {
     let spec = &pool.spec;
-    let block_size = spec.range().map_or_else(|_| "-".into(), |range| spec.block_prefix(range.version()).to_string());
-    let mode = spec.assignment_mode.as_ref().map_or_else(|| "Automatic".into(), |mode| format!("{mode:?}"));
-    let selector = if spec.node_selector.is_empty() { "all()" } else { &spec.node_selector };
-    [pool.metadata.name.clone(), spec.cidr.clone(), block_size, spec.disabled.to_string(), mode, selector.into()]
+    let block_size = spec.range().map_or_else(
+        |_| "-".into(),
+        |range| spec.block_prefix(range.version()).to_string(),
+    );
+    let mode = spec
+        .assignment_mode
+        .as_ref()
+        .map_or_else(|| "Automatic".into(), |mode| format!("{mode:?}"));
+    let selector = if spec.node_selector.is_empty() {
+        "all()"
+    } else {
+        &spec.node_selector
+    };
+    [
+        pool.metadata.name.clone(),
+        spec.cidr.clone(),
+        block_size,
+        spec.disabled.to_string(),
+        mode,
+        selector.into(),
+    ]
 }
 
 fn node_row(node: &Node) -> [String; 4] {
-    let (v4, v6) = node.spec.bgp.as_ref().map(|bgp| (bgp.ipv4_address.clone(), bgp.ipv6_address.clone())).unzip();
-    let labels: Vec<String> = node.metadata.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    [node.metadata.name.clone(), v4.unwrap_or_default(), v6.unwrap_or_default(), labels.join("\n")]
+    let (v4, v6) = node
+        .spec
+        .bgp
+        .as_ref()
+        .map(|bgp| (bgp.ipv4_address.clone(), bgp.ipv6_address.clone()))
+        .unzip();
+    let labels: Vec<String> = node
+        .metadata
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    [
+        node.metadata.name.clone(),
+        v4.unwrap_or_default(),
+        v6.unwrap_or_default(),
+        labels.join("\n"),
+    ]
 }
 
 /// Returns the stored limit, with the limit in force if the stored one is none.
 fn block_limit(stored: i64) -> String {
-    if stored > 0 { stored.to_string() } else { format!("{stored} ({DEFAULT_BLOCK_LIMIT})") }
+    if stored > 0 {
+        stored.to_string()
+    } else {
+        format!("{stored} ({DEFAULT_BLOCK_LIMIT})")
+    }
 }
 
 async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<KindObjects, CliError> {
@@ -145,7 +211,13 @@ async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<KindObjects, 
             format!("{} s", spec.ip_cooldown_seconds),
         ]
     };
-    let header = ["NAME", "STRICT AFFINITY", "AUTO ALLOCATE BLOCKS", "MAX BLOCKS PER HOST", "IP COOLDOWN"];
+    let header = [
+        "NAME",
+        "STRICT AFFINITY",
+        "AUTO ALLOCATE BLOCKS",
+        "MAX BLOCKS PER HOST",
+        "IP COOLDOWN",
+    ];
     rows(header, vec![stored.effective_settings()], row)
 }
 
@@ -164,26 +236,50 @@ mod tests {
             (&json!("IPPoolList"), &json!("default-ipv4-ippool"))
         );
         let yaml = shell.ok(&["get", "pool", "default-ipv4-ippool", "-o", "yaml"]);
-        assert!(yaml.starts_with("apiVersion: projectcalico.org/v3\nkind: IPPool\n"), "{yaml}");
-        assert!(yaml.contains("  blockSize: 29\n  cidr: 10.0.0.0/24\n"), "{yaml}");
+        assert!(
+            yaml.starts_with("apiVersion: projectcalico.org/v3\nkind: IPPool\n"),
+            "{yaml}"
+        );
+        assert!(
+            yaml.contains("  blockSize: 29\n  cidr: 10.0.0.0/24\n"),
+            "{yaml}"
+        );
         let table = shell.ok(&["get", "pools"]);
         assert!(
-            table.contains("| default-ipv4-ippool | 10.0.0.0/24 | 29         | false    | Automatic  | all()"),
+            table.contains(
+                "| default-ipv4-ippool | 10.0.0.0/24 | 29         | false    | Automatic  | all()"
+            ),
             "{table}"
         );
         assert!(shell.ok(&["get", "nodes"]).contains("| node1 |"));
-        assert!(shell.ok(&["get", "clusterinformation"]).contains("| default | true "));
-        assert!(shell.ok(&["get", "ipreservations"]).contains("RESERVED CIDRS"));
+        assert!(
+            shell
+                .ok(&["get", "clusterinformation"])
+                .contains("| default | true ")
+        );
+        assert!(
+            shell
+                .ok(&["get", "ipreservations"])
+                .contains("RESERVED CIDRS")
+        );
     }
 
     #[test]
     fn output_of_get_can_be_applied_unchanged() {
         let shell = Shell::with_pool();
-        for kind in ["ippools", "nodes", "clusterinformations", "ipamconfigurations"] {
+        for kind in [
+            "ippools",
+            "nodes",
+            "clusterinformations",
+            "ipamconfigurations",
+        ] {
             for format in ["yaml", "json"] {
                 let file = shell.file("printed", &shell.ok(&["get", kind, "-o", format]));
                 shell.ok(&["apply", "-f", &file]);
-                assert!(shell.ok(&["apply", "-f", &file]).ends_with(" unchanged\n"), "{kind} {format}");
+                assert!(
+                    shell.ok(&["apply", "-f", &file]).ends_with(" unchanged\n"),
+                    "{kind} {format}"
+                );
             }
         }
     }
@@ -191,8 +287,15 @@ mod tests {
     #[test]
     fn get_of_a_missing_object_is_an_error() {
         let shell = Shell::new();
-        assert_eq!(shell.error(&["get", "ippool", "nope"]), "resource does not exist: IPPool(nope)");
-        assert!(shell.error(&["get", "ipamconfig", "nope"]).contains("IPAMConfiguration(nope)"));
+        assert_eq!(
+            shell.error(&["get", "ippool", "nope"]),
+            "resource does not exist: IPPool(nope)"
+        );
+        assert!(
+            shell
+                .error(&["get", "ipamconfig", "nope"])
+                .contains("IPAMConfiguration(nope)")
+        );
     }
 
     #[test]
@@ -202,7 +305,10 @@ mod tests {
         assert!(builtin.notices.contains("built-in"), "{}", builtin.notices);
         assert!(builtin.out.contains("\"autoAllocateBlocks\": true"));
 
-        shell.put("/calico/ipam/v2/config", r#"{"strict_affinity":true,"auto_allocate_blocks":true}"#);
+        shell.put(
+            "/calico/ipam/v2/config",
+            r#"{"strict_affinity":true,"auto_allocate_blocks":true}"#,
+        );
         assert_eq!(shell.run(&["get", "ipamconfig"]).notices, "");
         shell.put(
             "/calico/resources/v3/projectcalico.org/ipamconfigurations/default",
@@ -211,8 +317,11 @@ mod tests {
         );
         let ran = shell.run(&["get", "ipamconfig", "default", "-o", "json"]);
         assert!(ran.out.contains("\"strictAffinity\": true"), "{}", ran.out);
-        for expected in ["/calico/ipam/v2/config", "strictAffinity is true, not false", "maxBlocksPerHost is 0, not 2"]
-        {
+        for expected in [
+            "/calico/ipam/v2/config",
+            "strictAffinity is true, not false",
+            "maxBlocksPerHost is 0, not 2",
+        ] {
             assert!(ran.notices.contains(expected), "{}", ran.notices);
         }
     }

@@ -1,4 +1,5 @@
-//! Reads the files that the command line names: regular files, pipes of the shell, and stdin for `-`.
+//! Reads the files that the command line names: regular files, pipes of the shell, and stdin for
+//! `-`.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
@@ -18,10 +19,12 @@ pub(super) const MAX_EXPORT: u64 = 8 << 30;
 
 /// Opens a file. The reader returns an error after `limit` bytes.
 pub(super) fn open(path: &Path, limit: u64) -> Result<Box<dyn BufRead>, CliError> {
-    Ok(match opened(path, limit).map_err(CliError::file("read", path))? {
-        Input::Stdin(stdin) => Box::new(BufReader::new(stdin)),
-        Input::File(file) => Box::new(BufReader::new(file)),
-    })
+    Ok(
+        match opened(path, limit).map_err(CliError::file("read", path))? {
+            Input::Stdin(stdin) => Box::new(BufReader::new(stdin)),
+            Input::File(file) => Box::new(BufReader::new(file)),
+        },
+    )
 }
 
 /// Reads a file of at most `limit` bytes.
@@ -36,7 +39,8 @@ pub(super) fn bytes(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 
 /// Reads a UTF-8 file of at most `limit` bytes.
 pub(super) fn text(path: &Path, limit: u64) -> io::Result<String> {
-    String::from_utf8(bytes(path, limit)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+    String::from_utf8(bytes(path, limit)?)
+        .map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
 enum Input {
@@ -64,7 +68,10 @@ mod tests {
         std::fs::write(&path, "12345").unwrap();
         assert_eq!(text(&path, 5).unwrap(), "12345");
         let error = bytes(&path, 4).unwrap_err();
-        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::FileTooLarge, "it has more than 4 bytes"));
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::FileTooLarge, "it has more than 4 bytes")
+        );
         let mut line = String::new();
         assert!(open(&path, 4).ok().unwrap().read_line(&mut line).is_err());
     }
@@ -73,9 +80,16 @@ mod tests {
     fn device_in_the_place_of_a_file_is_refused_by_each_command() {
         let shell = Shell::with_pool();
         let zero = "/dev/zero";
-        for line in [&["apply", "-f", zero][..], &["release", "--from-report", zero], &["import", zero]] {
+        for line in [
+            &["apply", "-f", zero][..],
+            &["release", "--from-report", zero],
+            &["import", zero],
+        ] {
             let error = shell.error(line);
-            assert!(error.starts_with("cannot read /dev/zero: it is a device; "), "{line:?}: {error}");
+            assert!(
+                error.starts_with("cannot read /dev/zero: it is a device; "),
+                "{line:?}: {error}"
+            );
         }
     }
 }

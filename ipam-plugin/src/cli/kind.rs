@@ -12,8 +12,13 @@ pub(super) enum ResourceKind {
 }
 
 impl ResourceKind {
-    const ALL: [ResourceKind; 5] =
-        [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
+    const ALL: [ResourceKind; 5] = [
+        Self::IpPool,
+        Self::IpReservation,
+        Self::IpamConfiguration,
+        Self::Node,
+        Self::ClusterInformation,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         self.names().0
@@ -35,7 +40,9 @@ impl ResourceKind {
 pub(super) enum UnknownKind {
     #[error("WorkloadEndpoints are shown by `calico-ipam endpoints`")]
     Endpoints,
-    #[error("no such kind; write ippool, ipreservation, ipamconfiguration, node or clusterinformation")]
+    #[error(
+        "no such kind; write ippool, ipreservation, ipamconfiguration, node or clusterinformation"
+    )]
     Other,
 }
 
@@ -64,11 +71,23 @@ mod tests {
     #[test]
     fn resource_kinds_are_parsed_from_all_their_names() {
         for (kind, names) in [
-            (ResourceKind::IpPool, &["IPPool", "ippools", "pool", "Pools", "ipp"][..]),
-            (ResourceKind::IpReservation, &["ipreservations", "reservation"]),
-            (ResourceKind::IpamConfiguration, &["IPAMConfigurations", "ipamconfig"]),
+            (
+                ResourceKind::IpPool,
+                &["IPPool", "ippools", "pool", "Pools", "ipp"][..],
+            ),
+            (
+                ResourceKind::IpReservation,
+                &["ipreservations", "reservation"],
+            ),
+            (
+                ResourceKind::IpamConfiguration,
+                &["IPAMConfigurations", "ipamconfig"],
+            ),
             (ResourceKind::Node, &["node", "nodes", "no"]),
-            (ResourceKind::ClusterInformation, &["clusterinformation", "clusterinfos"]),
+            (
+                ResourceKind::ClusterInformation,
+                &["clusterinformation", "clusterinfos"],
+            ),
         ] {
             for name in names {
                 assert_eq!(name.parse(), Ok(kind), "{name}");
@@ -76,7 +95,11 @@ mod tests {
         }
         assert_eq!("wep".parse::<ResourceKind>(), Err(UnknownKind::Endpoints));
         for name in ["", "s", "felixconfiguration", "ippoolss"] {
-            assert_eq!(name.parse::<ResourceKind>(), Err(UnknownKind::Other), "{name}");
+            assert_eq!(
+                name.parse::<ResourceKind>(),
+                Err(UnknownKind::Other),
+                "{name}"
+            );
         }
     }
 }

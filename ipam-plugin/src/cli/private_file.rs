@@ -11,8 +11,8 @@ use super::error::CliError;
 /// Only the owner may read the file: the data name every pod, and may contain keys.
 const MODE: u32 = 0o600;
 
-/// A new file, which has its name from [`publish`](Self::publish) on. A command that fails or is killed before that
-/// leaves no file of that name.
+/// A new file, which has its name from [`publish`](Self::publish) on. A command that fails or is
+/// killed before that leaves no file of that name.
 #[derive(Debug)]
 pub(super) struct PrivateFile {
     draft: Draft,
@@ -26,8 +26,12 @@ impl PrivateFile {
         if fs::symlink_metadata(path).is_ok() {
             return Err(failed(exists()));
         }
-        let draft = std::path::absolute(path).and_then(|absolute| Draft::beside(&absolute).map_err(source));
-        Ok(PrivateFile { draft: draft.map_err(failed)?, path: path.to_owned() })
+        let draft =
+            std::path::absolute(path).and_then(|absolute| Draft::beside(&absolute).map_err(source));
+        Ok(PrivateFile {
+            draft: draft.map_err(failed)?,
+            path: path.to_owned(),
+        })
     }
 
     /// Gives the complete file its name. Fails if the name exists by now.
@@ -37,7 +41,10 @@ impl PrivateFile {
             let finished = self.draft.finish(MODE).map_err(source)?;
             // A rename would replace a file.
             match fs::hard_link(finished.path(), &self.path) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists && fs::symlink_metadata(&self.path).is_err() => {
+                Err(error)
+                    if error.kind() != ErrorKind::AlreadyExists
+                        && fs::symlink_metadata(&self.path).is_err() =>
+                {
                     // Some file systems have no hard links.
                     finished.put_in_place().map_err(source)
                 }
@@ -81,14 +88,20 @@ mod tests {
         let path = dir.path().join("export.jsonl");
         let mut file = PrivateFile::create(&path).unwrap();
         file.write_all(b"half").unwrap();
-        assert!(!path.exists(), "a killed command leaves no file of this name either");
+        assert!(
+            !path.exists(),
+            "a killed command leaves no file of this name either"
+        );
         drop(file);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         let mut file = PrivateFile::create(&path).unwrap();
         file.write_all(b"whole").unwrap();
         file.publish().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"whole");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
@@ -98,7 +111,10 @@ mod tests {
         let path = dir.path().join("export.jsonl");
         let file = PrivateFile::create(&path).unwrap();
         fs::write(&path, "precious").unwrap();
-        for error in [file.publish().unwrap_err(), PrivateFile::create(&path).unwrap_err()] {
+        for error in [
+            file.publish().unwrap_err(),
+            PrivateFile::create(&path).unwrap_err(),
+        ] {
             assert!(error.to_string().contains("File exists"), "{error}");
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");

@@ -20,7 +20,8 @@ const REDRAW: Duration = Duration::from_millis(100);
 const WITH_TOTAL: &str = "{prefix:>24} [{bar:40}] {human_pos}/{human_len} {elapsed}";
 const WITHOUT_TOTAL: &str = "{prefix:>24} {spinner} {elapsed}";
 
-/// A bar on a terminal, which disappears when this is dropped. On another stderr, a line from time to time.
+/// A bar on a terminal, which disappears when this is dropped. On another stderr, a line from time
+/// to time.
 pub(super) struct Progress {
     counts: Arc<Counts>,
     /// The signs end when the sender is dropped.
@@ -38,12 +39,22 @@ struct Counts {
 impl Progress {
     /// `what` names the action, such as `reading pods`.
     pub(super) fn new(what: &'static str, total: usize) -> Self {
-        let counts = Arc::new(Counts { completed: AtomicUsize::new(0), total: AtomicUsize::new(total) });
+        let counts = Arc::new(Counts {
+            completed: AtomicUsize::new(0),
+            total: AtomicUsize::new(total),
+        });
         let (stop, stopped) = mpsc::channel();
         let shown = Arc::clone(&counts);
         // Without a thread there are no signs, and the command works.
-        let signs = thread::Builder::new().name("progress".into()).spawn(move || show(what, &shown, &stopped)).ok();
-        Progress { counts, stop: Some(stop), signs }
+        let signs = thread::Builder::new()
+            .name("progress".into())
+            .spawn(move || show(what, &shown, &stopped))
+            .ok();
+        Progress {
+            counts,
+            stop: Some(stop),
+            signs,
+        }
     }
 
     pub(super) fn set(&self, completed: usize, total: usize) {
@@ -68,7 +79,8 @@ impl Drop for Progress {
 
 fn show(what: &'static str, counts: &Counts, stopped: &Receiver<()>) {
     let started = Instant::now();
-    let is_over = |pause: Duration| !matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout));
+    let is_over =
+        |pause: Duration| !matches!(stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout));
     if is_over(PATIENCE) {
         return;
     }
@@ -86,14 +98,20 @@ fn show(what: &'static str, counts: &Counts, stopped: &Receiver<()>) {
     }
 }
 
-fn draw_bar(what: &'static str, started: Instant, counts: &Counts, is_over: impl Fn(Duration) -> bool) {
+fn draw_bar(
+    what: &'static str,
+    started: Instant,
+    counts: &Counts,
+    is_over: impl Fn(Duration) -> bool,
+) {
     let mut bar: Option<Bar> = None;
     loop {
         // A credential plugin asks on the same terminal.
         if may_be_asking() {
             bar = None;
         } else {
-            bar.get_or_insert_with(|| Bar::new(what, started)).draw(counts.get());
+            bar.get_or_insert_with(|| Bar::new(what, started))
+                .draw(counts.get());
         }
         if is_over(REDRAW) {
             return;
@@ -110,9 +128,13 @@ struct Bar {
 
 impl Bar {
     fn new(what: &'static str, started: Instant) -> Self {
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()).with_elapsed(started.elapsed());
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())
+            .with_elapsed(started.elapsed());
         bar.set_prefix(what);
-        Bar { bar, shows_total: None }
+        Bar {
+            bar,
+            shows_total: None,
+        }
     }
 
     fn draw(&mut self, (completed, total): (usize, usize)) {
@@ -139,7 +161,10 @@ impl Drop for Bar {
 
 impl Counts {
     fn get(&self) -> (usize, usize) {
-        (self.completed.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+        (
+            self.completed.load(Ordering::Relaxed),
+            self.total.load(Ordering::Relaxed),
+        )
     }
 }
 
@@ -152,7 +177,10 @@ struct Lines {
 
 impl Lines {
     fn new(what: &'static str) -> Self {
-        Lines { what, next: PATIENCE }
+        Lines {
+            what,
+            next: PATIENCE,
+        }
     }
 
     /// Returns the line that is due `elapsed` after the start, if there is one.
@@ -162,7 +190,11 @@ impl Lines {
         }
         self.next = elapsed + INTERVAL;
         let (what, seconds) = (self.what, elapsed.as_secs());
-        let count = if total > 0 { format!("{completed} of {total}, ") } else { String::new() };
+        let count = if total > 0 {
+            format!("{completed} of {total}, ")
+        } else {
+            String::new()
+        };
         Some(format!("{what}: {count}{seconds} s"))
     }
 }
@@ -175,7 +207,9 @@ mod tests {
     fn lines_of(seconds: u64, counts: (usize, usize)) -> Vec<String> {
         let mut lines = Lines::new("reading pods");
         let looks = (0..seconds * 10).map(|look| Duration::from_millis(look * 100));
-        looks.filter_map(|elapsed| lines.due(elapsed, counts)).collect()
+        looks
+            .filter_map(|elapsed| lines.due(elapsed, counts))
+            .collect()
     }
 
     #[test]
@@ -185,7 +219,12 @@ mod tests {
 
     #[test]
     fn progress_without_a_terminal_is_one_line_per_interval() {
-        let expected = ["reading pods: 1 s", "reading pods: 11 s", "reading pods: 21 s", "reading pods: 31 s"];
+        let expected = [
+            "reading pods: 1 s",
+            "reading pods: 11 s",
+            "reading pods: 21 s",
+            "reading pods: 31 s",
+        ];
         assert_eq!(lines_of(35, (0, 0)), expected);
         assert_eq!(lines_of(2, (3, 40)), ["reading pods: 3 of 40, 1 s"]);
     }

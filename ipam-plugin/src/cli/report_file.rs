@@ -40,18 +40,25 @@ pub(super) fn read(path: &Path) -> Result<NamedReport, CliError> {
     let text = input_file::bytes(path, MAX_REPORT).map_err(CliError::file("read", path))?;
     match IpamReport::parse(&text) {
         Ok(report) => Ok(NamedReport { file, report }),
-        Err(error) => Err(CliError::Report { path: file, reason: error.to_string() }),
+        Err(error) => Err(CliError::Report {
+            path: file,
+            reason: error.to_string(),
+        }),
     }
 }
 
-/// Returns the version for reports: the one given, or that of ClusterInformation, which calico-node writes. A script
-/// may give an empty one.
+/// Returns the version for reports: the one given, or that of ClusterInformation, which calico-node
+/// writes. A script may give an empty one.
 pub(super) fn version<'a>(
     given: Option<&'a str>,
     information: &'a ClusterInformationSpec,
 ) -> Result<&'a str, CliError> {
-    let mut versions = given.into_iter().chain([information.calico_version.as_str()]);
-    versions.find(|version| !version.is_empty()).ok_or(CliError::NoReportVersion)
+    let mut versions = given
+        .into_iter()
+        .chain([information.calico_version.as_str()]);
+    versions
+        .find(|version| !version.is_empty())
+        .ok_or(CliError::NoReportVersion)
 }
 
 #[cfg(test)]
@@ -86,14 +93,19 @@ mod tests {
         assert_eq!(version(Some("v1"), &information("v2")).unwrap(), "v1");
         assert_eq!(version(Some(""), &information("v2")).unwrap(), "v2");
         for given in [None, Some("")] {
-            assert!(matches!(version(given, &information("")), Err(CliError::NoReportVersion)));
+            assert!(matches!(
+                version(given, &information("")),
+                Err(CliError::NoReportVersion)
+            ));
         }
     }
 
     #[test]
     fn report_that_cannot_be_written_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let error = write(&dir.path().join("missing/report.json"), &report()).unwrap_err().to_string();
+        let error = write(&dir.path().join("missing/report.json"), &report())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("missing/report.json"), "{error}");
     }
 }

@@ -19,8 +19,8 @@ pub(super) enum ServicesApi {
 }
 
 impl ServicesApi {
-    /// Returns the API server that `--kubeconfig`, the network configuration or `KUBECONFIG` names beside the datastore
-    /// `config`.
+    /// Returns the API server that `--kubeconfig`, the network configuration or `KUBECONFIG` names
+    /// beside the datastore `config`.
     pub(super) fn of(
         connection: &ConnectionArgs,
         config: &DatastoreConfig,
@@ -49,16 +49,21 @@ impl ServicesApi {
     ) -> Result<Option<KubernetesConfig>, Box<dyn std::error::Error>> {
         let given = connection.kubeconfig();
         let lookup = |name: &str| match given {
-            Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => Some(file.to_owned()),
+            Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => {
+                Some(file.to_owned())
+            }
             _ => env(name).or_else(|| unlimited(name)),
         };
         let is_set = |name: &str| lookup(name).is_some_and(|file| !file.is_empty());
         let is_named = is_set("KUBECONFIG") || is_set("CALICO_KUBECONFIG");
         match connection.conf()? {
-            Some(conf) if is_named || kubernetes_api::is_configured(&conf, config) => {
-                Ok(Some(datastore_settings::separate_kubernetes(&conf, None, lookup)?))
-            }
-            None if is_named => Ok(Some(KubernetesConfig::for_pods(&DatastoreSettings::default(), lookup)?)),
+            Some(conf) if is_named || kubernetes_api::is_configured(&conf, config) => Ok(Some(
+                datastore_settings::separate_kubernetes(&conf, None, lookup)?,
+            )),
+            None if is_named => Ok(Some(KubernetesConfig::for_pods(
+                &DatastoreSettings::default(),
+                lookup,
+            )?)),
             _ => Ok(None),
         }
     }
@@ -79,21 +84,40 @@ mod tests {
     /// Returns the kubeconfig of the API server of the Services.
     fn kubeconfig(line: &[&str], env: &[(&str, &str)]) -> Option<String> {
         let line = Line::try_parse_from(std::iter::once(&"calico-ipam").chain(line)).unwrap();
-        let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+        let lookup = |name: &str| {
+            env.iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_string())
+        };
         let config = line.connection.resolve(lookup).unwrap();
         let settings = ServicesApi::settings(&line.connection, &config, lookup).unwrap()?;
-        Some(settings.kubeconfig.iter().map(|file| file.display().to_string()).collect())
+        Some(
+            settings
+                .kubeconfig
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect(),
+        )
     }
 
     #[test]
     fn services_are_read_from_the_api_server_beside_the_datastore() {
         let etcd = ["--etcd-endpoints", "http://127.0.0.1:2379"];
         assert_eq!(kubeconfig(&etcd, &[]), None);
-        assert_eq!(kubeconfig(&etcd, &[("KUBECONFIG", "/env")]).as_deref(), Some("/env"));
+        assert_eq!(
+            kubeconfig(&etcd, &[("KUBECONFIG", "/env")]).as_deref(),
+            Some("/env")
+        );
         let option = [etcd[0], etcd[1], "--kubeconfig", "/option"];
-        assert_eq!(kubeconfig(&option, &[("KUBECONFIG", "/env")]).as_deref(), Some("/option"));
+        assert_eq!(
+            kubeconfig(&option, &[("KUBECONFIG", "/env")]).as_deref(),
+            Some("/option")
+        );
         let local = ["--datastore-path", "/x.db"];
-        assert_eq!(kubeconfig(&local, &[("KUBECONFIG", "/env")]).as_deref(), Some("/env"));
+        assert_eq!(
+            kubeconfig(&local, &[("KUBECONFIG", "/env")]).as_deref(),
+            Some("/env")
+        );
 
         let dir = tempfile::tempdir().unwrap();
         let conf = |plugin: &str| {
@@ -102,8 +126,18 @@ mod tests {
             path.display().to_string()
         };
         let named = r#"{"name":"n","type":"calico","datastore_path":"/x.db","kubernetes":{"kubeconfig":"/conf"}}"#;
-        assert_eq!(kubeconfig(&["--config", &conf(named)], &[]).as_deref(), Some("/conf"));
-        assert_eq!(kubeconfig(&["--config", &conf(named)], &[("CALICO_KUBECONFIG", "/env")]).as_deref(), Some("/env"));
+        assert_eq!(
+            kubeconfig(&["--config", &conf(named)], &[]).as_deref(),
+            Some("/conf")
+        );
+        assert_eq!(
+            kubeconfig(
+                &["--config", &conf(named)],
+                &[("CALICO_KUBECONFIG", "/env")]
+            )
+            .as_deref(),
+            Some("/env")
+        );
         let alone = r#"{"name":"n","type":"calico","datastore_path":"/x.db"}"#;
         assert_eq!(kubeconfig(&["--config", &conf(alone)], &[]), None);
     }
@@ -113,6 +147,9 @@ mod tests {
         let lookup = |name: &str| (name == "KUBECONFIG").then(|| "/k".to_owned());
         let line = Line::try_parse_from(["calico-ipam", "--datastore-type", "kubernetes"]).unwrap();
         let config = line.connection.resolve(lookup).unwrap();
-        assert!(matches!(ServicesApi::of(&line.connection, &config, lookup), ServicesApi::NotConfigured));
+        assert!(matches!(
+            ServicesApi::of(&line.connection, &config, lookup),
+            ServicesApi::NotConfigured
+        ));
     }
 }

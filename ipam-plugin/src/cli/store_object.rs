@@ -30,9 +30,12 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes the object called `name`, again after a lost race, [`ATTEMPTS`] times at
-/// most.
-pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result<T, CliError>) -> Result<T, CliError> {
+/// Runs `attempt`, which reads and writes the object called `name`, again after a lost race,
+/// [`ATTEMPTS`] times at most.
+pub(super) async fn retry_races<T>(
+    name: &str,
+    attempt: impl AsyncFn() -> Result<T, CliError>,
+) -> Result<T, CliError> {
     for _ in 0..ATTEMPTS {
         match attempt().await {
             Err(CliError::Store(error)) if error.is_race() => {}
@@ -42,8 +45,8 @@ pub(super) async fn retry_races<T>(name: &str, attempt: impl AsyncFn() -> Result
     Err(CliError::Contended(name.into()))
 }
 
-/// Returns the write that stores `wanted`, if one is necessary. Fails if `wanted` names another revision than that of
-/// the stored object.
+/// Returns the write that stores `wanted`, if one is necessary. Fails if `wanted` names another
+/// revision than that of the stored object.
 pub(super) fn plan<S: Spec>(
     previous: Option<Entry<Object<S>>>,
     wanted: Object<S>,
@@ -54,22 +57,33 @@ pub(super) fn plan<S: Spec>(
         let mut new = wanted;
         new.metadata.uid.clear();
         new.metadata.creation_timestamp = None;
-        new.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        new.metadata
+            .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         return Ok((Applied::Created, Some(Write::create(&key, &new)?)));
     };
     let given = &wanted.metadata.resource_version;
     if !given.is_empty() && *given != previous.revision.0 {
         let (object, stored) = (identifier::<Object<S>>(&key), previous.revision.to_string());
-        return Err(CliError::Outdated { object, given: given.clone(), stored });
+        return Err(CliError::Outdated {
+            object,
+            given: given.clone(),
+            stored,
+        });
     }
     let merged = merge(&previous.value, wanted, unknown_of);
     if merged == previous.value {
         return Ok((Applied::Unchanged, None));
     }
-    Ok((Applied::Configured, Some(Write::update(&key, &merged, &previous.revision)?)))
+    Ok((
+        Applied::Configured,
+        Some(Write::update(&key, &merged, &previous.revision)?),
+    ))
 }
 
-pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Write>)) -> Result<Applied, StoreError> {
+pub(super) async fn write_planned(
+    store: &Datastore,
+    plan: (Applied, Option<Write>),
+) -> Result<Applied, StoreError> {
     let (applied, write) = plan;
     if let Some(write) = write {
         store.write_one(write).await?;
@@ -78,7 +92,11 @@ pub(super) async fn write_planned(store: &Datastore, plan: (Applied, Option<Writ
 }
 
 /// The fields that users write come from `wanted`. Fields of servers and of newer versions stay.
-fn merge<S: Spec>(previous: &Object<S>, wanted: Object<S>, unknown_of: fn(&mut S) -> &mut Unknown) -> Object<S> {
+fn merge<S: Spec>(
+    previous: &Object<S>,
+    wanted: Object<S>,
+    unknown_of: fn(&mut S) -> &mut Unknown,
+) -> Object<S> {
     let mut merged = wanted;
     let (old, meta) = (&previous.metadata, &mut merged.metadata);
     meta.uid.clone_from(&old.uid);

@@ -41,14 +41,28 @@ pub(super) struct Ran {
 impl Shell {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
-        Shell { store: Datastore::open(&DatastoreConfig::Local(local)).unwrap(), dir }
+        let local = LocalConfig {
+            path: dir.path().join("calico.db"),
+            deadline: DEFAULT_DEADLINE,
+        };
+        Shell {
+            store: Datastore::open(&DatastoreConfig::Local(local)).unwrap(),
+            dir,
+        }
     }
 
     /// Creates a shell with node1 and the pool `default-ipv4-ippool`, 10.0.0.0/24 in blocks of 8.
     pub(super) fn with_pool() -> Self {
         let shell = Shell::new();
-        shell.ok(&["init", "--node", "node1", "--pool", "10.0.0.0/24", "--block-size", "29"]);
+        shell.ok(&[
+            "init",
+            "--node",
+            "node1",
+            "--pool",
+            "10.0.0.0/24",
+            "--block-size",
+            "29",
+        ]);
         shell
     }
 
@@ -57,7 +71,8 @@ impl Shell {
     }
 
     pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut App<'_>)) -> Ran {
-        let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
+        let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line))
+        {
             Ok(arguments) => arguments,
             Err(error) => panic!("{line:?}: {error}"),
         };
@@ -75,17 +90,27 @@ impl Shell {
             notices: &mut notices,
         };
         change(&mut app);
-        let outcome = block_on(execute(arguments.command, &mut app)).map_err(|error| error.to_string());
+        let outcome =
+            block_on(execute(arguments.command, &mut app)).map_err(|error| error.to_string());
         terminal.flush().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ran { outcome, out: text(out), notices: text(notices) }
+        Ran {
+            outcome,
+            out: text(out),
+            notices: text(notices),
+        }
     }
 
     /// Runs a command that must end without findings, and returns its output.
     #[track_caller]
     pub(super) fn ok(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(CommandOutcome::Success), "{line:?}: {}", ran.out);
+        assert_eq!(
+            ran.outcome,
+            Ok(CommandOutcome::Success),
+            "{line:?}: {}",
+            ran.out
+        );
         ran.out
     }
 
@@ -93,7 +118,12 @@ impl Shell {
     #[track_caller]
     pub(super) fn wrong(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(CommandOutcome::Findings), "{line:?}: {}", ran.out);
+        assert_eq!(
+            ran.outcome,
+            Ok(CommandOutcome::Findings),
+            "{line:?}: {}",
+            ran.out
+        );
         ran.out
     }
 
@@ -110,7 +140,11 @@ impl Shell {
     }
 
     pub(super) fn apply(&self, manifest: &Value) -> Ran {
-        self.run(&["apply", "-f", &self.file("manifest.json", &manifest.to_string())])
+        self.run(&[
+            "apply",
+            "-f",
+            &self.file("manifest.json", &manifest.to_string()),
+        ])
     }
 
     pub(super) fn file(&self, name: &str, text: &str) -> String {
@@ -125,20 +159,33 @@ impl Shell {
     }
 
     pub(super) fn allocate_at(&self, handle: &str, at: OffsetDateTime) -> String {
-        self.allocate_with(handle, workload_attributes("node1", Some(("default", handle)), at))
+        self.allocate_with(
+            handle,
+            workload_attributes("node1", Some(("default", handle)), at),
+        )
     }
 
     pub(super) fn allocate_tunnel(&self, handle: &str) -> String {
         let attributes = [("node", "node1"), ("type", "ipipTunnelAddress")];
-        self.allocate_with(handle, attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
+        self.allocate_with(
+            handle,
+            attributes
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+        )
     }
 
     fn allocate_with(&self, handle: &str, attributes: BTreeMap<String, String>) -> String {
-        let request = AssignRequest { attributes, ..AssignRequest::workload(HandleId::new(handle), "node1") };
+        let request = AssignRequest {
+            attributes,
+            ..AssignRequest::workload(HandleId::new(handle), "node1")
+        };
         let query = InputsQuery::workload("node1", request.handle.clone());
         let assigned = block_on(async {
             let inputs = AllocationInputs::read(&self.store, &query).await.unwrap();
-            assign(&self.store, &SystemClock::start(), &request, inputs).await.unwrap()
+            assign(&self.store, &SystemClock::start(), &request, inputs)
+                .await
+                .unwrap()
         });
         assigned.addresses[0].ip.to_string()
     }
@@ -161,21 +208,36 @@ impl Shell {
     /// Stores bytes directly, without validation.
     pub(super) fn put(&self, path: &str, value: &str) {
         let op = WriteOp::Create(value.into());
-        let write = Write { kind: "", path: path.into(), key: path.into(), op };
+        let write = Write {
+            kind: "",
+            path: path.into(),
+            key: path.into(),
+            op,
+        };
         block_on(self.store.write(&[write])).unwrap();
     }
 
     pub(super) fn remove(&self, path: &str) {
-        let write = Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Delete(None) };
+        let write = Write {
+            kind: "",
+            path: path.into(),
+            key: path.into(),
+            op: WriteOp::Delete(None),
+        };
         block_on(self.store.write(&[write])).unwrap();
     }
 
     pub(super) fn blocks(&self) -> Vec<(Cidr, Block)> {
         let blocks = block_on(self.store.list::<Block>(&None)).unwrap();
-        blocks.into_iter().map(|entry| (entry.key, entry.value)).collect()
+        blocks
+            .into_iter()
+            .map(|entry| (entry.key, entry.value))
+            .collect()
     }
 
     pub(super) fn stored<K: Kind>(&self, key: &K::Key) -> Option<K> {
-        block_on(self.store.get::<K>(key)).ok().map(|entry| entry.value)
+        block_on(self.store.get::<K>(key))
+            .ok()
+            .map(|entry| entry.value)
     }
 }

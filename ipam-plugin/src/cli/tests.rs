@@ -19,9 +19,16 @@ fn clap_definition_passes_its_debug_assertions() {
 #[test]
 fn help_of_every_command_has_examples() {
     for command in Arguments::command().get_subcommands() {
-        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let help = command
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let example = format!("calico-ipam {}", command.get_name());
-        assert!(help.starts_with("Examples:\n") && help.contains(&example), "{}: {help}", command.get_name());
+        assert!(
+            help.starts_with("Examples:\n") && help.contains(&example),
+            "{}: {help}",
+            command.get_name()
+        );
     }
 }
 
@@ -29,7 +36,11 @@ fn help_of_every_command_has_examples() {
 fn help_of_every_command_names_its_exit_status() {
     for command in Arguments::command().get_subcommands_mut() {
         let help = command.render_long_help().to_string();
-        assert!(help.contains("Exit status"), "{}: {help}", command.get_name());
+        assert!(
+            help.contains("Exit status"),
+            "{}: {help}",
+            command.get_name()
+        );
     }
 }
 
@@ -40,7 +51,8 @@ fn every_verb_that_reports_prints_json_and_yaml() {
         let address = shell.allocate("a");
         shell.endpoint("a", &address);
         let reservation = json!({
-            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation",
+            "metadata": {"name": "r"}, "spec": {},
         });
         let manifest = shell.file("reservation.json", &reservation.to_string());
         let information = shell.ok(&["get", "clusterinformation", "default", "-o", "json"]);
@@ -71,8 +83,15 @@ fn every_verb_that_reports_prints_json_and_yaml() {
             let ran = shell.run(&[line, &["-o", format]].concat());
             assert!(ran.outcome.is_ok(), "{line:?}: {ran:?}");
             let document = serde_norway::from_str::<serde_json::Value>(&ran.out);
-            assert!(document.is_ok_and(|document| document.is_object() || document.is_array()), "{line:?}: {ran:?}");
-            assert_eq!(ran.out.starts_with(['{', '[']), format == "json", "{line:?}: {ran:?}");
+            assert!(
+                document.is_ok_and(|document| document.is_object() || document.is_array()),
+                "{line:?}: {ran:?}"
+            );
+            assert_eq!(
+                ran.out.starts_with(['{', '[']),
+                format == "json",
+                "{line:?}: {ran:?}"
+            );
         }
     }
 }
@@ -97,12 +116,21 @@ fn command_output_escapes_control_characters_of_stored_objects() {
         &["export"],
         &["get", "nodes"],
         &["trace", TEXT, "--node", "node1"],
-        &["adopt", "--node", "node1", "--runtime-socket", "/nowhere.sock"],
+        &[
+            "adopt",
+            "--node",
+            "node1",
+            "--runtime-socket",
+            "/nowhere.sock",
+        ],
     ] {
         for format in ["table", "json", "yaml"] {
             let ran = shell.run(&[line, &["-o", format]].concat());
             let said = format!("{}{}", ran.out, ran.notices);
-            assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{line:?} {format}: {said:?}");
+            assert!(
+                !said.contains(|c: char| c.is_control() && c != '\n'),
+                "{line:?} {format}: {said:?}"
+            );
             let forged = said.lines().any(|line| line == "nothing is wrong");
             assert!(!forged, "{line:?} {format}: {said}");
         }
@@ -111,10 +139,31 @@ fn command_output_escapes_control_characters_of_stored_objects() {
 
 #[test]
 fn own_commands_are_distinguished_from_plugin_flags() {
-    for first in ["show", "help", "shwo", "-h", "--help", "-o", "-ojson", "--output=json", "--datastore-type=local"] {
+    for first in [
+        "show",
+        "help",
+        "shwo",
+        "-h",
+        "--help",
+        "-o",
+        "-ojson",
+        "--output=json",
+        "--datastore-type=local",
+    ] {
         assert!(is_command_line_argument(first), "{first}");
     }
-    for first in ["-v", "--v", "-v=true", "-upgrade", "-t", "-x", "{\"name\":\"n\"}", "", "--", "-"] {
+    for first in [
+        "-v",
+        "--v",
+        "-v=true",
+        "-upgrade",
+        "-t",
+        "-x",
+        "{\"name\":\"n\"}",
+        "",
+        "--",
+        "-",
+    ] {
         assert!(!is_command_line_argument(first), "{first}");
     }
 }
@@ -158,17 +207,32 @@ fn invalid_command_lines_exit_with_status_2() {
         &["migrate", "import"],
         &["migrate", "lock", "now"],
         &["completions", "powershell"],
-        &["show", "--datastore-path", "f", "--etcd-endpoints", "http://e:2379"],
+        &[
+            "show",
+            "--datastore-path",
+            "f",
+            "--etcd-endpoints",
+            "http://e:2379",
+        ],
     ] {
         assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line:?}");
     }
     assert!(parse(&["shwo"]).unwrap_err().to_string().contains("'show'"));
-    assert!(parse(&["get", "wep"]).unwrap_err().to_string().contains("calico-ipam endpoints"));
+    assert!(
+        parse(&["get", "wep"])
+            .unwrap_err()
+            .to_string()
+            .contains("calico-ipam endpoints")
+    );
 }
 
 #[test]
 fn options_are_accepted_before_and_after_the_command() {
-    for line in [&["-o", "json", "show"][..], &["show", "-ojson"], &["show", "--output=json"]] {
+    for line in [
+        &["-o", "json", "show"][..],
+        &["show", "-ojson"],
+        &["show", "--output=json"],
+    ] {
         assert_eq!(parse(line).unwrap().output, super::documents::Format::Json);
     }
     let report = parse(&["check", "--json", "report"]).unwrap();
@@ -178,12 +242,20 @@ fn options_are_accepted_before_and_after_the_command() {
 #[test]
 fn completions_list_the_commands() {
     let shell = Shell::new();
-    for (name, sign) in [("bash", "complete -F"), ("zsh", "#compdef calico-ipam"), ("fish", "complete -c calico-ipam")]
-    {
+    for (name, sign) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef calico-ipam"),
+        ("fish", "complete -c calico-ipam"),
+    ] {
         let script = shell.ok(&["completions", name]);
-        assert!(script.contains(sign) && script.contains("show-blocks"), "{name}");
-        let missing =
-            Arguments::command().get_subcommands().find(|command| !script.contains(command.get_name())).cloned();
+        assert!(
+            script.contains(sign) && script.contains("show-blocks"),
+            "{name}"
+        );
+        let missing = Arguments::command()
+            .get_subcommands()
+            .find(|command| !script.contains(command.get_name()))
+            .cloned();
         assert!(missing.is_none(), "{name}: {missing:?}");
     }
 }

@@ -45,7 +45,10 @@ struct Imported {
     unchanged: usize,
 }
 
-pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+pub(super) async fn export(
+    args: &ExportArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
     let progress = Progress::new("exporting", 0);
     let show_progress = |completed, total| progress.set(completed, total);
     match args.file.as_deref().filter(|file| file.as_os_str() != "-") {
@@ -53,9 +56,15 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
         Some(path) => {
             let mut file = BufWriter::new(PrivateFile::create(path)?);
             let pairs = export::export(app.store, &mut file, show_progress).await?;
-            file.into_inner().map_err(|error| CliError::file("write", path)(error.into_error()))?.publish()?;
+            file.into_inner()
+                .map_err(|error| CliError::file("write", path)(error.into_error()))?
+                .publish()?;
             drop(progress);
-            app.notice(format_args!("{pairs} keys of {} exported to {}", app.datastore.clone(), path.display()));
+            app.notice(format_args!(
+                "{pairs} keys of {} exported to {}",
+                app.datastore.clone(),
+                path.display()
+            ));
             let file = path.display().to_string();
             documents::print_document(app.format, app.out, &Exported { file, keys: pairs })?;
         }
@@ -83,11 +92,21 @@ pub(super) struct ImportArgs {
     overwrite: bool,
 }
 
-pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
+pub(super) async fn import(
+    args: &ImportArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
+    let existing = if args.overwrite {
+        OnExisting::Overwrite
+    } else {
+        OnExisting::Keep
+    };
     let input = input_file::open(&args.file, MAX_EXPORT)?;
     let progress = Progress::new("importing", 0);
-    let imported = export::import(app.store, input, existing, |done, total| progress.set(done, total)).await;
+    let imported = export::import(app.store, input, existing, |done, total| {
+        progress.set(done, total)
+    })
+    .await;
     drop(progress);
     let imported = imported.map_err(|error| match error {
         TransferError::Io(cause) if cause.kind() == ErrorKind::FileTooLarge => {
@@ -95,9 +114,23 @@ pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<Comma
         }
         error => error.into(),
     })?;
-    let export::ImportSummary { created, replaced, unchanged } = imported;
-    app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
-    documents::print_document(app.format, app.out, &Imported { created, replaced, unchanged })?;
+    let export::ImportSummary {
+        created,
+        replaced,
+        unchanged,
+    } = imported;
+    app.notice(format_args!(
+        "{created} keys created, {replaced} replaced, {unchanged} unchanged"
+    ));
+    documents::print_document(
+        app.format,
+        app.out,
+        &Imported {
+            created,
+            replaced,
+            unchanged,
+        },
+    )?;
     Ok(CommandOutcome::Success)
 }
 
@@ -117,11 +150,19 @@ mod tests {
         from.allocate("a");
         let file = from.dir.path().join("backup.jsonl");
         let file = file.to_str().unwrap();
-        assert!(from.run(&["export", file]).notices.contains("keys of the test's exported to"));
+        assert!(
+            from.run(&["export", file])
+                .notices
+                .contains("keys of the test's exported to")
+        );
         assert!(to.run(&["import", file]).notices.contains(" 0 unchanged\n"));
         assert_eq!(to.ok(&["export"]), std::fs::read_to_string(file).unwrap());
         assert_eq!(to.ok(&["export", "-"]), from.ok(&["export"]));
-        assert!(to.run(&["import", file]).notices.starts_with("0 keys created, 0 replaced, "));
+        assert!(
+            to.run(&["import", file])
+                .notices
+                .starts_with("0 keys created, 0 replaced, ")
+        );
     }
 
     #[test]
@@ -129,7 +170,10 @@ mod tests {
         let (from, to) = (Shell::with_pool(), Shell::with_pool());
         let file = from.file("backup.jsonl", &from.ok(&["export"]));
         let error = to.error(&["import", &file]);
-        assert!(error.contains("nothing was imported") && error.contains("--overwrite"), "{error}");
+        assert!(
+            error.contains("nothing was imported") && error.contains("--overwrite"),
+            "{error}"
+        );
         to.ok(&["import", "--overwrite", &file]);
         assert_eq!(to.ok(&["export"]), from.ok(&["export"]));
     }
@@ -140,23 +184,37 @@ mod tests {
         (0..250).for_each(|n| from.put(&format!("/calico/n-{n:03}"), "1"));
         let text = from.ok(&["export"]);
         from.put("/calico/later", "1");
-        let (same, other) = (to.file("same.jsonl", &text), to.file("other.jsonl", &from.ok(&["export"])));
+        let (same, other) = (
+            to.file("same.jsonl", &text),
+            to.file("other.jsonl", &from.ok(&["export"])),
+        );
         let stop = |done: usize, _| assert!(done < 150, "the process is killed here");
         let import = export::import(&to.store, text.as_bytes(), OnExisting::Keep, stop);
         assert!(catch_unwind(AssertUnwindSafe(|| block_on(import))).is_err());
 
         let half = to.ok(&["export"]);
-        assert!(half.contains(r#""datastoreReady":false"#) && half.contains(IMPORTING), "{half}");
-        assert!(to.error(&["import", &other]).contains("nothing was imported"), "another export");
+        assert!(
+            half.contains(r#""datastoreReady":false"#) && half.contains(IMPORTING),
+            "{half}"
+        );
+        assert!(
+            to.error(&["import", &other])
+                .contains("nothing was imported"),
+            "another export"
+        );
         assert!(to.error(&["migrate", "unlock"]).contains("incomplete"));
         let continued = to.json(&["import", &same]);
-        assert!(continued["created"].as_u64() > Some(0) && continued["unchanged"].as_u64() > Some(100), "{continued}");
+        assert!(
+            continued["created"].as_u64() > Some(0) && continued["unchanged"].as_u64() > Some(100),
+            "{continued}"
+        );
         assert_eq!(to.ok(&["export"]), text);
     }
 
     #[test]
     fn continued_import_replaces_no_pair_that_another_program_has_changed() {
-        const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+        const INFORMATION: &str =
+            "/calico/resources/v3/projectcalico.org/clusterinformations/default";
         for is_unlocked in [false, true] {
             let (from, to) = (Shell::with_pool(), Shell::new());
             (0..250).for_each(|n| from.put(&format!("/calico/n-{n:03}"), "1"));
@@ -171,7 +229,10 @@ mod tests {
                 let stored = block_on(to.store.scan(INFORMATION)).unwrap().remove(0);
                 let value = String::from_utf8(stored.value).unwrap();
                 to.remove(INFORMATION);
-                to.put(INFORMATION, &value.replace(r#""datastoreReady":false"#, r#""datastoreReady":true"#));
+                to.put(
+                    INFORMATION,
+                    &value.replace(r#""datastoreReady":false"#, r#""datastoreReady":true"#),
+                );
             }
             let error = to.error(&["import", &file]);
             assert!(error.contains("nothing was imported"), "{error}");
@@ -185,9 +246,20 @@ mod tests {
         let shell = Shell::new();
         let file = shell.file("there.jsonl", "precious");
         let error = shell.error(&["export", &file]);
-        assert!(error.starts_with(&format!("cannot write {file}: File exists")), "{error}");
+        assert!(
+            error.starts_with(&format!("cannot write {file}: File exists")),
+            "{error}"
+        );
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
-        assert!(shell.error(&["import", "/no/such"]).starts_with("cannot read /no/such: No such file"));
-        assert!(shell.error(&["import", &file]).contains("not a Calico export"));
+        assert!(
+            shell
+                .error(&["import", "/no/such"])
+                .starts_with("cannot read /no/such: No such file")
+        );
+        assert!(
+            shell
+                .error(&["import", &file])
+                .contains("not a Calico export")
+        );
     }
 }

@@ -20,7 +20,8 @@ use crate::busy;
 use crate::exhausted::{self, ReleaseGuard, SearchNotes};
 use crate::lock::HostLock;
 
-/// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
+/// File whose existence means that the node's affinities have labels. Upstream uses the same file;
+/// a reboot deletes it.
 const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
 
 /// File with hints about this node's blocks. A reboot deletes it.
@@ -43,13 +44,13 @@ pub struct IpamRequest {
     pub assign_ipv4: bool,
     /// Whether to assign an IPv6 address.
     pub assign_ipv6: bool,
-    /// Names or CIDRs of the IPv4 pools to assign from. Their order counts only for a new block and for borrowing: the
-    /// node's own blocks in any of them come first.
+    /// Names or CIDRs of the IPv4 pools to assign from. Their order counts only for a new block and
+    /// for borrowing: the node's own blocks in any of them come first.
     pub ipv4_pools: Vec<String>,
     /// Names or CIDRs of the IPv6 pools, as for `ipv4_pools`.
     pub ipv6_pools: Vec<String>,
-    /// Families whose pools or address come from the pod's annotations, if annotations are restricted to values that
-    /// the pod's namespace may have.
+    /// Families whose pools or address come from the pod's annotations, if annotations are
+    /// restricted to values that the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
     /// Families whose pools come from annotations and must select the node.
     pub node_selected: BTreeSet<IpVersion>,
@@ -59,8 +60,8 @@ pub struct IpamRequest {
     pub any_of: Option<AnyOf>,
     /// The pod's previous sandbox, from which a requested address passes to this container.
     pub predecessor: Option<Predecessor>,
-    /// Maximum number of blocks of a family that the node may own in the chosen pools, if the cluster's setting is not
-    /// lower; 0 is no limit of the call.
+    /// Maximum number of blocks of a family that the node may own in the chosen pools, if the
+    /// cluster's setting is not lower; 0 is no limit of the call.
     pub max_blocks: usize,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
@@ -84,8 +85,8 @@ pub struct Pod {
 }
 
 impl IpamRequest {
-    /// Creates the call that the runtime requests on `node`. For a pod, the caller adds the labels of the namespace;
-    /// `calico` also adds the values of annotations.
+    /// Creates the call that the runtime requests on `node`. For a pod, the caller adds the labels
+    /// of the namespace; `calico` also adds the values of annotations.
     pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {
@@ -93,7 +94,10 @@ impl IpamRequest {
             container_id: call.container_id.clone(),
             node: node.into(),
             pod: call.args.pod().map(|pod| Pod {
-                namespace: Namespace { name: pod.namespace.into(), ..Namespace::default() },
+                namespace: Namespace {
+                    name: pod.namespace.into(),
+                    ..Namespace::default()
+                },
                 name: pod.name.into(),
             }),
             vmi: None,
@@ -116,8 +120,8 @@ impl IpamRequest {
         }
     }
 
-    /// Returns the handle of the addresses: the VMI's if a VMI keeps them, the container's otherwise (IPAM-22,
-    /// IPAM-24).
+    /// Returns the handle of the addresses: the VMI's if a VMI keeps them, the container's
+    /// otherwise (IPAM-22, IPAM-24).
     pub fn handle(&self) -> HandleId {
         match &self.vmi {
             Some(vmi) => HandleId::for_vmi(&self.network, &vmi.namespace, &vmi.vmi_name),
@@ -130,16 +134,29 @@ impl IpamRequest {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns the prefetch of this request, or `None` if a prefetch is impossible or saves nothing.
+    /// Returns the prefetch of this request, or `None` if a prefetch is impossible or saves
+    /// nothing.
     pub fn prefetch<S: Store>(&self, store: &S) -> Option<Prefetch> {
         if self.ip.is_some() {
             return None;
         }
-        let wanted = [(IpVersion::V4, self.assign_ipv4), (IpVersion::V6, self.assign_ipv6)];
-        let families: Vec<_> = wanted.into_iter().filter_map(|(version, wanted)| wanted.then_some(version)).collect();
+        let wanted = [
+            (IpVersion::V4, self.assign_ipv4),
+            (IpVersion::V6, self.assign_ipv6),
+        ];
+        let families: Vec<_> = wanted
+            .into_iter()
+            .filter_map(|(version, wanted)| wanted.then_some(version))
+            .collect();
         let files = (self.lock_file.as_deref()?, self.recent_file.as_deref()?);
         let pod = self.pod.as_ref().map_or("", |pod| pod.name.as_str());
-        Prefetch::new(store, files, &self.network, (self.namespace(), pod), &families)
+        Prefetch::new(
+            store,
+            files,
+            &self.network,
+            (self.namespace(), pod),
+            &families,
+        )
     }
 
     /// Disables the prefetch on this node until another ADD has succeeded; see [`prefetch::stop`].
@@ -147,8 +164,8 @@ impl IpamRequest {
         prefetch::stop(self.lock_file.as_deref(), self.recent_file.as_deref(), own);
     }
 
-    /// Returns the handle that Calico before v3 gave this container, under which DEL also releases addresses
-    /// (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
+    /// Returns the handle that Calico before v3 gave this container, under which DEL also releases
+    /// addresses (IPAM-23). Returns `None` if that handle equals the present one or may be a VMI's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let old = match &self.pod {
             Some(pod) => OldHandle::of_pod(&pod.namespace.name, &pod.name),
@@ -160,11 +177,14 @@ impl IpamRequest {
     /// Returns the handles that a DEL of this container releases.
     pub fn handles(&self) -> Vec<HandleId> {
         let old = self.old_handle();
-        [self.container_handle()].into_iter().chain(old.map(|old| old.id().clone())).collect()
+        [self.container_handle()]
+            .into_iter()
+            .chain(old.map(|old| old.id().clone()))
+            .collect()
     }
 
-    /// Returns the handles that a DEL reads first: both where that takes one request, and otherwise only the present
-    /// one.
+    /// Returns the handles that a DEL reads first: both where that takes one request, and otherwise
+    /// only the present one.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
         match store.write_model() {
             WriteModel::Transactional => self.handles(),
@@ -199,29 +219,43 @@ impl IpamRequest {
 
     /// Returns the pod's namespace, or an empty string outside Kubernetes.
     pub fn namespace(&self) -> &str {
-        self.pod.as_ref().map(|pod| pod.namespace.name.as_str()).unwrap_or_default()
+        self.pod
+            .as_ref()
+            .map(|pod| pod.namespace.name.as_str())
+            .unwrap_or_default()
     }
 
-    /// Takes the node's lock. Returns `None` if that fails or the lock is disabled. Blocks this thread, because a
-    /// plugin process has no other work.
+    /// Takes the node's lock. Returns `None` if that fails or the lock is disabled. Blocks this
+    /// thread, because a plugin process has no other work.
     pub fn lock(&self) -> Option<HostLock> {
         self.lock_file.as_deref().and_then(HostLock::acquire)
     }
 
-    /// Reads the node's file of block hints, which the caller updates for later ADDs; `None` unless the caller has the
-    /// node's lock and the datastore makes use of hints.
-    pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<BlockHints> {
+    /// Reads the node's file of block hints, which the caller updates for later ADDs; `None` unless
+    /// the caller has the node's lock and the datastore makes use of hints.
+    pub(crate) fn recent_blocks<S: Store>(
+        &self,
+        lock: Option<&HostLock>,
+        store: &S,
+    ) -> Option<BlockHints> {
         let lock = lock.filter(|_| store.write_model() == WriteModel::PerObject)?;
         BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
-        let notes = self.busy_file.as_deref().map(|file| busy::valid_notes(file, now)).unwrap_or_default();
+        let notes = self
+            .busy_file
+            .as_deref()
+            .map(|file| busy::valid_notes(file, now))
+            .unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()
     }
 
     pub(crate) fn notes(&self, now: OffsetDateTime) -> SearchNotes {
-        self.exhausted_file.as_deref().map(|file| SearchNotes::read(file, now)).unwrap_or_default()
+        self.exhausted_file
+            .as_deref()
+            .map(|file| SearchNotes::read(file, now))
+            .unwrap_or_default()
     }
 
     /// Begins a release of addresses, which invalidates the searches on record.
@@ -231,7 +265,10 @@ impl IpamRequest {
 
     /// Returns the attributes that are stored with each address.
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
-        let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
+        let pod = self
+            .pod
+            .as_ref()
+            .map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
         let mut attributes = workload_attributes(&self.node, pod, now);
         attributes.extend(self.vmi.iter().flat_map(VmiPod::attributes));
         attributes

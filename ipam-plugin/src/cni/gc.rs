@@ -1,4 +1,5 @@
-//! GC: releases the addresses of containers that ran on this node and that the runtime no longer lists.
+//! GC: releases the addresses of containers that ran on this node and that the runtime no longer
+//! lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +10,9 @@ use libcalico::store::{Entry, Store};
 
 use crate::error::{IpamError, Result};
 use crate::lock::ReleaseLock;
-use crate::release::{AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
+use crate::release::{
+    AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted,
+};
 use os::clock::Clock;
 
 /// Result of a garbage collection.
@@ -47,42 +50,79 @@ pub async fn gc<S: Store, C: Clock>(
     valid: &BTreeSet<String>,
 ) -> Result<GcResult> {
     let blocks = store.list::<Block>(&None).await?;
-    Ok(leaked(&blocks, network, node, valid).release(store, clock, valid, |_| NoListings).await)
+    Ok(leaked(&blocks, network, node, valid)
+        .release(store, clock, valid, |_| NoListings)
+        .await)
 }
 
-/// Returns the addresses in `blocks` under handles of `network` on `node` whose container is not in `valid`.
+/// Returns the addresses in `blocks` under handles of `network` on `node` whose container is not in
+/// `valid`.
 ///
-/// A handle whose container ID contains a dot is skipped. It may belong to another network, or to a VMI, which outlives
-/// its container.
-pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> LeakedAddresses {
+/// A handle whose container ID contains a dot is skipped. It may belong to another network, or to a
+/// VMI, which outlives its container.
+pub fn leaked(
+    blocks: &[Entry<Block>],
+    network: &str,
+    node: &str,
+    valid: &BTreeSet<String>,
+) -> LeakedAddresses {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     let mut of_other_networks = BTreeSet::new();
-    for (block, held) in blocks.iter().flat_map(|block| block.value.allocated().map(|held| (block.key, held))) {
+    for (block, held) in blocks
+        .iter()
+        .flat_map(|block| block.value.allocated().map(|held| (block.key, held)))
+    {
         let attribute = |key: &str| held.attributes()?.get(key).cloned();
-        let Some(handle) = held.handle().filter(|_| attribute("node").is_some_and(|on| on == node)) else { continue };
-        let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
+        let Some(handle) = held
+            .handle()
+            .filter(|_| attribute("node").is_some_and(|on| on == node))
+        else {
+            continue;
+        };
+        let container = handle
+            .as_str()
+            .strip_prefix(network)
+            .and_then(|rest| rest.strip_prefix('.'));
         let Some(container) = container.filter(|id| !id.contains('.')) else {
             // The handle of a VMI ends in a name that a tenant can choose.
             let of_container = Some(&handle).filter(|handle| !handle.may_be_of_vmi());
             let of_container = of_container.and_then(|handle| handle.as_str().rsplit_once('.'));
-            of_other_networks.extend(of_container.map(|(_, container)| (container.to_owned(), held.ip)));
+            of_other_networks
+                .extend(of_container.map(|(_, container)| (container.to_owned(), held.ip)));
             continue;
         };
         if valid.contains(container) {
             continue;
         }
-        let empty = || Leak { container: container.to_owned(), leaving: Vec::new(), requests: Vec::new() };
+        let empty = || Leak {
+            container: container.to_owned(),
+            leaving: Vec::new(),
+            requests: Vec::new(),
+        };
         let leak = leaks.entry(handle.clone()).or_insert_with(empty);
         leak.leaving.push(AddressToRelease::new(block, &held));
-        leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
+        leak.requests.push(ReleaseRequest {
+            ip: held.ip,
+            handle: Some(handle),
+            sequence: held.sequence,
+        });
     }
-    LeakedAddresses { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
+    LeakedAddresses {
+        node: node.to_owned(),
+        leaks,
+        of_other_networks,
+        unreadable: Vec::new(),
+    }
 }
 
 impl LeakedAddresses {
-    /// Drops the leaked addresses, because another IPAM plugin manages the addresses of this network.
+    /// Drops the leaked addresses, because another IPAM plugin manages the addresses of this
+    /// network.
     pub fn without_leaks(self) -> Self {
-        LeakedAddresses { leaks: BTreeMap::new(), ..self }
+        LeakedAddresses {
+            leaks: BTreeMap::new(),
+            ..self
+        }
     }
 
     /// Records blocks that cannot be read.
@@ -99,7 +139,11 @@ impl LeakedAddresses {
 
     /// Returns true if the container may have any address in another network.
     pub fn may_hold_elsewhere(&self, container: &str) -> bool {
-        !self.unreadable.is_empty() || self.of_other_networks.iter().any(|(holder, _)| holder == container)
+        !self.unreadable.is_empty()
+            || self
+                .of_other_networks
+                .iter()
+                .any(|(holder, _)| holder == container)
     }
 
     /// Returns the number of containers with leaked addresses.
@@ -114,16 +158,24 @@ impl LeakedAddresses {
 
     /// Returns namespace and name of the pods that the leaked addresses were allocated for.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
-        self.held().filter_map(|(_, address)| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
+        self.held()
+            .filter_map(|(_, address)| address.pod.as_ref())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
     }
 
     /// Returns the leaked addresses, each with the ID of its container.
     pub fn held(&self) -> impl Iterator<Item = (&str, &AddressToRelease)> {
-        self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
+        self.leaks.values().flat_map(|leak| {
+            leak.leaving
+                .iter()
+                .map(|address| (leak.container.as_str(), address))
+        })
     }
 
-    /// Releases the leaked addresses, except those of the containers in `keep`. The addresses are first removed from
-    /// the endpoints of their container, with the value of `listings_of`; if that fails, they stay allocated.
+    /// Releases the leaked addresses, except those of the containers in `keep`. The addresses are
+    /// first removed from the endpoints of their container, with the value of `listings_of`; if
+    /// that fails, they stay allocated.
     pub async fn release<S: Store, C: Clock, L: Listings>(
         self,
         store: &S,
@@ -132,9 +184,16 @@ impl LeakedAddresses {
         listings_of: impl Fn(&str) -> L,
     ) -> GcResult {
         let mut outcome = GcResult::default();
-        for (handle, leak) in self.leaks.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
+        for (handle, leak) in self
+            .leaks
+            .into_iter()
+            .filter(|(_, leak)| !keep.contains(&leak.container))
+        {
             let listings = listings_of(&leak.container);
-            match leak.release(store, clock, &self.node, &handle, &listings).await {
+            match leak
+                .release(store, clock, &self.node, &handle, &listings)
+                .await
+            {
                 Ok(()) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
@@ -144,8 +203,8 @@ impl LeakedAddresses {
 }
 
 impl Leak {
-    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A block that cannot
-    /// be read keeps its addresses, so it causes an error, as in DEL.
+    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A
+    /// block that cannot be read keeps its addresses, so it causes an error, as in DEL.
     async fn release<S: Store, C: Clock, L: Listings>(
         &self,
         store: &S,
@@ -157,10 +216,16 @@ impl Leak {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
         if inputs.is_empty() {
             listings.unlist(&self.leaving).await?;
-            return release_addresses(store, clock, &self.requests).await.map(|_| ());
+            return release_addresses(store, clock, &self.requests)
+                .await
+                .map(|_| ());
         }
         let inputs = inputs.on_node(node);
-        let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
-        released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
+        let released =
+            release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
+        released
+            .unreadable
+            .first()
+            .map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
     }
 }

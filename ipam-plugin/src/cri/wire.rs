@@ -1,5 +1,5 @@
-//! The messages of `runtime.v1.RuntimeService/ListPodSandbox` (Kubernetes' Container Runtime Interface), with the
-//! fields that this crate needs. The field numbers are part of the protocol.
+//! The messages of `runtime.v1.RuntimeService/ListPodSandbox` (Kubernetes' Container Runtime
+//! Interface), with the fields that this crate needs. The field numbers are part of the protocol.
 
 /// A request for a list of sandboxes.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -64,7 +64,9 @@ mod tests {
     #[test]
     fn request_for_ready_sandboxes_encodes_the_filter() {
         let state = Some(PodSandboxStateValue { state: READY });
-        let request = ListPodSandboxRequest { filter: Some(PodSandboxFilter { state }) };
+        let request = ListPodSandboxRequest {
+            filter: Some(PodSandboxFilter { state }),
+        };
         // Field 1 contains field 2, which is an empty message, because READY is the default.
         assert_eq!(request.encode_to_vec(), [0x0a, 0x02, 0x12, 0x00]);
     }
@@ -80,7 +82,18 @@ mod tests {
         let mut response = vec![0x0a, u8::try_from(sandbox.len()).unwrap()];
         response.extend(sandbox);
         let decoded = ListPodSandboxResponse::decode(&*response).unwrap();
-        let metadata = PodSandboxMetadata { name: "web".into(), uid: "u1".into(), namespace: "ns".into() };
-        assert_eq!(decoded.items, [PodSandbox { id: "c1".into(), metadata: Some(metadata), state: READY }]);
+        let metadata = PodSandboxMetadata {
+            name: "web".into(),
+            uid: "u1".into(),
+            namespace: "ns".into(),
+        };
+        assert_eq!(
+            decoded.items,
+            [PodSandbox {
+                id: "c1".into(),
+                metadata: Some(metadata),
+                state: READY
+            }]
+        );
     }
 }

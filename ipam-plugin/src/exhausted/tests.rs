@@ -22,7 +22,10 @@ impl Scene {
     fn new(store: MemoryStore) -> Self {
         let cluster = Cluster::on(store);
         cluster.pool("tiny", "10.66.0.0/30", 31);
-        Scene { cluster, directory: tempfile::tempdir().unwrap() }
+        Scene {
+            cluster,
+            directory: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// Creates a full pool: the node has all addresses of one block and the first of the other.
@@ -41,20 +44,30 @@ impl Scene {
     }
 
     fn call(&self, container: &str) -> IpamRequest {
-        IpamRequest { exhausted_file: Some(self.file()), ..call(container) }
+        IpamRequest {
+            exhausted_file: Some(self.file()),
+            ..call(container)
+        }
     }
 
     async fn ask(&self, call: &IpamRequest) -> Result<IpAddr, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
-        let inputs = AllocationInputs::read(store, &call.inputs_query()).await.unwrap();
-        Ok(cni::add(store, clock, call, inputs, None).await?.result.ips[0].address.addr())
+        let inputs = AllocationInputs::read(store, &call.inputs_query())
+            .await
+            .unwrap();
+        Ok(
+            cni::add(store, clock, call, inputs, None).await?.result.ips[0]
+                .address
+                .addr(),
+        )
     }
 
     async fn add(&self, container: &str) -> Result<IpAddr, CniError> {
         self.ask(&self.call(container)).await
     }
 
-    /// Runs an ADD that must fail. Returns the number of its surveys, and the number of blocks that it read in full.
+    /// Runs an ADD that must fail. Returns the number of its surveys, and the number of blocks that
+    /// it read in full.
     async fn searches(&self, container: &str) -> (usize, usize) {
         self.cluster.store.take_surveys();
         self.add(container).await.unwrap_err();
@@ -63,8 +76,12 @@ impl Scene {
 
     async fn del(&self, container: &str) {
         let call = self.call(container);
-        let inputs = ReleaseInputs::read(&self.cluster.store, &call.handles()).await.unwrap();
-        cni::del(&self.cluster.store, &self.cluster.clock, &call, inputs).await.unwrap();
+        let inputs = ReleaseInputs::read(&self.cluster.store, &call.handles())
+            .await
+            .unwrap();
+        cni::del(&self.cluster.store, &self.cluster.clock, &call, inputs)
+            .await
+            .unwrap();
     }
 
     fn pass(&self, seconds: u64) {
@@ -74,10 +91,27 @@ impl Scene {
     /// Releases an address without an update of this node's notes, as another node does.
     async fn release_elsewhere(&self, handle: &str) {
         let handle = libcalico::ipam::HandleId::new(handle);
-        let block = self.cluster.handle(handle.as_str()).unwrap().block.into_keys().next().unwrap();
-        let ip = self.cluster.block(&block.to_string()).unwrap().addresses_of(&handle)[0];
-        let request = ReleaseRequest { ip, handle: Some(handle), sequence: None };
-        release_addresses(&self.cluster.store, &self.cluster.clock, &[request]).await.unwrap();
+        let block = self
+            .cluster
+            .handle(handle.as_str())
+            .unwrap()
+            .block
+            .into_keys()
+            .next()
+            .unwrap();
+        let ip = self
+            .cluster
+            .block(&block.to_string())
+            .unwrap()
+            .addresses_of(&handle)[0];
+        let request = ReleaseRequest {
+            ip,
+            handle: Some(handle),
+            sequence: None,
+        };
+        release_addresses(&self.cluster.store, &self.cluster.clock, &[request])
+            .await
+            .unwrap();
     }
 }
 
@@ -94,8 +128,15 @@ async fn exhausted_search_is_not_repeated_while_its_record_is_valid() {
         let mut holds = Vec::new();
         for _ in 0..6 {
             let again = scene.add("y").await.unwrap_err();
-            assert_eq!((again.code, &again.msg, &again.details), (first.code, &first.msg, &first.details));
-            assert_eq!(scene.cluster.store.take_surveys(), (0, 0), "by the note, without a whole block");
+            assert_eq!(
+                (again.code, &again.msg, &again.details),
+                (first.code, &first.msg, &first.details)
+            );
+            assert_eq!(
+                scene.cluster.store.take_surveys(),
+                (0, 0),
+                "by the note, without a whole block"
+            );
             let mut held = 0;
             while scene.searches("z").await.0 == 0 {
                 scene.pass(1);
@@ -115,10 +156,22 @@ async fn change_of_pools_reservations_or_settings_ends_the_exhaustion_record() {
         let store = &scene.cluster.store;
         scene.add("x").await.unwrap_err();
         let changes: [(&str, &dyn Fn()); 4] = [
-            ("pool", &|| store.edit(|pairs| pairs.touch("/calico/resources/v3/projectcalico.org/ippools/tiny"))),
+            ("pool", &|| {
+                store.edit(|pairs| {
+                    pairs.touch("/calico/resources/v3/projectcalico.org/ippools/tiny")
+                })
+            }),
             ("reservation", &|| scene.cluster.reserve(&["10.99.0.0/24"])),
-            ("settings", &|| scene.cluster.configure(|config| config.max_blocks_per_host = 7)),
-            ("settings again", &|| scene.cluster.configure(|config| config.strict_affinity = true)),
+            ("settings", &|| {
+                scene
+                    .cluster
+                    .configure(|config| config.max_blocks_per_host = 7)
+            }),
+            ("settings again", &|| {
+                scene
+                    .cluster
+                    .configure(|config| config.strict_affinity = true)
+            }),
         ];
         for (what, change) in changes {
             change();
@@ -127,7 +180,12 @@ async fn change_of_pools_reservations_or_settings_ends_the_exhaustion_record() {
         }
         scene.cluster.pool("more", "10.67.0.0/30", 31);
         assert!(
-            scene.add("x").await.unwrap().to_string().starts_with("10.67.0."),
+            scene
+                .add("x")
+                .await
+                .unwrap()
+                .to_string()
+                .starts_with("10.67.0."),
             "a pool that was added is used at once"
         );
     }
@@ -141,7 +199,11 @@ async fn address_released_by_this_node_is_found_at_once() {
             scene.add("x").await.unwrap_err();
             scene.del(container).await;
             scene.add("x").await.unwrap();
-            assert_eq!(scene.searches("y").await.0, 1, "the note of before counts no more");
+            assert_eq!(
+                scene.searches("y").await.0,
+                1,
+                "the note of before counts no more"
+            );
             assert_consistent(&scene.cluster.store.pairs(), true);
         }
     }
@@ -170,7 +232,8 @@ async fn search_begun_before_a_release_leaves_no_exhaustion_record() {
     assert_eq!(scene.searches("x").await, (0, 0));
 }
 
-/// kube-controllers' garbage collection releases an address of the node's own block, without an update of the notes.
+/// kube-controllers' garbage collection releases an address of the node's own block, without an
+/// update of the notes.
 #[tokio::test]
 async fn own_block_with_room_is_used_despite_the_exhaustion_record() {
     for store in stores() {
@@ -179,7 +242,11 @@ async fn own_block_with_room_is_used_despite_the_exhaustion_record() {
         scene.release_elsewhere("net.a").await;
         scene.cluster.store.take_surveys();
         scene.add("x").await.unwrap();
-        assert_eq!(scene.cluster.store.take_surveys(), (0, 1), "one own block has changed");
+        assert_eq!(
+            scene.cluster.store.take_surveys(),
+            (0, 1),
+            "one own block has changed"
+        );
         assert_eq!(scene.searches("y").await, (0, 1));
         assert_eq!(scene.searches("y").await, (0, 0));
         assert_consistent(&scene.cluster.store.pairs(), true);
@@ -205,17 +272,35 @@ async fn address_released_in_a_foreign_block_is_found_when_the_record_expires() 
 #[tokio::test]
 async fn exhaustion_record_applies_to_its_pools_and_family_only() {
     let scene = Scene::full(MemoryStore::sequential()).await;
-    scene.cluster.pool_with("manual", "10.67.0.0/31", 31, |spec| {
-        spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
-    });
+    scene
+        .cluster
+        .pool_with("manual", "10.67.0.0/31", 31, |spec| {
+            spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
+        });
     scene.cluster.pool("six", "fd00::/126", 127);
     scene.add("x").await.unwrap_err();
-    let manual = |container| IpamRequest { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
+    let manual = |container| IpamRequest {
+        ipv4_pools: vec!["manual".into()],
+        ..scene.call(container)
+    };
     scene.ask(&manual("p")).await.unwrap();
-    scene.ask(&IpamRequest { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
+    scene
+        .ask(&IpamRequest {
+            assign_ipv4: false,
+            assign_ipv6: true,
+            ..scene.call("q")
+        })
+        .await
+        .unwrap();
     scene.add("x").await.unwrap_err();
     scene.cluster.store.take_surveys();
-    scene.ask(&IpamRequest { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
+    scene
+        .ask(&IpamRequest {
+            assign_ipv6: true,
+            ..scene.call("r")
+        })
+        .await
+        .unwrap_err();
     assert_eq!(scene.cluster.store.take_surveys().0, 0);
     assert_consistent(&scene.cluster.store.pairs(), true);
 }
@@ -227,7 +312,14 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
     let (file, good) = (scene.file(), fs::read_to_string(scene.file()).unwrap());
     let elsewhere = scene.directory.path().join("elsewhere");
     fs::write(&elsewhere, &good).unwrap();
-    for text in ["", "{", "{}", "[1]", &good[..good.len() / 2], &" ".repeat(1 << 19)] {
+    for text in [
+        "",
+        "{",
+        "{}",
+        "[1]",
+        &good[..good.len() / 2],
+        &" ".repeat(1 << 19),
+    ] {
         fs::write(&file, text).unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "{text:.20}");
     }
@@ -241,15 +333,34 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
     }
     let note: Vec<Note> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     for made in [note[0].made + 1, i64::MAX - 60, i64::MIN] {
-        fs::write(&file, serde_json::to_vec(&[Note { made, ..note[0].clone() }]).unwrap()).unwrap();
+        fs::write(
+            &file,
+            serde_json::to_vec(&[Note {
+                made,
+                ..note[0].clone()
+            }])
+            .unwrap(),
+        )
+        .unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "made at {made}");
     }
-    fs::write(&file, serde_json::to_vec(&[Note { holds: i64::MAX, ..note[0].clone() }]).unwrap()).unwrap();
+    fs::write(
+        &file,
+        serde_json::to_vec(&[Note {
+            holds: i64::MAX,
+            ..note[0].clone()
+        }])
+        .unwrap(),
+    )
+    .unwrap();
     scene.pass(60);
     assert_eq!(scene.searches("x").await.0, 1, "for ever");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    assert_eq!((scene.searches("x").await.0, scene.searches("x").await.0), (1, 1));
+    assert_eq!(
+        (scene.searches("x").await.0, scene.searches("x").await.0),
+        (1, 1)
+    );
     scene.del("a").await;
     scene.add("x").await.unwrap();
 }
@@ -257,7 +368,9 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
 #[tokio::test]
 async fn block_with_a_cooling_address_is_read_on_each_add() {
     let scene = Scene::full(MemoryStore::sequential()).await;
-    scene.cluster.configure(|config| config.ip_cooldown_seconds = 3);
+    scene
+        .cluster
+        .configure(|config| config.ip_cooldown_seconds = 3);
     scene.del("a").await;
     assert_eq!(scene.searches("x").await.0, 1);
     scene.pass(2);
@@ -277,17 +390,27 @@ async fn newly_claimed_block_ends_records_for_other_pools() {
     let before = fs::read(scene.file().with_extension("release")).unwrap();
     scene.cluster.pool("more", "10.67.0.0/30", 31);
     scene.add("x").await.unwrap();
-    assert_ne!(fs::read(scene.file().with_extension("release")).unwrap(), before);
+    assert_ne!(
+        fs::read(scene.file().with_extension("release")).unwrap(),
+        before
+    );
 }
 
 #[test]
 fn single_process_searches_for_concurrent_adds() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+    };
     let scene = runtime().block_on(Scene::full(MemoryStore::sequential()));
     let lock_file = Some(scene.directory.path().join("ipam.lock"));
     thread::scope(|scope| {
         for container in ["x", "y", "z"] {
-            let call = IpamRequest { lock_file: lock_file.clone(), ..scene.call(container) };
+            let call = IpamRequest {
+                lock_file: lock_file.clone(),
+                ..scene.call(container)
+            };
             let scene = &scene;
             scope.spawn(move || runtime().block_on(scene.ask(&call)).unwrap_err());
         }
@@ -295,19 +418,31 @@ fn single_process_searches_for_concurrent_adds() {
     assert_eq!(scene.cluster.store.take_surveys().0, 1);
 }
 
-/// Runs searches one after the other, each from one time to another, in seconds. Returns the periods of validity.
+/// Runs searches one after the other, each from one time to another, in seconds. Returns the
+/// periods of validity.
 fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
     let time = |seconds: i64| OffsetDateTime::UNIX_EPOCH + Duration::from_secs(seconds as u64);
-    let search = Search { key: "pool".into(), state: 1 };
+    let search = Search {
+        key: "pool".into(),
+        state: 1,
+    };
     let note = |&(from, to): &(i64, i64)| {
         let notes = SearchNotes::read(&file, time(from));
         let release = notes.begin_search();
-        let outcome =
-            SearchOutcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
+        let outcome = SearchOutcome::Exhausted {
+            search: search.clone(),
+            release,
+            pools: Vec::new(),
+            own: BTreeMap::new(),
+        };
         notes.store(vec![outcome], time(to));
-        let counts = |second: &i64| SearchNotes::read(&file, time(*second)).note_of(&search).is_some();
+        let counts = |second: &i64| {
+            SearchNotes::read(&file, time(*second))
+                .note_of(&search)
+                .is_some()
+        };
         let counts: Vec<i64> = (from..to + 100).filter(counts).collect();
         (counts[0], counts[counts.len() - 1] + 1)
     };
@@ -318,12 +453,18 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
 fn exhaustion_record_is_valid_from_its_search_end_for_at_most_a_minute() {
     // The third note is valid until 113 instead of 123, because its search took 50 seconds.
     let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
-    assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
+    assert_eq!(
+        noted(&searches),
+        [(8, 13), (43, 53), (103, 113), (200, 205)]
+    );
 }
 
 #[test]
 fn record_expired_for_over_a_minute_does_not_double() {
-    assert_eq!(noted(&[(0, 0), (64, 64), (134, 134)]), [(0, 5), (64, 74), (134, 139)]);
+    assert_eq!(
+        noted(&[(0, 0), (64, 64), (134, 134)]),
+        [(0, 5), (64, 74), (134, 139)]
+    );
 }
 
 #[test]
@@ -336,12 +477,29 @@ fn exhaustion_record_file_is_bounded() {
     }
     let release = notes.begin_search();
     for number in 0..100 {
-        let search = Search { key: format!("pool {number}"), state: 1 };
+        let search = Search {
+            key: format!("pool {number}"),
+            state: 1,
+        };
         let (pools, own) = (Vec::new(), BTreeMap::new());
-        notes.store(vec![SearchOutcome::Exhausted { search, release, pools, own }], OffsetDateTime::UNIX_EPOCH);
+        notes.store(
+            vec![SearchOutcome::Exhausted {
+                search,
+                release,
+                pools,
+                own,
+            }],
+            OffsetDateTime::UNIX_EPOCH,
+        );
     }
     let left = notes_in(&file);
-    assert_eq!((left.len(), &*left[MAX_NOTES - 1].search.key), (MAX_NOTES, "pool 99"));
-    let names: Vec<_> = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        (left.len(), &*left[MAX_NOTES - 1].search.key),
+        (MAX_NOTES, "pool 99")
+    );
+    let names: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }

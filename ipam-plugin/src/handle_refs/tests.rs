@@ -8,8 +8,17 @@ const BLOCK: &str = "10.0.0.0/26";
 
 fn faults() -> Vec<Fault> {
     let late = (1..4).map(|after| Fault::Late { applied: 0, after });
-    let lost = [Fault::LostRequest, Fault::LostAnswer, Fault::Foreign, Fault::ForeignAnswer];
-    [Fault::None, Fault::Refused].into_iter().chain(lost).chain(late).collect()
+    let lost = [
+        Fault::LostRequest,
+        Fault::LostAnswer,
+        Fault::Foreign,
+        Fault::ForeignAnswer,
+    ];
+    [Fault::None, Fault::Refused]
+        .into_iter()
+        .chain(lost)
+        .chain(late)
+        .collect()
 }
 
 fn cluster(store: MemoryStore) -> Cluster {
@@ -30,7 +39,9 @@ fn break_handle(cluster: &Cluster, fault: Fault) {
 }
 
 fn count(cluster: &Cluster, id: &str) -> Option<i64> {
-    cluster.handle(id).map(|handle| handle.block.get(&cidr(BLOCK)).copied().unwrap_or_default())
+    cluster
+        .handle(id)
+        .map(|handle| handle.block.get(&cidr(BLOCK)).copied().unwrap_or_default())
 }
 
 #[tokio::test]
@@ -54,7 +65,13 @@ async fn decrement_is_tried_once_on_a_store_past_its_deadline() {
     let cluster = cluster(MemoryStore::sequential());
     cluster.store.before_each(|_, _, _| Fault::Refused);
     cluster.store.give_up();
-    decrement(&cluster.store, &cluster.clock, &HandleId::new("net.a"), &[(cidr(BLOCK), 1)]).await;
+    decrement(
+        &cluster.store,
+        &cluster.clock,
+        &HandleId::new("net.a"),
+        &[(cidr(BLOCK), 1)],
+    )
+    .await;
     assert_eq!(cluster.store.take_counts(), (1, 0));
 }
 
@@ -62,7 +79,13 @@ async fn decrement_is_tried_once_on_a_store_past_its_deadline() {
 async fn decrement_ends_at_the_second_answer_of_another_program() {
     let cluster = cluster(MemoryStore::sequential());
     cluster.store.before_each(|_, _, _| Fault::Foreign);
-    decrement(&cluster.store, &cluster.clock, &HandleId::new("net.a"), &[(cidr(BLOCK), 1)]).await;
+    decrement(
+        &cluster.store,
+        &cluster.clock,
+        &HandleId::new("net.a"),
+        &[(cidr(BLOCK), 1)],
+    )
+    .await;
     assert_eq!(cluster.store.take_counts(), (2, 0));
 }
 
@@ -73,22 +96,24 @@ async fn concurrent_handle_change_leaves_the_count_too_high() {
     handle.increment(cidr(BLOCK), 3);
     cluster.store.put(&id, &handle);
     let mut broken = false;
-    cluster.store.before_each(move |_, writes, pairs| match writes {
-        Some(_) if !broken => {
-            broken = true;
-            Fault::LostRequest
-        }
-        None if broken => {
-            let mut more = pairs.get::<Handle>(&HandleId::new("net.a")).unwrap();
-            more.increment(cidr(BLOCK), 4);
-            pairs.put(
-                <Handle as libcalico::store::Kind>::path(&HandleId::new("net.a")),
-                serde_json::to_vec(&more).unwrap(),
-            );
-            Fault::None
-        }
-        _ => Fault::None,
-    });
+    cluster
+        .store
+        .before_each(move |_, writes, pairs| match writes {
+            Some(_) if !broken => {
+                broken = true;
+                Fault::LostRequest
+            }
+            None if broken => {
+                let mut more = pairs.get::<Handle>(&HandleId::new("net.a")).unwrap();
+                more.increment(cidr(BLOCK), 4);
+                pairs.put(
+                    <Handle as libcalico::store::Kind>::path(&HandleId::new("net.a")),
+                    serde_json::to_vec(&more).unwrap(),
+                );
+                Fault::None
+            }
+            _ => Fault::None,
+        });
     decrement(&cluster.store, &cluster.clock, &id, &[(cidr(BLOCK), 1)]).await;
     cluster.store.end_faults();
     assert_eq!(count(&cluster, "net.a"), Some(7));
@@ -97,8 +122,9 @@ async fn concurrent_handle_change_leaves_the_count_too_high() {
 // A container with a repeated ADD has two addresses (IPAM-22).
 #[tokio::test]
 async fn release_of_a_second_address_leaves_the_first_counted() {
-    for fault in
-        [Fault::Cut(1), Fault::LostAnswer].into_iter().chain((1..4).map(|after| Fault::Late { applied: 1, after }))
+    for fault in [Fault::Cut(1), Fault::LostAnswer]
+        .into_iter()
+        .chain((1..4).map(|after| Fault::Late { applied: 1, after }))
     {
         let cluster = cluster(MemoryStore::sequential());
         let first = cluster.one("node1", "net.a").await.unwrap();
@@ -111,12 +137,23 @@ async fn release_of_a_second_address_leaves_the_first_counted() {
             }
             _ => Fault::None,
         });
-        let request = ReleaseRequest { ip: second, handle: Some(HandleId::new("net.a")), sequence: None };
+        let request = ReleaseRequest {
+            ip: second,
+            handle: Some(HandleId::new("net.a")),
+            sequence: None,
+        };
         _ = release_addresses(&cluster.store, &cluster.clock, &[request]).await;
         cluster.store.end_faults();
         assert_eq!(count(&cluster, "net.a"), Some(1), "{fault:?}");
         assert_consistent(&cluster.store.pairs(), true);
         cluster.release("net.a").await.unwrap();
-        assert!(!cluster.block(BLOCK).unwrap().allocated().any(|held| held.ip == first), "{fault:?}");
+        assert!(
+            !cluster
+                .block(BLOCK)
+                .unwrap()
+                .allocated()
+                .any(|held| held.ip == first),
+            "{fault:?}"
+        );
     }
 }

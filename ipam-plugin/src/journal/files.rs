@@ -1,7 +1,8 @@
 //! The files of the journal.
 //!
-//! Besides the entries, the directory has one small file per datastore name, with the known identity of that datastore.
-//! An entry with this identity can still be replayed after endpoints or paths in the configuration were corrected.
+//! Besides the entries, the directory has one small file per datastore name, with the known
+//! identity of that datastore. An entry with this identity can still be replayed after endpoints or
+//! paths in the configuration were corrected.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -13,8 +14,8 @@ use super::pending_del::{DatastoreIdentity, PendingDel};
 use crate::lock::LockError;
 use os::atomic_file::{self, AtomicFileError, regular_file};
 
-/// The extensions of an attachment's first entry and of its others. Earlier releases read only files with the first
-/// extension.
+/// The extensions of an attachment's first entry and of its others. Earlier releases read only
+/// files with the first extension.
 pub(super) const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
 /// A failure to read, to write or to lock the journal.
@@ -32,9 +33,9 @@ pub enum JournalError {
     },
     /// A directory or an entry that may contain a deferred DEL of the attachment cannot be read.
     #[error(
-        "cannot read {path} of the journal of DELs: {source}; an earlier DEL of this container may be incomplete. Make \
-         {path} readable; if it is lost, move it away, and run `calico-ipam check`, which finds the addresses of its \
-         DELs"
+        "cannot read {path} of the journal of DELs: {source}; an earlier DEL of this container may \
+         be incomplete. Make {path} readable; if it is lost, move it away, and run `calico-ipam \
+         check`, which finds the addresses of its DELs"
     )]
     Unread {
         /// The directory, or the entry.
@@ -52,12 +53,17 @@ pub enum JournalError {
 
 impl JournalError {
     pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| JournalError::File { action, path: path.to_owned(), source }
+        move |source| JournalError::File {
+            action,
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 
 pub(super) fn is_entry(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|own| extension == *own))
+    path.extension()
+        .is_some_and(|extension| EXTENSIONS.iter().any(|own| extension == *own))
 }
 
 pub(super) fn read(path: &Path) -> io::Result<PendingDel> {
@@ -66,11 +72,16 @@ pub(super) fn read(path: &Path) -> io::Result<PendingDel> {
 
 /// Returns true for the error of a file that was read and is not a valid entry.
 pub(super) fn is_damage(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
 }
 
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {
-    let text = serde_json::to_vec_pretty(content).map_err(io::Error::from).map_err(JournalError::at("encode", path))?;
+    let text = serde_json::to_vec_pretty(content)
+        .map_err(io::Error::from)
+        .map_err(JournalError::at("encode", path))?;
     // Entries name pods and containers; only root may read them.
     atomic_file::replace(path, &text, 0o600)?;
     Ok(())
@@ -84,16 +95,31 @@ struct RecordedIdentity {
     identity: String,
 }
 
-/// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
+/// Returns the identity of the datastore that the configuration names `name`; empty if the node
+/// does not know it.
 pub(super) fn find_identity(directory: &Path, name: &str) -> String {
-    let Ok(text) = regular_file::contents(&identity_file(directory, name)) else { return String::new() };
+    let Ok(text) = regular_file::contents(&identity_file(directory, name)) else {
+        return String::new();
+    };
     let recorded: Option<RecordedIdentity> = serde_json::from_slice(&text).ok();
-    recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
+    recorded
+        .filter(|recorded| recorded.datastore == name)
+        .map(|recorded| recorded.identity)
+        .unwrap_or_default()
 }
 
-pub(super) fn record_identity(directory: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
+pub(super) fn record_identity(
+    directory: &Path,
+    target: &DatastoreIdentity,
+) -> Result<(), JournalError> {
     let DatastoreIdentity { name, identity } = target.clone();
-    write(&identity_file(directory, &name), &RecordedIdentity { datastore: name, identity })
+    write(
+        &identity_file(directory, &name),
+        &RecordedIdentity {
+            datastore: name,
+            identity,
+        },
+    )
 }
 
 pub(super) fn remove_identities(directory: &Path) -> std::io::Result<()> {
@@ -103,7 +129,10 @@ pub(super) fn remove_identities(directory: &Path) -> std::io::Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == SUFFIX) {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == SUFFIX)
+        {
             fs::remove_file(path)?;
         }
     }
@@ -125,16 +154,39 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         let learn = |name: &str, identity: &str| {
-            record_identity(directory, &DatastoreIdentity { name: name.into(), identity: identity.into() }).unwrap();
+            record_identity(
+                directory,
+                &DatastoreIdentity {
+                    name: name.into(),
+                    identity: identity.into(),
+                },
+            )
+            .unwrap();
         };
         assert_eq!(find_identity(directory, "etcd a"), "");
         learn("etcd a", "etcd 1");
         learn("etcd b", "etcd 2");
-        assert_eq!([find_identity(directory, "etcd a"), find_identity(directory, "etcd b")], ["etcd 1", "etcd 2"]);
+        assert_eq!(
+            [
+                find_identity(directory, "etcd a"),
+                find_identity(directory, "etcd b")
+            ],
+            ["etcd 1", "etcd 2"]
+        );
         learn("etcd a", "etcd 3");
-        assert_eq!([find_identity(directory, "etcd a"), find_identity(directory, "etcd b")], ["etcd 3", "etcd 2"]);
+        assert_eq!(
+            [
+                find_identity(directory, "etcd a"),
+                find_identity(directory, "etcd b")
+            ],
+            ["etcd 3", "etcd 2"]
+        );
         fs::write(identity_file(directory, "etcd b"), "{").unwrap();
-        assert_eq!(find_identity(directory, "etcd b"), "", "a damaged file tells nothing");
+        assert_eq!(
+            find_identity(directory, "etcd b"),
+            "",
+            "a damaged file tells nothing"
+        );
         fs::write(directory.join("x.json"), "").unwrap();
         remove_identities(directory).unwrap();
         assert_eq!(fs::read_dir(directory).unwrap().count(), 1);

@@ -1,4 +1,5 @@
-//! [`PendingDel`]: a deferred DEL. [`DatastoreIdentity`]: the datastore on which deferred DELs are replayed.
+//! [`PendingDel`]: a deferred DEL. [`DatastoreIdentity`]: the datastore on which deferred DELs are
+//! replayed.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,15 +22,18 @@ pub struct PendingDel {
     pub ifname: String,
     /// The node of the attachment; empty if the DEL could not determine it.
     pub node: String,
-    /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains credentials.
+    /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains
+    /// credentials.
     pub datastore: String,
-    /// The identity of the datastore, see [`datastore::Datastore::identity`]. While it is empty, the entry belongs to
-    /// the first datastore that a call or the agent reaches under the name in `datastore`.
+    /// The identity of the datastore, see [`datastore::Datastore::identity`]. While it is empty,
+    /// the entry belongs to the first datastore that a call or the agent reaches under the name in
+    /// `datastore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
     /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container.
     pub endpoint: (String, String),
-    /// The pod's UID, if endpoints are derived from pods and the runtime passed it; otherwise empty.
+    /// The pod's UID, if endpoints are derived from pods and the runtime passed it; otherwise
+    /// empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod_uid: String,
     /// The container's handles; empty if another IPAM plugin manages the addresses.
@@ -37,11 +41,12 @@ pub struct PendingDel {
     /// The addresses of the ADD, as far as the DEL's input contained them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// Time of the first DEL that was deferred, in seconds since 1970; zero in entries of earlier releases.
+    /// Time of the first DEL that was deferred, in seconds since 1970; zero in entries of earlier
+    /// releases.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub noted: u64,
-    /// Time of the last DEL that was deferred, in nanoseconds since 1970: the addresses of later ADDs are not this
-    /// entry's. Zero in entries of earlier releases, which have no such limit.
+    /// Time of the last DEL that was deferred, in nanoseconds since 1970: the addresses of later
+    /// ADDs are not this entry's. Zero in entries of earlier releases, which have no such limit.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub allocated_before: u64,
     /// The reason why the DEL was deferred.
@@ -61,16 +66,21 @@ pub struct DatastoreIdentity {
 impl PendingDel {
     /// Returns true if the entry is for this attachment.
     pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
-        (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
+        (
+            self.network.as_str(),
+            self.container_id.as_str(),
+            self.ifname.as_str(),
+        ) == (network, container_id, ifname)
     }
 
-    /// Returns true if the entry is for this container, with any interface name: the handle, which the entry releases,
-    /// does not contain the interface name.
+    /// Returns true if the entry is for this container, with any interface name: the handle, which
+    /// the entry releases, does not contain the interface name.
     pub fn is_of_container(&self, network: &str, container_id: &str) -> bool {
         (self.network.as_str(), self.container_id.as_str()) == (network, container_id)
     }
 
-    /// Returns the time before which the addresses of this entry were allocated; `None` for an entry without limit.
+    /// Returns the time before which the addresses of this entry were allocated; `None` for an
+    /// entry without limit.
     pub fn limit(&self) -> Option<OffsetDateTime> {
         let limit = (self.allocated_before != 0).then_some(i128::from(self.allocated_before))?;
         OffsetDateTime::from_unix_timestamp_nanos(limit).ok()
@@ -81,28 +91,47 @@ impl PendingDel {
         self.datastore.starts_with(FILE)
     }
 
-    /// Returns namespace and name of the pod, or `None` for a plain container and for an invalid name of the endpoint.
+    /// Returns namespace and name of the pod, or `None` for a plain container and for an invalid
+    /// name of the endpoint.
     pub fn pod(&self) -> Option<(&str, String)> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
         (ids.orchestrator == "k8s").then_some((namespace.as_str(), ids.pod))
     }
 
-    /// Returns the pod or plain container and its interface, as the name of the endpoint gives them.
+    /// Returns the pod or plain container and its interface, as the name of the endpoint gives
+    /// them.
     pub fn attachment(&self) -> WorkloadIdentity {
         let (namespace, name) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
         let namespace = namespace.clone();
         let orchestrator = match ids.pod.as_str() {
-            "" => Orchestrator::Cni(ContainerIdentity { namespace, ..ContainerIdentity::new(&self.network) }),
-            pod => Orchestrator::Kubernetes(PodIdentity { namespace, name: pod.into(), ..PodIdentity::default() }),
+            "" => Orchestrator::Cni(ContainerIdentity {
+                namespace,
+                ..ContainerIdentity::new(&self.network)
+            }),
+            pod => Orchestrator::Kubernetes(PodIdentity {
+                namespace,
+                name: pod.into(),
+                ..PodIdentity::default()
+            }),
         };
-        let (node, container_id, endpoint) = (self.node.clone(), self.container_id.clone(), self.ifname.clone());
-        WorkloadIdentity { node, container_id, endpoint, orchestrator }
+        let (node, container_id, endpoint) = (
+            self.node.clone(),
+            self.container_id.clone(),
+            self.ifname.clone(),
+        );
+        WorkloadIdentity {
+            node,
+            container_id,
+            endpoint,
+            orchestrator,
+        }
     }
 
-    /// Returns the handle that Calico before v3 gave the container. Returns `None` if the endpoint's name is invalid,
-    /// or if that handle equals the present one or may be a virtual machine's.
+    /// Returns the handle that Calico before v3 gave the container. Returns `None` if the
+    /// endpoint's name is invalid, or if that handle equals the present one or may be a virtual
+    /// machine's.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
@@ -122,15 +151,20 @@ impl PendingDel {
         self
     }
 
-    /// Returns the handle under which the container's own addresses are allocated, not those of a virtual machine.
+    /// Returns the handle under which the container's own addresses are allocated, not those of a
+    /// virtual machine.
     pub fn own_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns true if the entry is to be replayed on this datastore: by their identities, or by their names if the
-    /// entry has no identity.
+    /// Returns true if the entry is to be replayed on this datastore: by their identities, or by
+    /// their names if the entry has no identity.
     pub fn belongs_to(&self, target: &DatastoreIdentity) -> bool {
-        if self.identity.is_empty() { self.datastore == target.name } else { self.identity == target.identity }
+        if self.identity.is_empty() {
+            self.datastore == target.name
+        } else {
+            self.identity == target.identity
+        }
     }
 
     /// Returns true if the entry and the datastore both have an identity and these differ.
@@ -138,8 +172,8 @@ impl PendingDel {
         !self.identity.is_empty() && !target.identity.is_empty() && self.identity != target.identity
     }
 
-    /// Returns true if both entries are for the same datastore: by their identities if both are known, otherwise by the
-    /// names.
+    /// Returns true if both entries are for the same datastore: by their identities if both are
+    /// known, otherwise by the names.
     pub fn has_same_datastore(&self, other: &PendingDel) -> bool {
         if self.identity.is_empty() || other.identity.is_empty() {
             return self.datastore == other.datastore;
@@ -157,7 +191,11 @@ impl PendingDel {
 
     /// Returns the age of the entry. `written` is the file's modification time.
     pub fn age(&self, written: SystemTime) -> Duration {
-        let noted = if self.noted == 0 { written } else { UNIX_EPOCH + Duration::from_secs(self.noted) };
+        let noted = if self.noted == 0 {
+            written
+        } else {
+            UNIX_EPOCH + Duration::from_secs(self.noted)
+        };
         SystemTime::now().duration_since(noted).unwrap_or_default()
     }
 }
@@ -191,7 +229,10 @@ pub fn datastore_name(config: &DatastoreConfig) -> String {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -210,16 +251,24 @@ mod tests {
                     "endpoint": ["{}", "{}"], "handles": ["net.{id}", "x"]}}"#,
                 endpoint[0], endpoint[1]
             );
-            serde_json::from_str::<PendingDel>(&text).unwrap().old_handle()
+            serde_json::from_str::<PendingDel>(&text)
+                .unwrap()
+                .old_handle()
         };
-        assert_eq!(noted(["ns", "node--1-k8s-my--web.x-eth0"]), OldHandle::of_pod("ns", "my-web.x"));
+        assert_eq!(
+            noted(["ns", "node--1-k8s-my--web.x-eth0"]),
+            OldHandle::of_pod("ns", "my-web.x")
+        );
         assert_eq!(
             noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
             OldHandle::of_container(&"c".repeat(64))
         );
         // The first two names give a VMI's handle and the container's present handle.
         assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
-        assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
+        assert_eq!(
+            noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]),
+            None
+        );
         assert_eq!(noted(["", ""]), None);
     }
 
@@ -230,10 +279,21 @@ mod tests {
             identity: identity.into(),
             ..PendingDel::default()
         };
-        let target = |name: &str, identity: &str| DatastoreIdentity { name: name.into(), identity: identity.into() };
+        let target = |name: &str, identity: &str| DatastoreIdentity {
+            name: name.into(),
+            identity: identity.into(),
+        };
         for (pending, to, expected) in [
-            (pending_del("etcd a", "etcd 1"), target("etcd b", "etcd 1"), true),
-            (pending_del("etcd a", "etcd 1"), target("etcd a", "etcd 2"), false),
+            (
+                pending_del("etcd a", "etcd 1"),
+                target("etcd b", "etcd 1"),
+                true,
+            ),
+            (
+                pending_del("etcd a", "etcd 1"),
+                target("etcd a", "etcd 2"),
+                false,
+            ),
             (pending_del("etcd a", "etcd 1"), target("etcd a", ""), false),
             (pending_del("etcd a", ""), target("etcd a", "etcd 1"), true),
             (pending_del("etcd a", ""), target("etcd a", ""), true),
@@ -241,14 +301,21 @@ mod tests {
         ] {
             assert_eq!(pending.belongs_to(&to), expected, "{pending:?} {to:?}");
             let is_other = pending.identity == "etcd 1" && to.identity == "etcd 2";
-            assert_eq!(pending.belongs_elsewhere(&to), is_other, "{pending:?} {to:?}");
+            assert_eq!(
+                pending.belongs_elsewhere(&to),
+                is_other,
+                "{pending:?} {to:?}"
+            );
         }
     }
 
     #[test]
     fn age_is_printed_in_its_two_largest_units() {
         let short = |seconds| short_age(Duration::from_secs(seconds));
-        assert_eq!([short(59), short(61), short(7320), short(90_000)], ["59s", "1m1s", "2h2m", "1d1h"]);
+        assert_eq!(
+            [short(59), short(61), short(7320), short(90_000)],
+            ["59s", "1m1s", "2h2m", "1d1h"]
+        );
     }
 
     #[test]
@@ -256,8 +323,20 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let now = SystemTime::now();
         let noted = now.duration_since(UNIX_EPOCH).unwrap().as_secs() - 7200;
-        let age = |noted| PendingDel { noted, ..PendingDel::default() }.age(now - hour).as_secs() / 3600;
+        let age = |noted| {
+            PendingDel {
+                noted,
+                ..PendingDel::default()
+            }
+            .age(now - hour)
+            .as_secs()
+                / 3600
+        };
         assert_eq!((age(0), age(noted)), (1, 2));
-        assert_eq!(PendingDel::default().age(now + hour), Duration::ZERO, "a clock that was set back");
+        assert_eq!(
+            PendingDel::default().age(now + hour),
+            Duration::ZERO,
+            "a clock that was set back"
+        );
     }
 }

@@ -16,11 +16,18 @@ fn pending_del(container_id: &str, datastore: &str) -> PendingDel {
 }
 
 fn target(name: &str, identity: &str) -> DatastoreIdentity {
-    DatastoreIdentity { name: name.into(), identity: identity.into() }
+    DatastoreIdentity {
+        name: name.into(),
+        identity: identity.into(),
+    }
 }
 
 fn owed_to(locked: &LockedJournal<'_>, name: &str, identity: &str) -> Vec<String> {
-    locked.pending(&target(name, identity)).into_iter().map(|(_, pending_del)| pending_del.container_id).collect()
+    locked
+        .pending(&target(name, identity))
+        .into_iter()
+        .map(|(_, pending_del)| pending_del.container_id)
+        .collect()
 }
 
 #[test]
@@ -37,7 +44,9 @@ fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
     assert!(owes("eth0") && !owes("eth1"));
 
     let locked = journal.lock().unwrap();
-    let [(path, found)] = &locked.pending(&target("one", ""))[..] else { panic!() };
+    let [(path, found)] = &locked.pending(&target("one", ""))[..] else {
+        panic!()
+    };
     assert_eq!(*found, pending_del("a", "one"));
     locked.remove(path).unwrap();
     locked.remove(path).unwrap();
@@ -50,15 +59,29 @@ fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     // Recorded before and after the node learned the datastore's identity.
-    journal.record(&pending_del("before", "etcd http://old:2379")).unwrap();
-    journal.lock().unwrap().record_identity(&target("etcd http://old:2379", "etcd 1")).unwrap();
-    journal.record(&pending_del("after", "etcd http://old:2379")).unwrap();
+    journal
+        .record(&pending_del("before", "etcd http://old:2379"))
+        .unwrap();
+    journal
+        .lock()
+        .unwrap()
+        .record_identity(&target("etcd http://old:2379", "etcd 1"))
+        .unwrap();
+    journal
+        .record(&pending_del("after", "etcd http://old:2379"))
+        .unwrap();
     let locked = journal.lock().unwrap();
     let mut found = owed_to(&locked, "etcd http://new:2379", "etcd 1");
     found.sort();
     assert_eq!(found, ["after", "before"]);
-    assert!(owed_to(&locked, "etcd http://old:2379", "etcd 2").is_empty(), "another datastore at the same place");
-    assert!(owed_to(&locked, "etcd http://old:2379", "").is_empty(), "a datastore that does not tell what it is");
+    assert!(
+        owed_to(&locked, "etcd http://old:2379", "etcd 2").is_empty(),
+        "another datastore at the same place"
+    );
+    assert!(
+        owed_to(&locked, "etcd http://old:2379", "").is_empty(),
+        "a datastore that does not tell what it is"
+    );
 }
 
 #[test]
@@ -83,29 +106,45 @@ fn datastore_identity_is_requested_only_if_an_entry_may_match() {
     assert_eq!(may_contain(), [false, false]);
     journal.record(&pending_del("a", "etcd a")).unwrap();
     fs::write(directory.path().join("broken.json"), "{").unwrap();
-    assert_eq!(may_contain(), [true, true], "the node does not know yet that these are two datastores");
+    assert_eq!(
+        may_contain(),
+        [true, true],
+        "the node does not know yet that these are two datastores"
+    );
     let locked = journal.lock().unwrap();
     locked.record_identity(&target("etcd b", "etcd 2")).unwrap();
     assert_eq!(may_contain(), [true, false]);
     locked.record_identity(&target("etcd a", "etcd 1")).unwrap();
     assert_eq!(may_contain(), [true, false]);
     locked.record_identity(&target("etcd b", "etcd 1")).unwrap();
-    assert_eq!(may_contain(), [true, true], "one datastore with two spellings");
+    assert_eq!(
+        may_contain(),
+        [true, true],
+        "one datastore with two spellings"
+    );
 }
 
 #[test]
 fn deferred_dels_to_two_datastores_are_separate_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    let noted = |datastore: &str, reason: &str| PendingDel { reason: reason.into(), ..pending_del("a", datastore) };
+    let noted = |datastore: &str, reason: &str| PendingDel {
+        reason: reason.into(),
+        ..pending_del("a", datastore)
+    };
     journal.record(&noted("one", "first")).unwrap();
     journal.record(&noted("two", "first")).unwrap();
     journal.record(&noted("one", "second")).unwrap();
     let entries = journal.entries().unwrap();
-    let mut found: Vec<_> = entries.iter().map(|entry| entry.pending_del.as_ref().unwrap()).collect();
+    let mut found: Vec<_> = entries
+        .iter()
+        .map(|entry| entry.pending_del.as_ref().unwrap())
+        .collect();
     found.sort_by_key(|pending_del| &pending_del.datastore);
-    let pending: Vec<_> =
-        found.iter().map(|pending_del| (pending_del.datastore.as_str(), pending_del.reason.as_str())).collect();
+    let pending: Vec<_> = found
+        .iter()
+        .map(|pending_del| (pending_del.datastore.as_str(), pending_del.reason.as_str()))
+        .collect();
     assert_eq!(pending, [("one", "second"), ("two", "first")]);
     assert!(journal.contains("net", "a", "eth0").unwrap());
 }
@@ -115,22 +154,44 @@ fn re_recorded_deferred_del_retains_its_first_time() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     for noted in [100, 200] {
-        journal.record(&PendingDel { noted, ..pending_del("a", "one") }).unwrap();
+        journal
+            .record(&PendingDel {
+                noted,
+                ..pending_del("a", "one")
+            })
+            .unwrap();
     }
-    assert_eq!(journal.entries().unwrap()[0].pending_del.as_ref().unwrap().noted, 100);
+    assert_eq!(
+        journal.entries().unwrap()[0]
+            .pending_del
+            .as_ref()
+            .unwrap()
+            .noted,
+        100
+    );
 }
 
 #[test]
 fn adopted_deferred_del_belongs_to_the_new_datastore() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&PendingDel { identity: "etcd 1".into(), ..pending_del("a", "etcd a") }).unwrap();
+    journal
+        .record(&PendingDel {
+            identity: "etcd 1".into(),
+            ..pending_del("a", "etcd a")
+        })
+        .unwrap();
     let locked = journal.lock().unwrap();
     let entry = journal.entries().unwrap().remove(0).path;
     locked.adopt(&entry, &target("etcd b", "etcd 2")).unwrap();
     assert_eq!(owed_to(&locked, "etcd c", "etcd 2"), ["a"]);
     assert!(owed_to(&locked, "etcd a", "etcd 1").is_empty());
-    let error = locked.adopt(&directory.path().join("none.json"), &target("etcd b", "etcd 2")).unwrap_err();
+    let error = locked
+        .adopt(
+            &directory.path().join("none.json"),
+            &target("etcd b", "etcd 2"),
+        )
+        .unwrap_err();
     assert!(error.to_string().contains("none.json"), "{error}");
 }
 
@@ -140,16 +201,23 @@ fn postponed_deferred_del_is_tried_last() {
     let journal = Journal::new(directory.path());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
     for number in 0..3 {
-        journal.record(&pending_del(&format!("c{number}"), "one")).unwrap();
+        journal
+            .record(&pending_del(&format!("c{number}"), "one"))
+            .unwrap();
     }
     for entry in journal.entries().unwrap() {
-        let number = entry.pending_del.unwrap().container_id[1..].parse().unwrap();
+        let number = entry.pending_del.unwrap().container_id[1..]
+            .parse()
+            .unwrap();
         let file = File::options().write(true).open(entry.path).unwrap();
-        file.set_modified(long_ago + Duration::from_secs(number)).unwrap();
+        file.set_modified(long_ago + Duration::from_secs(number))
+            .unwrap();
     }
     let locked = journal.lock().unwrap();
     assert_eq!(owed_to(&locked, "one", ""), ["c0", "c1", "c2"]);
-    locked.postpone(&journal.entries().unwrap()[0].path).unwrap();
+    locked
+        .postpone(&journal.entries().unwrap()[0].path)
+        .unwrap();
     assert_eq!(owed_to(&locked, "one", ""), ["c1", "c2", "c0"]);
 }
 
@@ -169,7 +237,10 @@ fn journal_lock_wait_ends_with_a_timeout() {
     let journal = Journal::new(directory.path());
     let held = journal.lock().unwrap();
     let error = journal.lock_within(Duration::from_millis(30)).unwrap_err();
-    assert!(error.to_string().contains("lock stayed locked for 30ms"), "{error}");
+    assert!(
+        error.to_string().contains("lock stayed locked for 30ms"),
+        "{error}"
+    );
     drop(held);
     journal.lock().unwrap();
 }
@@ -179,7 +250,13 @@ fn only_drafts_of_ended_processes_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
-    let name = being_written.path().file_name().unwrap().to_str().unwrap().replace(".b.json.", ".a.json.");
+    let name = being_written
+        .path()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .replace(".b.json.", ".a.json.");
     let abandoned = directory.path().join(name);
     fs::write(&abandoned, "{").unwrap();
     assert!(!journal.is_empty(), "or nobody would look");
@@ -197,7 +274,10 @@ fn journal_entry_is_readable_by_the_owner_only() {
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
     let file = &journal.entries().unwrap()[0].path;
-    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(
+        fs::metadata(file).unwrap().permissions().mode() & 0o7777,
+        0o600
+    );
 }
 
 #[test]
@@ -226,9 +306,21 @@ fn unreadable_journal_directory_is_not_mistaken_for_an_empty_journal() {
     std::os::unix::fs::symlink(&path, &path).unwrap();
     let journal = Journal::new(&path);
     assert!(!journal.is_empty() && journal.may_contain("one"));
-    let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
-    assert!(error.starts_with(&format!("cannot read {} of the journal of DELs: ", path.display())), "{error}");
-    assert!(error.contains("symbolic link") && error.ends_with("finds the addresses of its DELs"), "{error}");
+    let error = journal
+        .contains("net", "a", "eth0")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with(&format!(
+            "cannot read {} of the journal of DELs: ",
+            path.display()
+        )),
+        "{error}"
+    );
+    assert!(
+        error.contains("symbolic link") && error.ends_with("finds the addresses of its DELs"),
+        "{error}"
+    );
     assert!(journal.entries().is_err());
 }
 
@@ -240,7 +332,10 @@ fn unreadable_entry_is_an_error_for_its_attachment_only() {
     let path = journal.entries().unwrap().remove(0).path;
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
+    let error = journal
+        .contains("net", "a", "eth0")
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
     assert!(!journal.contains("net", "b", "eth0").unwrap());
     for text in ["", "{", "[]"] {
@@ -256,7 +351,10 @@ fn file_at_the_journal_path_is_an_error_and_contains_no_entries() {
     let path = directory.path().join("journal");
     fs::write(&path, "").unwrap();
     let journal = Journal::new(&path);
-    assert!(!journal.is_empty(), "or nobody would say that it is in the way");
+    assert!(
+        !journal.is_empty(),
+        "or nobody would say that it is in the way"
+    );
     assert!(!journal.contains("net", "a", "eth0").unwrap());
     assert!(journal.entries().is_err() && journal.try_lock().is_err());
 }
@@ -266,7 +364,9 @@ fn unwritable_journal_directory_is_an_error_with_the_path() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = Journal::new(file.join("journal")).record(&pending_del("a", "one")).unwrap_err();
+    let error = Journal::new(file.join("journal"))
+        .record(&pending_del("a", "one"))
+        .unwrap_err();
     assert!(error.to_string().contains("file/journal"), "{error}");
 }
 
@@ -274,13 +374,22 @@ fn unwritable_journal_directory_is_an_error_with_the_path() {
 fn special_file_in_the_journal_is_an_unreadable_entry() {
     let directory = tempfile::tempdir().unwrap();
     let fifo = directory.path().join("fifo.json");
-    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
     std::os::unix::fs::symlink("/dev/zero", directory.path().join("endless.debt")).unwrap();
     let entries = Journal::new(directory.path()).entries().unwrap();
     assert_eq!(entries.len(), 2);
     for entry in entries {
         let error = entry.pending_del.unwrap_err();
-        assert!(error.to_string().contains("no regular file") && !files::is_damage(&error), "{error}");
+        assert!(
+            error.to_string().contains("no regular file") && !files::is_damage(&error),
+            "{error}"
+        );
     }
 }
 

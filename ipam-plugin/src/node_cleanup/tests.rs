@@ -3,8 +3,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libcalico::api::{
-    BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint,
-    HostEndpointSpec, Node, ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
+    BgpConfigurationSpec, BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec,
+    HostEndpoint, HostEndpointSpec, Node, ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec,
+    configuration_of_node,
 };
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::{Kind, Store, WriteOp};
@@ -14,13 +15,18 @@ use crate::testing::{Cluster, Fault, Pairs, held};
 
 async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) -> IpAddr {
     let mut request = cluster.request("node1", handle);
-    request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    request.attributes = attributes
+        .iter()
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect();
     cluster.assign(&request).await.unwrap().addresses[0].ip
 }
 
 fn holders(cluster: &Cluster) -> Vec<String> {
     let blocks = cluster.store.pairs().list::<Block>(&None);
-    let held = blocks.iter().flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
+    let held = blocks
+        .iter()
+        .flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
     let mut handles: Vec<String> = held.map(|handle| handle.to_string()).collect();
     handles.sort();
     handles
@@ -47,13 +53,22 @@ async fn delete(cluster: &Cluster, node: &str) -> Result<NodeCleanup, NodeCleanu
 }
 
 fn host_endpoint(cluster: &Cluster, name: &str, node: &str) {
-    let spec = HostEndpointSpec { node: node.into(), ..HostEndpointSpec::default() };
+    let spec = HostEndpointSpec {
+        node: node.into(),
+        ..HostEndpointSpec::default()
+    };
     let endpoint = HostEndpoint::new(name, spec);
     cluster.store.put(&endpoint.key(), &endpoint);
 }
 
 fn peer(cluster: &Cluster, name: &str, node: &str) {
-    let peer = BgpPeer::new(name, BgpPeerSpec { node: node.into(), ..BgpPeerSpec::default() });
+    let peer = BgpPeer::new(
+        name,
+        BgpPeerSpec {
+            node: node.into(),
+            ..BgpPeerSpec::default()
+        },
+    );
     cluster.store.put(&peer.key(), &peer);
 }
 
@@ -62,39 +77,83 @@ fn peer(cluster: &Cluster, name: &str, node: &str) {
 async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
     let cluster = Cluster::new();
     cluster.pool("pool", "10.0.0.0/24", 29);
-    let (web, other) = (cluster.one("node1", "web").await.unwrap(), cluster.one("node2", "other").await.unwrap());
+    let (web, other) = (
+        cluster.one("node1", "web").await.unwrap(),
+        cluster.one("node2", "other").await.unwrap(),
+    );
     let unknown = cluster.one("node1", "unknown").await.unwrap();
-    cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
-    let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
+    cluster
+        .one("node1", "vxlan-tunnel-addr-node1")
+        .await
+        .unwrap();
+    let keys = [
+        endpoint(&cluster, "node1", "web", web).await,
+        endpoint(&cluster, "node2", "other", other).await,
+    ];
     // The address of the stale endpoint has another owner by now.
     let stale = endpoint(&cluster, "node1", "stale", other).await;
     for node in ["node1", "node2"] {
         peer(&cluster, &format!("peer-of-{node}"), node);
         host_endpoint(&cluster, &format!("{node}-eth0"), node);
-        let settings = FelixConfiguration::new(configuration_of_node(node), FelixConfigurationSpec::default());
+        let settings = FelixConfiguration::new(
+            configuration_of_node(node),
+            FelixConfigurationSpec::default(),
+        );
         cluster.store.put(&settings.key(), &settings);
     }
     peer(&cluster, "peer-of-all", "");
 
     let cleanup = delete(&cluster, "node1").await.unwrap();
-    assert_eq!(cleanup, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, owned_objects: 3 });
+    assert_eq!(
+        cleanup,
+        NodeCleanup {
+            addresses: 2,
+            endpoints: 2,
+            blocks: 1,
+            owned_objects: 3
+        }
+    );
     let pairs = cluster.store.pairs();
     assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None);
     assert_eq!(pairs.get::<WorkloadEndpoint>(&keys[0]), None);
     assert_eq!(pairs.get::<WorkloadEndpoint>(&stale), None);
     assert!(pairs.get::<WorkloadEndpoint>(&keys[1]).is_some());
-    for (name, is_there) in [("peer-of-node1", false), ("peer-of-node2", true), ("peer-of-all", true)] {
-        assert_eq!(pairs.get::<BgpPeer>(&ObjectKey::global(name)).is_some(), is_there, "{name}");
+    for (name, is_there) in [
+        ("peer-of-node1", false),
+        ("peer-of-node2", true),
+        ("peer-of-all", true),
+    ] {
+        assert_eq!(
+            pairs.get::<BgpPeer>(&ObjectKey::global(name)).is_some(),
+            is_there,
+            "{name}"
+        );
     }
     for (node, is_there) in [("node1", false), ("node2", true)] {
         let settings = ObjectKey::global(configuration_of_node(node));
-        assert_eq!(pairs.get::<FelixConfiguration>(&settings).is_some(), is_there);
+        assert_eq!(
+            pairs.get::<FelixConfiguration>(&settings).is_some(),
+            is_there
+        );
         let endpoint = ObjectKey::global(format!("{node}-eth0"));
         assert_eq!(pairs.get::<HostEndpoint>(&endpoint).is_some(), is_there);
     }
-    let block = |ip: IpAddr| cluster.block(&format!("{ip}/29").parse::<Cidr>().unwrap().to_string()).unwrap();
-    let held = |ip: IpAddr| block(ip).allocated().map(|held| held.ip).collect::<Vec<_>>();
-    assert_eq!(held(unknown), [unknown], "nobody said whose it is: garbage collection's");
+    let block = |ip: IpAddr| {
+        cluster
+            .block(&format!("{ip}/29").parse::<Cidr>().unwrap().to_string())
+            .unwrap()
+    };
+    let held = |ip: IpAddr| {
+        block(ip)
+            .allocated()
+            .map(|held| held.ip)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        held(unknown),
+        [unknown],
+        "nobody said whose it is: garbage collection's"
+    );
     assert_eq!(block(unknown).owner(), None);
     assert_eq!(held(other), [other]);
 }
@@ -109,12 +168,20 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
     let pod = |name| [("namespace", "default"), ("pod", name), ("node", "node1")];
     let on = |node| [("namespace", "default"), ("pod", "moved"), ("node", node)];
     let launcher = [&pod("launcher")[..], &[("vmi-name", "db")]].concat();
-    let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
+    let service = [
+        ("type", "LoadBalancer"),
+        ("namespace", "default"),
+        ("service", "shop"),
+    ];
     let hashed = HandleId::for_vmi("net", "default", &"x".repeat(128)).to_string();
     let allocations: [(&str, &str, Attributes<'_>); 11] = [
         // Addresses of pods and containers of the node, which are released.
         ("web", "net.c1", &pod("web")),
-        ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
+        (
+            "plain",
+            "net.plain",
+            &[("node", "node1"), ("timestamp", "now")],
+        ),
         ("old", "default.old", &[]),
         // The VMI runs elsewhere by now, or stopped.
         ("launcher", "net.vmi.default.db", &launcher),
@@ -132,7 +199,10 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
     }
     let cleanup = delete(&cluster, "node1").await.unwrap();
     assert_eq!(cleanup.endpoints, 11);
-    let mut others: Vec<String> = allocations[3..].iter().map(|(_, handle, _)| handle.to_string()).collect();
+    let mut others: Vec<String> = allocations[3..]
+        .iter()
+        .map(|(_, handle, _)| handle.to_string())
+        .collect();
     others.sort();
     assert_eq!(holders(&cluster), others);
     assert_eq!(cleanup.addresses, 3);
@@ -141,14 +211,20 @@ async fn node_cleanup_retains_addresses_of_other_owners() {
 /// Returns the addresses that endpoints list.
 fn listed(pairs: &Pairs) -> Vec<IpAddr> {
     let endpoints = pairs.list::<WorkloadEndpoint>(&ObjectSelect::default());
-    endpoints.iter().flat_map(|(_, endpoint)| endpoint.spec.networks().map(|network| network.network())).collect()
+    endpoints
+        .iter()
+        .flat_map(|(_, endpoint)| endpoint.spec.networks().map(|network| network.network()))
+        .collect()
 }
 
-/// Adds a pod and a plain container with an address and an endpoint each. Only the endpoint identifies the owner of the
-/// container's address.
+/// Adds a pod and a plain container with an address and an endpoint each. Only the endpoint
+/// identifies the owner of the container's address.
 async fn pod_and_container(cluster: &Cluster) {
     let pod = [("namespace", "default"), ("pod", "web"), ("node", "node1")];
-    for (name, handle, attributes) in [("web", "net.c1", &pod[..]), ("plain", "net.plain", &pod[2..])] {
+    for (name, handle, attributes) in [
+        ("web", "net.c1", &pod[..]),
+        ("plain", "net.plain", &pod[2..]),
+    ] {
         let ip = allocate(cluster, handle, attributes).await;
         endpoint(cluster, "node1", name, ip).await;
     }
@@ -164,14 +240,24 @@ async fn node_cleanup_releases_addresses_that_no_endpoint_lists_and_blocks_after
     let seen = kinds.clone();
     cluster.store.before_each(move |_, writes, pairs| {
         for write in writes.into_iter().flatten() {
-            assert!(write.kind != Block::KIND || listed(pairs).is_empty(), "{write:?}");
-            seen.lock().unwrap().push((write.kind, matches!(write.op, WriteOp::Delete(_))));
+            assert!(
+                write.kind != Block::KIND || listed(pairs).is_empty(),
+                "{write:?}"
+            );
+            seen.lock()
+                .unwrap()
+                .push((write.kind, matches!(write.op, WriteOp::Delete(_))));
         }
         Fault::None
     });
     delete(&cluster, "node1").await.unwrap();
     let kinds = kinds.lock().unwrap();
-    let first = |kind: &str, is_deletion: bool| kinds.iter().position(|write| *write == (kind, is_deletion)).unwrap();
+    let first = |kind: &str, is_deletion: bool| {
+        kinds
+            .iter()
+            .position(|write| *write == (kind, is_deletion))
+            .unwrap()
+    };
     let order = [
         first(WorkloadEndpoint::KIND, false),
         first(Block::KIND, false),
@@ -193,7 +279,10 @@ async fn node_cleanup_repeated_after_a_fault_at_any_request_releases_every_addre
             let firing = has_fired.clone();
             cluster.store.before_each(move |at, _, pairs| {
                 let held: Vec<IpAddr> = held(pairs).into_values().flatten().collect();
-                assert!(listed(pairs).iter().all(|ip| held.contains(ip)), "an endpoint lists a free address");
+                assert!(
+                    listed(pairs).iter().all(|ip| held.contains(ip)),
+                    "an endpoint lists a free address"
+                );
                 if at != nth {
                     return Fault::None;
                 }
@@ -207,9 +296,23 @@ async fn node_cleanup_repeated_after_a_fault_at_any_request_releases_every_addre
                 _ = delete(&cluster, "node1").await;
             }
             let pairs = cluster.store.pairs();
-            assert_eq!(holders(&cluster), [""; 0], "{fault:?} at request {nth}: {interrupted:?}");
-            assert_eq!(pairs.list::<WorkloadEndpoint>(&ObjectSelect::default()).len(), 0, "{fault:?} at {nth}");
-            assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None, "{fault:?} at {nth}");
+            assert_eq!(
+                holders(&cluster),
+                [""; 0],
+                "{fault:?} at request {nth}: {interrupted:?}"
+            );
+            assert_eq!(
+                pairs
+                    .list::<WorkloadEndpoint>(&ObjectSelect::default())
+                    .len(),
+                0,
+                "{fault:?} at {nth}"
+            );
+            assert_eq!(
+                pairs.get::<Node>(&ObjectKey::global("node1")),
+                None,
+                "{fault:?} at {nth}"
+            );
             if !has_fired.load(Ordering::Relaxed) {
                 assert!(nth > 5, "the deletion of a node sends more requests");
                 break;
@@ -222,15 +325,23 @@ async fn node_cleanup_repeated_after_a_fault_at_any_request_releases_every_addre
 async fn address_taken_over_before_the_write_is_not_released() {
     let cluster = Cluster::new();
     cluster.pool("pool", "10.0.0.0/24", 29);
-    let ip = allocate(&cluster, "net.c1", &[("namespace", "default"), ("pod", "web"), ("node", "node1")]).await;
+    let ip = allocate(
+        &cluster,
+        "net.c1",
+        &[("namespace", "default"), ("pod", "web"), ("node", "node1")],
+    )
+    .await;
     endpoint(&cluster, "node1", "web", ip).await;
     let block = format!("{ip}/29").parse::<Cidr>().unwrap();
     let mut is_taken_over = false;
     cluster.store.before_each(move |_, writes, pairs| {
-        let writes_block = writes.is_some_and(|writes| writes.iter().any(|write| write.kind == Block::KIND));
+        let writes_block =
+            writes.is_some_and(|writes| writes.iter().any(|write| write.kind == Block::KIND));
         if writes_block && !std::mem::replace(&mut is_taken_over, true) {
             let mut taken = pairs.get::<Block>(&block).unwrap();
-            taken.attributes[0].active_owner.insert("node".into(), "node2".into());
+            taken.attributes[0]
+                .active_owner
+                .insert("node".into(), "node2".into());
             pairs.put(Block::path(&block), taken.encode().unwrap());
         }
         Fault::None
@@ -244,8 +355,14 @@ async fn address_taken_over_before_the_write_is_not_released() {
 async fn settings_written_after_the_read_of_node_cleanup_are_not_deleted() {
     for (felix, bgp) in [(true, false), (false, true)] {
         let cluster = Cluster::new();
-        let felix_settings = FelixConfiguration::new(configuration_of_node("node1"), FelixConfigurationSpec::default());
-        let bgp_settings = BgpConfiguration::new(configuration_of_node("node1"), BgpConfigurationSpec::default());
+        let felix_settings = FelixConfiguration::new(
+            configuration_of_node("node1"),
+            FelixConfigurationSpec::default(),
+        );
+        let bgp_settings = BgpConfiguration::new(
+            configuration_of_node("node1"),
+            BgpConfigurationSpec::default(),
+        );
         if felix {
             cluster.store.put(&felix_settings.key(), &felix_settings);
         }
@@ -256,15 +373,25 @@ async fn settings_written_after_the_read_of_node_cleanup_are_not_deleted() {
         cluster.store.before_each(move |_, writes, pairs| {
             for write in writes.into_iter().flatten() {
                 match write.kind {
-                    FelixConfiguration::KIND => pairs.put(write.path.clone(), felix_settings.encode().unwrap()),
-                    BgpConfiguration::KIND => pairs.put(write.path.clone(), bgp_settings.encode().unwrap()),
+                    FelixConfiguration::KIND => {
+                        pairs.put(write.path.clone(), felix_settings.encode().unwrap())
+                    }
+                    BgpConfiguration::KIND => {
+                        pairs.put(write.path.clone(), bgp_settings.encode().unwrap())
+                    }
                     _ => {}
                 }
             }
             Fault::None
         });
         let error = delete(&cluster, "node1").await.unwrap_err();
-        assert!(matches!(error, NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
+        assert!(
+            matches!(
+                error,
+                NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))
+            ),
+            "{error}"
+        );
         let pairs = cluster.store.pairs();
         assert_eq!(pairs.get::<FelixConfiguration>(&felix_key).is_some(), felix);
         assert_eq!(pairs.get::<BgpConfiguration>(&bgp_key).is_some(), bgp);
@@ -274,15 +401,31 @@ async fn settings_written_after_the_read_of_node_cleanup_are_not_deleted() {
 #[tokio::test]
 async fn repeated_node_cleanup_continues_and_spares_a_recreated_node() {
     let cluster = Cluster::new();
-    let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
+    let node = cluster
+        .store
+        .get::<Node>(&ObjectKey::global("node1"))
+        .await
+        .unwrap();
     // Another program wrote the Node meanwhile.
     cluster.node("node1", &[("a", "b")]);
-    delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    delete_node(&cluster.store, &cluster.clock, &node, &[])
+        .await
+        .unwrap();
     assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);
-    delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    delete_node(&cluster.store, &cluster.clock, &node, &[])
+        .await
+        .unwrap();
     let mut namesake = Node::new("node1", libcalico::api::NodeSpec::default());
     namesake.metadata.uid = "another".into();
     cluster.store.put(&node.key, &namesake);
-    let error = delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap_err();
-    assert!(matches!(error, NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
+    let error = delete_node(&cluster.store, &cluster.clock, &node, &[])
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))
+        ),
+        "{error}"
+    );
 }

@@ -11,11 +11,15 @@ use proptest::prelude::*;
 
 use crate::alloc::one_address::assign_address;
 use crate::error::IpamError;
-use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held, take_one};
+use crate::testing::{
+    Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held, take_one,
+};
 
 /// Allocates an address of `block` for `handle` as another process does, handle first.
 fn take(pairs: &mut Pairs, block: &Cidr, node: &str, handle: &str) {
-    let Some(mut taken) = pairs.get::<Block>(block) else { return };
+    let Some(mut taken) = pairs.get::<Block>(block) else {
+        return;
+    };
     let id = HandleId::new(handle);
     if !take_one(&mut taken, node, &id) {
         return;
@@ -46,7 +50,11 @@ async fn address_taken_between_any_two_requests_is_not_assigned_twice() {
             let mut all: Vec<_> = held.values().flatten().collect();
             all.sort();
             all.dedup();
-            assert_eq!(all.len(), if at < reads + writes { 3 } else { 2 }, "{held:?}");
+            assert_eq!(
+                all.len(),
+                if at < reads + writes { 3 } else { 2 },
+                "{held:?}"
+            );
             assert_consistent(&cluster.store.pairs(), true);
         }
     }
@@ -59,7 +67,8 @@ async fn losing_every_race_ends_in_contention_without_an_allocation() {
         cluster.pool("pool4", "10.0.0.0/26", 26);
         cluster.one("node1", "net.first").await.unwrap();
         cluster.store.before_each(|_, writes, pairs| {
-            let block = writes.and_then(|writes| writes.iter().find(|write| write.kind == "IPAMBlock"));
+            let block =
+                writes.and_then(|writes| writes.iter().find(|write| write.kind == "IPAMBlock"));
             if let Some(block) = block {
                 pairs.touch(&block.path);
             }
@@ -67,20 +76,26 @@ async fn losing_every_race_ends_in_contention_without_an_allocation() {
         });
         let error = cluster.one("node1", "net.a").await.unwrap_err();
         assert!(matches!(error, IpamError::Contention), "{error}");
-        assert_eq!(error.to_string(), "Max retries hit - excessive concurrent IPAM requests");
+        assert_eq!(
+            error.to_string(),
+            "Max retries hit - excessive concurrent IPAM requests"
+        );
         cluster.store.end_faults();
         assert_eq!(cluster.handle("net.a"), None);
         assert_consistent(&cluster.store.pairs(), true);
     }
 }
 
-/// Another process of the node began to claim the same block a moment earlier, and has reached this state.
+/// Another process of the node began to claim the same block a moment earlier, and has reached this
+/// state.
 #[tokio::test]
 async fn concurrent_processes_of_a_node_share_the_claimed_block() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
-        for (state, with_block) in
-            [(AffinityState::Pending, false), (AffinityState::Pending, true), (AffinityState::Confirmed, true)]
-        {
+        for (state, with_block) in [
+            (AffinityState::Pending, false),
+            (AffinityState::Pending, true),
+            (AffinityState::Confirmed, true),
+        ] {
             for at in 0..4 {
                 let cluster = Cluster::on(store());
                 cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -88,11 +103,15 @@ async fn concurrent_processes_of_a_node_share_the_claimed_block() {
                 let now = time::macros::datetime!(2026-08-22 01:02:03 UTC);
                 cluster.store.before_each(move |nth, _, pairs| {
                     if nth == at && pairs.get::<Block>(&block).is_none() {
-                        let affinity = BlockAffinity { state, ..BlockAffinity::default() };
+                        let affinity = BlockAffinity {
+                            state,
+                            ..BlockAffinity::default()
+                        };
                         let key = affinity_key("node1", "10.65.166.128/26");
                         pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
                         if with_block {
-                            let new = Block::new(block, &AffinityOwner::Host("node1".into()), now).unwrap();
+                            let new = Block::new(block, &AffinityOwner::Host("node1".into()), now)
+                                .unwrap();
                             pairs.put(Block::path(&block), new.encode().unwrap());
                         }
                     }
@@ -119,7 +138,10 @@ async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
                 if nth == at {
                     let new = Block::new(block, &AffinityOwner::Host("node2".into()), now).unwrap();
                     pairs.put(Block::path(&block), new.encode().unwrap());
-                    let affinity = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+                    let affinity = BlockAffinity {
+                        state: AffinityState::Confirmed,
+                        ..BlockAffinity::default()
+                    };
                     let key = affinity_key("node2", "10.65.166.128/26");
                     pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
                 }
@@ -127,7 +149,11 @@ async fn block_lost_to_another_node_is_replaced_by_the_next_block() {
             });
             let ip = cluster.one("node1", "net.a").await.unwrap();
             cluster.store.end_faults();
-            assert_eq!(ip, "10.65.166.192".parse::<std::net::IpAddr>().unwrap(), "at {at}");
+            assert_eq!(
+                ip,
+                "10.65.166.192".parse::<std::net::IpAddr>().unwrap(),
+                "at {at}"
+            );
             assert_consistent(&cluster.store.pairs(), true);
         }
     }
@@ -143,7 +169,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        5 => (0..4u8, 0..12u8, any::<bool>()).prop_map(|(node, container, num6)| Op::Add { node, container, num6 }),
+        5 => (0..4u8, 0..12u8, any::<bool>())
+            .prop_map(|(node, container, num6)| Op::Add { node, container, num6 }),
         4 => (0..12u8).prop_map(|container| Op::Del { container }),
         1 => (0..4u8).prop_map(|node| Op::Forget { node }),
         1 => Just(Op::Wait),
@@ -185,15 +212,26 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
     bother(&cluster, every, seed, faults);
     for op in ops {
         match op {
-            Op::Add { node, container, num6 } => {
-                let mut request = cluster.request(&format!("node{}", node + 1), &format!("net.{container}"));
+            Op::Add {
+                node,
+                container,
+                num6,
+            } => {
+                let mut request =
+                    cluster.request(&format!("node{}", node + 1), &format!("net.{container}"));
                 request.num6 = usize::from(*num6);
                 request.all_or_nothing = true;
-                let before = held(&cluster.store.pairs()).get(&request.handle).cloned().unwrap_or_default();
+                let before = held(&cluster.store.pairs())
+                    .get(&request.handle)
+                    .cloned()
+                    .unwrap_or_default();
                 if let Ok(assigned) = cluster.assign(&request).await {
                     let mut expected = before;
                     expected.extend(assigned.addresses.iter().map(|a| a.ip));
-                    let mut now = held(&cluster.store.pairs()).get(&request.handle).cloned().unwrap_or_default();
+                    let mut now = held(&cluster.store.pairs())
+                        .get(&request.handle)
+                        .cloned()
+                        .unwrap_or_default();
                     expected.sort();
                     now.sort();
                     assert_eq!(now, expected, "what the caller was told is what is held");
@@ -203,7 +241,10 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
                 let handle = format!("net.{container}");
                 if cluster.release(&handle).await.is_ok() {
                     let held = held(&cluster.store.pairs());
-                    assert!(!held.contains_key(&HandleId::new(&handle)), "released, but still held");
+                    assert!(
+                        !held.contains_key(&HandleId::new(&handle)),
+                        "released, but still held"
+                    );
                 }
             }
             Op::Forget { node } => {
@@ -232,7 +273,10 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
 }
 
 fn block_on(operation: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(operation);
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(operation);
 }
 
 proptest! {
@@ -246,7 +290,11 @@ proptest! {
         seed in 0..100usize,
         faults: bool,
     ) {
-        let store = if transactional { MemoryStore::transactional() } else { MemoryStore::sequential() };
+        let store = if transactional {
+            MemoryStore::transactional()
+        } else {
+            MemoryStore::sequential()
+        };
         block_on(run(&ops, store, every, seed, faults));
     }
 }
@@ -264,9 +312,20 @@ async fn pool_disabled_during_a_lost_race_is_not_claimed_from() {
                 let mut pool = pairs.get::<IpPool>(&key).unwrap();
                 pool.spec.disabled = true;
                 pairs.put(IpPool::path(&key), pool.encode().unwrap());
-                let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
-                for block in ["10.0.0.0/26", "10.0.0.64/26", "10.0.0.128/26", "10.0.0.192/26"] {
-                    pairs.put(BlockAffinity::path(&affinity_key("node1", block)), pending.encode().unwrap());
+                let pending = BlockAffinity {
+                    state: AffinityState::Pending,
+                    ..BlockAffinity::default()
+                };
+                for block in [
+                    "10.0.0.0/26",
+                    "10.0.0.64/26",
+                    "10.0.0.128/26",
+                    "10.0.0.192/26",
+                ] {
+                    pairs.put(
+                        BlockAffinity::path(&affinity_key("node1", block)),
+                        pending.encode().unwrap(),
+                    );
                 }
             }
             Fault::None
@@ -277,10 +336,15 @@ async fn pool_disabled_during_a_lost_race_is_not_claimed_from() {
             Some(ip) => {
                 let inputs = cluster.inputs(&request).await.unwrap();
                 let ip = ip.parse().unwrap();
-                assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap_err()
+                assign_address(&cluster.store, &cluster.clock, &request, ip, inputs)
+                    .await
+                    .unwrap_err()
             }
         };
-        assert!(matches!(error, IpamError::Pools(_) | IpamError::NotInPool { .. }), "{error}");
+        assert!(
+            matches!(error, IpamError::Pools(_) | IpamError::NotInPool { .. }),
+            "{error}"
+        );
         cluster.store.end_faults();
         assert!(cluster.store.pairs().list::<Block>(&None).is_empty());
         assert_eq!(cluster.handle("net.a"), None);

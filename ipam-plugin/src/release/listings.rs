@@ -1,5 +1,5 @@
-//! [`Listings`]: the endpoints that list addresses. A release with listings frees an address only after no endpoint
-//! lists it any more, because another container may get it then.
+//! [`Listings`]: the endpoints that list addresses. A release with listings frees an address only
+//! after no endpoint lists it any more, because another container may get it then.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -26,9 +26,20 @@ pub struct AddressToRelease {
 
 impl AddressToRelease {
     pub(crate) fn new(block: Cidr, allocation: &Allocation<'_>) -> Self {
-        let attribute = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
+        let attribute = |key: &str| {
+            allocation
+                .attributes()?
+                .get(key)
+                .filter(|text| !text.is_empty())
+                .cloned()
+        };
         let pod = attribute("namespace").zip(attribute("pod"));
-        AddressToRelease { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
+        AddressToRelease {
+            ip: allocation.ip,
+            pod,
+            handle: allocation.handle(),
+            block: Some(block),
+        }
     }
 }
 
@@ -38,13 +49,22 @@ pub async fn still_allocated<S: Store>(
     leaving: &[AddressToRelease],
 ) -> Result<Vec<AddressToRelease>, StoreError> {
     let blocks_read = leaving.iter().filter_map(|address| address.block).collect();
-    let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
+    let unread = leaving
+        .iter()
+        .filter(|address| address.block.is_none() && address.handle.is_some());
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
-    let pools = if unread.is_empty() { Vec::new() } else { all_pools(store).await? };
+    let pools = if unread.is_empty() {
+        Vec::new()
+    } else {
+        all_pools(store).await?
+    };
     let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
     let is_held = |address: &&AddressToRelease| {
-        let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));
-        address.handle.is_none() || found.any(|held| !held.is_cooling() && held.handle() == address.handle)
+        let mut found = blocks
+            .iter()
+            .filter_map(|block| block.value.allocation(address.ip));
+        address.handle.is_none()
+            || found.any(|held| !held.is_cooling() && held.handle() == address.handle)
     };
     Ok(leaving.iter().filter(is_held).cloned().collect())
 }
@@ -58,16 +78,19 @@ pub async fn addresses_to_release<S: Store>(
     let mut leaving = Vec::new();
     for block in read_blocks(store, handle.block.keys().copied().collect()).await? {
         let requests = requests(&block.value);
-        let held = requests.iter().filter_map(|request| block.value.allocation(request.ip));
+        let held = requests
+            .iter()
+            .filter_map(|request| block.value.allocation(request.ip));
         leaving.extend(held.map(|held| AddressToRelease::new(block.key, &held)));
     }
     Ok(leaving)
 }
 
-/// Removes addresses from endpoints. A release by handle calls this before each write that frees addresses.
+/// Removes addresses from endpoints. A release by handle calls this before each write that frees
+/// addresses.
 pub trait Listings: Sync {
-    /// Returns after no endpoint lists any of the addresses. After an error, the caller releases none of these
-    /// addresses.
+    /// Returns after no endpoint lists any of the addresses. After an error, the caller releases
+    /// none of these addresses.
     fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libcalico::api::{
-    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec, Node, NodeSpec,
-    ObjectKey,
+    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation,
+    IpReservationSpec, Node, NodeSpec, ObjectKey,
 };
 use libcalico::ipam::{
-    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
-    IpamConfig, IpamConfigKey, Reservations,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest,
+    Handle, HandleId, IpamConfig, IpamConfigKey, Reservations,
 };
 use libcalico::net::Cidr;
 
@@ -32,9 +32,18 @@ impl Cluster {
     }
 
     pub(crate) fn on(store: MemoryStore) -> Self {
-        let spec = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
-        store.put(&ObjectKey::global("default"), &ClusterInformation::new("default", spec));
-        let cluster = Cluster { store, clock: TestClock::default() };
+        let spec = ClusterInformationSpec {
+            datastore_ready: Some(true),
+            ..ClusterInformationSpec::default()
+        };
+        store.put(
+            &ObjectKey::global("default"),
+            &ClusterInformation::new("default", spec),
+        );
+        let cluster = Cluster {
+            store,
+            clock: TestClock::default(),
+        };
         for name in ["node1", "node2", "node3", "node4"] {
             cluster.node(name, &[]);
         }
@@ -43,12 +52,25 @@ impl Cluster {
 
     pub(crate) fn node(&self, name: &str, labels: &[(&str, &str)]) {
         let mut node = Node::new(name, NodeSpec::default());
-        node.metadata.labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        node.metadata.labels = labels
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
         self.store.put(&node.key(), &node);
     }
 
-    pub(crate) fn pool_with(&self, name: &str, cidr: &str, block_size: u8, change: impl FnOnce(&mut IpPoolSpec)) {
-        let mut spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
+    pub(crate) fn pool_with(
+        &self,
+        name: &str,
+        cidr: &str,
+        block_size: u8,
+        change: impl FnOnce(&mut IpPoolSpec),
+    ) {
+        let mut spec = IpPoolSpec {
+            cidr: cidr.into(),
+            block_size: Some(block_size),
+            ..IpPoolSpec::default()
+        };
         change(&mut spec);
         let pool = IpPool::new(name, spec);
         self.store.put(&pool.key(), &pool);
@@ -80,7 +102,10 @@ impl Cluster {
         request
     }
 
-    pub(crate) async fn inputs(&self, request: &AssignRequest) -> Result<AllocationInputs, IpamError> {
+    pub(crate) async fn inputs(
+        &self,
+        request: &AssignRequest,
+    ) -> Result<AllocationInputs, IpamError> {
         Ok(AllocationInputs::read(&self.store, &request.inputs_query()).await?)
     }
 
@@ -114,7 +139,10 @@ impl Cluster {
     }
 
     pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Option<AffinityState> {
-        self.store.pairs().get::<BlockAffinity>(&affinity_key(node, cidr)).map(|affinity| affinity.state)
+        self.store
+            .pairs()
+            .get::<BlockAffinity>(&affinity_key(node, cidr))
+            .map(|affinity| affinity.state)
     }
 }
 
@@ -123,15 +151,28 @@ pub(crate) fn cidr(text: &str) -> Cidr {
 }
 
 pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
-    AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr(block) }
+    AffinityKey {
+        owner: AffinityOwner::Host(node.into()),
+        cidr: cidr(block),
+    }
 }
 
 /// Returns false if no address is free.
 pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
-    let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), AffinityOwner::Host(node.to_owned()));
-    let request =
-        BlockRequest { handle: Some(handle), attributes: &attributes, requester: &owner, check_affinity: false };
-    let is_taken = !block.assign(1, &request, &Reservations::none()).unwrap().is_empty();
+    let (attributes, owner) = (
+        [("node".to_owned(), node.to_owned())].into(),
+        AffinityOwner::Host(node.to_owned()),
+    );
+    let request = BlockRequest {
+        handle: Some(handle),
+        attributes: &attributes,
+        requester: &owner,
+        check_affinity: false,
+    };
+    let is_taken = !block
+        .assign(1, &request, &Reservations::none())
+        .unwrap()
+        .is_empty();
     if is_taken {
         block.count_write();
     }
@@ -142,26 +183,41 @@ pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool
 pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
     let mut held = BTreeMap::<HandleId, Vec<IpAddr>>::new();
     for (cidr, block) in pairs.list::<Block>(&None) {
-        block.verify().unwrap_or_else(|problem| panic!("{cidr}: {problem}"));
-        for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
-            held.entry(allocation.handle().expect("every address has a handle")).or_default().push(allocation.ip);
+        block
+            .verify()
+            .unwrap_or_else(|problem| panic!("{cidr}: {problem}"));
+        for allocation in block
+            .allocated()
+            .filter(|allocation| !allocation.is_cooling())
+        {
+            held.entry(allocation.handle().expect("every address has a handle"))
+                .or_default()
+                .push(allocation.ip);
         }
     }
     held
 }
 
-/// Asserts that handles count at least the addresses in blocks. With `exact`, they count exactly these, each owned
-/// block has a confirmed affinity, and each affinity has its block.
+/// Asserts that handles count at least the addresses in blocks. With `exact`, they count exactly
+/// these, each owned block has a confirmed affinity, and each affinity has its block.
 pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
     let held = held(pairs);
     let handles: BTreeMap<HandleId, Handle> = pairs.list::<Handle>(&()).into_iter().collect();
     for (id, addresses) in &held {
-        let handle = handles.get(id).unwrap_or_else(|| panic!("{id} holds {addresses:?} without a handle"));
+        let handle = handles
+            .get(id)
+            .unwrap_or_else(|| panic!("{id} holds {addresses:?} without a handle"));
         for (cidr, block) in pairs.list::<Block>(&None) {
             let truth = block.addresses_of(id).len() as i64;
             let counted = handle.block.get(&cidr).copied().unwrap_or_default();
-            assert!(counted >= truth, "{id} counts {counted} in {cidr}, which holds {truth}");
-            assert!(!exact || counted == truth, "{id} counts {counted} in {cidr}, which holds {truth}");
+            assert!(
+                counted >= truth,
+                "{id} counts {counted} in {cidr}, which holds {truth}"
+            );
+            assert!(
+                !exact || counted == truth,
+                "{id} counts {counted} in {cidr}, which holds {truth}"
+            );
         }
     }
     if !exact {
@@ -170,15 +226,27 @@ pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
     for id in handles.keys() {
         assert!(held.contains_key(id), "handle {id} holds nothing");
     }
-    let owned: BTreeMap<Cidr, Option<AffinityOwner>> =
-        pairs.list::<Block>(&None).into_iter().map(|(cidr, block)| (cidr, block.owner())).collect();
+    let owned: BTreeMap<Cidr, Option<AffinityOwner>> = pairs
+        .list::<Block>(&None)
+        .into_iter()
+        .map(|(cidr, block)| (cidr, block.owner()))
+        .collect();
     let claims = pairs.list::<BlockAffinity>(&AffinitySelect::default());
     for (key, affinity) in &claims {
         assert_eq!(affinity.state, AffinityState::Confirmed, "{key}");
-        assert_eq!(owned.get(&key.cidr), Some(&Some(key.owner.clone())), "{key} is not what its block says");
+        assert_eq!(
+            owned.get(&key.cidr),
+            Some(&Some(key.owner.clone())),
+            "{key} is not what its block says"
+        );
     }
     for (cidr, owner) in owned {
         let Some(owner) = owner else { continue };
-        assert!(claims.iter().any(|(key, _)| key.cidr == cidr && key.owner == owner), "{cidr} has no affinity");
+        assert!(
+            claims
+                .iter()
+                .any(|(key, _)| key.cidr == cidr && key.owner == owner),
+            "{cidr} has no affinity"
+        );
     }
 }

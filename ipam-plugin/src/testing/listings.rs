@@ -15,7 +15,10 @@ pub(crate) struct RefusingListings {
 
 impl RefusingListings {
     pub(crate) fn new(refusals: usize) -> Self {
-        RefusingListings { refusals: Mutex::new(refusals), calls: Mutex::default() }
+        RefusingListings {
+            refusals: Mutex::new(refusals),
+            calls: Mutex::default(),
+        }
     }
 
     pub(crate) fn calls(&self) -> Vec<Vec<AddressToRelease>> {
@@ -31,7 +34,12 @@ impl Listings for RefusingListings {
             return Ok(());
         }
         *refusals -= 1;
-        let cause = StoreError::Forbidden { reason: "no".into() };
-        Err(IpamError::StillListed { endpoint: "pod ns/a".into(), cause })
+        let cause = StoreError::Forbidden {
+            reason: "no".into(),
+        };
+        Err(IpamError::StillListed {
+            endpoint: "pod ns/a".into(),
+            cause,
+        })
     }
 }

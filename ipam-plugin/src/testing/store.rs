@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity};
 use libcalico::store::{
-    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
-    WriteOp,
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write,
+    WriteError, WriteModel, WriteOp,
 };
 
 #[derive(Debug, Clone, Default)]
@@ -26,15 +26,17 @@ pub(crate) enum Fault {
     LostAnswer,
     /// The request does not reach the store, and another program answers.
     Foreign,
-    /// The writes, or without transactions the first of them, take effect, and another program answers. No fault of a
-    /// read.
+    /// The writes, or without transactions the first of them, take effect, and another program
+    /// answers. No fault of a read.
     ForeignAnswer,
     /// This number of writes takes effect, then the connection breaks. No fault with transactions.
     Cut(usize),
-    /// This number of writes takes effect with responses, and one more without. No fault with transactions.
+    /// This number of writes takes effect with responses, and one more without. No fault with
+    /// transactions.
     CutAnswer(usize),
-    /// The connection breaks after `applied` writes. The next one takes effect after `after` more requests, or in
-    /// [`MemoryStore::end_faults`]. With transactions, this applies to the whole list.
+    /// The connection breaks after `applied` writes. The next one takes effect after `after` more
+    /// requests, or in [`MemoryStore::end_faults`]. With transactions, this applies to the whole
+    /// list.
     Late {
         applied: usize,
         after: usize,
@@ -77,23 +79,43 @@ impl MemoryStore {
 
     /// Creates an API server on which no affinity has labels: lists by owner are empty (DS-70).
     pub(crate) fn without_labels() -> Self {
-        MemoryStore { labels_affinities: false, ..Self::sequential() }
+        MemoryStore {
+            labels_affinities: false,
+            ..Self::sequential()
+        }
     }
 
     fn new(transactional: bool) -> Self {
         let (pairs, late_writes) = (Pairs::default(), Vec::new());
-        let state =
-            State { pairs, cache: None, cached: 0, surveys: (0, 0), reads: 0, writes: 0, hook: None, late_writes };
+        let state = State {
+            pairs,
+            cache: None,
+            cached: 0,
+            surveys: (0, 0),
+            reads: 0,
+            writes: 0,
+            hook: None,
+            late_writes,
+        };
         let (given_up, state) = (AtomicBool::new(false), Mutex::new(state));
-        MemoryStore { transactional, labels_affinities: true, given_up, state }
+        MemoryStore {
+            transactional,
+            labels_affinities: true,
+            given_up,
+            state,
+        }
     }
 
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `hook` before each request, with its number (from 0), its writes if there are any, and the pairs.
-    pub(crate) fn before_each(&self, hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static) {
+    /// Calls `hook` before each request, with its number (from 0), its writes if there are any, and
+    /// the pairs.
+    pub(crate) fn before_each(
+        &self,
+        hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static,
+    ) {
         let mut state = self.state.lock().unwrap();
         (state.reads, state.writes) = (0, 0);
         state.hook = Some(Box::new(hook));
@@ -116,16 +138,20 @@ impl MemoryStore {
         state.apply_late_writes(usize::MAX);
     }
 
-    /// Returns the number of reads of all blocks of a family since the last call, and of blocks that were read in full
-    /// besides.
+    /// Returns the number of reads of all blocks of a family since the last call, and of blocks
+    /// that were read in full besides.
     pub(crate) fn take_surveys(&self) -> (usize, usize) {
         std::mem::take(&mut self.state.lock().unwrap().surveys)
     }
 
-    /// Returns the number of reads and of writes since the last call, or since [`MemoryStore::before_each`].
+    /// Returns the number of reads and of writes since the last call, or since
+    /// [`MemoryStore::before_each`].
     pub(crate) fn take_counts(&self) -> (usize, usize) {
         let mut state = self.state.lock().unwrap();
-        (std::mem::take(&mut state.reads), std::mem::take(&mut state.writes))
+        (
+            std::mem::take(&mut state.reads),
+            std::mem::take(&mut state.writes),
+        )
     }
 
     pub(crate) fn pairs(&self) -> Pairs {
@@ -164,25 +190,41 @@ impl Pairs {
     }
 
     pub(crate) fn get<K: Kind>(&self, key: &K::Key) -> Option<K> {
-        self.pairs.get(&K::path(key)).map(|(value, _)| K::decode(value).unwrap())
+        self.pairs
+            .get(&K::path(key))
+            .map(|(value, _)| K::decode(value).unwrap())
     }
 
     pub(crate) fn list<K: Kind>(&self, select: &K::Select) -> Vec<(K::Key, K)> {
         let prefix = K::prefix(select);
-        let matching = self.pairs.range(prefix.clone()..).take_while(|(path, _)| path.starts_with(&prefix));
-        matching.filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?))).collect()
+        let matching = self
+            .pairs
+            .range(prefix.clone()..)
+            .take_while(|(path, _)| path.starts_with(&prefix));
+        matching
+            .filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?)))
+            .collect()
     }
 
     fn is_fresh_enough(&self, range: &Range) -> bool {
         match &range.freshness {
             Freshness::Latest => false,
-            Freshness::Since(revision) => revision.0.parse().is_ok_and(|wanted: u64| wanted <= self.revision),
+            Freshness::Since(revision) => revision
+                .0
+                .parse()
+                .is_ok_and(|wanted: u64| wanted <= self.revision),
             Freshness::Cached => true,
         }
     }
 
     fn answer(&self, range: &Range) -> Vec<RawEntry> {
-        self.entries(|path| if range.is_prefix { path.starts_with(&range.path) } else { path == range.path })
+        self.entries(|path| {
+            if range.is_prefix {
+                path.starts_with(&range.path)
+            } else {
+                path == range.path
+            }
+        })
     }
 
     fn answer_without_labels(&self, range: &Range) -> Vec<RawEntry> {
@@ -192,7 +234,11 @@ impl Pairs {
         }
         let is_list = range.is_prefix && range.kind == BlockAffinity::KIND;
         let is_by_owner = is_list && range.path != prefix(&AffinitySelect::default());
-        if is_by_owner { Vec::new() } else { self.answer(range) }
+        if is_by_owner {
+            Vec::new()
+        } else {
+            self.answer(range)
+        }
     }
 
     fn entries(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<RawEntry> {
@@ -211,13 +257,22 @@ impl Pairs {
         let applied: Result<_, _> = writes
             .iter()
             .enumerate()
-            .map(|(index, write)| self.apply(write).map_err(|cause| WriteError { index, applied: 0, cause }))
+            .map(|(index, write)| {
+                self.apply(write).map_err(|cause| WriteError {
+                    index,
+                    applied: 0,
+                    cause,
+                })
+            })
             .collect();
         applied.inspect_err(|_| *self = before)
     }
 
     fn apply(&mut self, write: &Write) -> Result<Revision, StoreError> {
-        let found = self.pairs.get(&write.path).map(|(_, revision)| Revision(revision.to_string()));
+        let found = self
+            .pairs
+            .get(&write.path)
+            .map(|(_, revision)| Revision(revision.to_string()));
         let key = write.key.clone();
         match (&write.op, found) {
             (WriteOp::Create(_), Some(_)) => return Err(StoreError::AlreadyExists { key }),
@@ -225,18 +280,26 @@ impl Pairs {
                 return Err(StoreError::NotFound { key });
             }
             (
-                WriteOp::Update(_, wanted) | WriteOp::UpdateStatus(_, wanted) | WriteOp::Delete(Some(wanted)),
+                WriteOp::Update(_, wanted)
+                | WriteOp::UpdateStatus(_, wanted)
+                | WriteOp::Delete(Some(wanted)),
                 Some(found),
             ) if *wanted != found => {
                 return Err(StoreError::Conflict { key });
             }
-            (WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _), _) => {
-                self.put(write.path.clone(), value.clone())
-            }
+            (
+                WriteOp::Create(value)
+                | WriteOp::Update(value, _)
+                | WriteOp::UpdateStatus(value, _),
+                _,
+            ) => self.put(write.path.clone(), value.clone()),
             (WriteOp::Delete(wanted), found) => {
                 self.remove(&write.path);
                 // Kubernetes returns no other revision for a deletion.
-                return Ok(wanted.clone().or(found).unwrap_or_else(|| Revision(String::new())));
+                return Ok(wanted
+                    .clone()
+                    .or(found)
+                    .unwrap_or_else(|| Revision(String::new())));
             }
         }
         Ok(Revision(self.revision.to_string()))
@@ -244,11 +307,19 @@ impl Pairs {
 }
 
 fn unavailable(outcome_unknown: bool) -> StoreError {
-    StoreError::Unavailable { datastore: "memory".into(), reason: "by order of the test".into(), outcome_unknown }
+    StoreError::Unavailable {
+        datastore: "memory".into(),
+        reason: "by order of the test".into(),
+        outcome_unknown,
+    }
 }
 
 fn foreign(outcome_unknown: bool) -> StoreError {
-    StoreError::ForeignAnswer { datastore: "memory".into(), reason: "<html>".into(), outcome_unknown }
+    StoreError::ForeignAnswer {
+        datastore: "memory".into(),
+        reason: "<html>".into(),
+        outcome_unknown,
+    }
 }
 
 impl State {
@@ -271,7 +342,8 @@ impl State {
             Some(_) => self.writes += 1,
         }
         let State { hook, pairs, .. } = self;
-        hook.as_mut().map_or(Fault::None, |hook| hook(nth, writes, pairs))
+        hook.as_mut()
+            .map_or(Fault::None, |hook| hook(nth, writes, pairs))
     }
 }
 
@@ -285,15 +357,32 @@ impl Store for MemoryStore {
                 return Err(unavailable(false));
             }
         }
-        let source = |range: &Range| state.cache.as_ref().filter(|cache| cache.is_fresh_enough(range));
+        let source = |range: &Range| {
+            state
+                .cache
+                .as_ref()
+                .filter(|cache| cache.is_fresh_enough(range))
+        };
         let answer = |range: &Range| {
             let pairs = source(range).unwrap_or(&state.pairs);
-            if self.labels_affinities { pairs.answer(range) } else { pairs.answer_without_labels(range) }
+            if self.labels_affinities {
+                pairs.answer(range)
+            } else {
+                pairs.answer_without_labels(range)
+            }
         };
         let answers = batch.ranges().iter().map(answer).collect();
-        let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
+        let cached = batch
+            .ranges()
+            .iter()
+            .filter(|range| range.kind == Block::KIND && source(range).is_some())
+            .count();
         state.cached += cached;
-        for range in batch.ranges().iter().filter(|range| range.kind == Block::KIND && !range.keys_only) {
+        for range in batch
+            .ranges()
+            .iter()
+            .filter(|range| range.kind == Block::KIND && !range.keys_only)
+        {
             if range.is_prefix {
                 state.surveys.0 += 1;
             } else {
@@ -304,7 +393,11 @@ impl Store for MemoryStore {
     }
 
     fn write_model(&self) -> WriteModel {
-        if self.transactional { WriteModel::Transactional } else { WriteModel::PerObject }
+        if self.transactional {
+            WriteModel::Transactional
+        } else {
+            WriteModel::PerObject
+        }
     }
 
     fn has_given_up(&self) -> bool {
@@ -314,11 +407,21 @@ impl Store for MemoryStore {
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let mut state = self.state.lock().unwrap();
         let fault = state.fault(Some(writes));
-        let lost = |index, outcome_unknown| WriteError { index, applied: 0, cause: unavailable(outcome_unknown) };
+        let lost = |index, outcome_unknown| WriteError {
+            index,
+            applied: 0,
+            cause: unavailable(outcome_unknown),
+        };
         match fault {
             Fault::Refused => return Err(lost(0, false)),
             Fault::LostRequest => return Err(lost(0, true)),
-            Fault::Foreign => return Err(WriteError { index: 0, applied: 0, cause: foreign(true) }),
+            Fault::Foreign => {
+                return Err(WriteError {
+                    index: 0,
+                    applied: 0,
+                    cause: foreign(true),
+                });
+            }
             Fault::Late { after, .. } if self.transactional => {
                 state.late_writes.push((after, writes.to_vec()));
                 return Err(lost(0, true));
@@ -334,23 +437,39 @@ impl Store for MemoryStore {
             let revisions = state.pairs.apply_all(writes)?;
             return match fault {
                 Fault::LostAnswer => Err(lost(0, true)),
-                Fault::ForeignAnswer => Err(WriteError { index: 0, applied: 0, cause: foreign(true) }),
+                Fault::ForeignAnswer => Err(WriteError {
+                    index: 0,
+                    applied: 0,
+                    cause: foreign(true),
+                }),
                 _ => Ok(revisions),
             };
         }
         let mut revisions = Vec::new();
         for (index, write) in writes.iter().enumerate() {
-            let broken = WriteError { index, applied: index, cause: unavailable(true) };
+            let broken = WriteError {
+                index,
+                applied: index,
+                cause: unavailable(true),
+            };
             match fault {
                 Fault::Cut(n) if n == index => return Err(broken),
                 Fault::CutAnswer(n) if n == index => {
                     let refused = state.pairs.apply(write).err();
-                    return Err(refused.map_or(broken, |cause| WriteError { index, applied: index, cause }));
+                    return Err(refused.map_or(broken, |cause| WriteError {
+                        index,
+                        applied: index,
+                        cause,
+                    }));
                 }
                 Fault::ForeignAnswer => {
                     let refused = state.pairs.apply(write).err();
                     let cause = refused.unwrap_or_else(|| foreign(true));
-                    return Err(WriteError { index, applied: index, cause });
+                    return Err(WriteError {
+                        index,
+                        applied: index,
+                        cause,
+                    });
                 }
                 Fault::Late { applied, after } if applied == index => {
                     state.late_writes.push((after, vec![write.clone()]));
@@ -360,7 +479,13 @@ impl Store for MemoryStore {
             }
             match state.pairs.apply(write) {
                 Ok(revision) => revisions.push(revision),
-                Err(cause) => return Err(WriteError { index, applied: index, cause }),
+                Err(cause) => {
+                    return Err(WriteError {
+                        index,
+                        applied: index,
+                        cause,
+                    });
+                }
             }
         }
         if fault == Fault::LostAnswer {

@@ -1,5 +1,6 @@
-//! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
-//! has the second address of the node's range, so that address must be assigned before others.
+//! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With
+//! host-local the device has the second address of the node's range, so that address must be
+//! assigned before others.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,12 +32,13 @@ pub(super) enum UpgradeError {
     NotReady(#[from] NotReadyError),
     /// A migration to `projectcalico.org/v3` has locked the datastore.
     #[error(
-        "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local stay until its end"
+        "a migration to projectcalico.org/v3 has locked the datastore; the addresses of host-local \
+         stay until its end"
     )]
     Moving,
     #[error(
-        "an import into the datastore is incomplete; the addresses of host-local stay until `calico-ipam migrate \
-         import` has ended and `calico-ipam migrate unlock` has run"
+        "an import into the datastore is incomplete; the addresses of host-local stay until \
+         `calico-ipam migrate import` has ended and `calico-ipam migrate unlock` has run"
     )]
     Importing,
     #[error("cannot assign {ip} in Calico: {cause}")]
@@ -69,24 +71,40 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     }
 }
 
-/// Assigns the second address of the node's podCIDR for its IPIP device, and stores it in the Node, unless the Node has
-/// one. A node with only an IPv6 range has no such device.
-pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
+/// Assigns the second address of the node's podCIDR for its IPIP device, and stores it in the Node,
+/// unless the Node has one. A node with only an IPv6 range has no such device.
+pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    name: &str,
+) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
     until_written(clock, async || {
         let mut node = store.get::<Node>(&key).await?;
-        if node.value.spec.bgp.as_ref().is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty()) {
+        if node
+            .value
+            .spec
+            .bgp
+            .as_ref()
+            .is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty())
+        {
             return Ok(());
         }
         let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
-        let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
+        let Some(ip) = range.and_then(|range| range.nth(1)) else {
+            return Ok(());
+        };
         let request = AssignRequest {
             attributes: Tunnel::IPIP.attributes_of(name),
             purpose: AllowedUse::Tunnel,
             ..AssignRequest::workload(Tunnel::IPIP.handle_of(name), name)
         };
         assign_unless_assigned(store, clock, &request, ip).await?;
-        node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
+        node.value
+            .spec
+            .bgp
+            .get_or_insert_with(NodeBgp::default)
+            .ipv4_ipip_tunnel_addr = ip.to_string();
         // The kubelet writes its Node frequently, so this write may lose a race.
         store.update(&key, &node.value, &node.revision).await?;
         Ok(())
@@ -94,7 +112,8 @@ pub(super) async fn ensure_tunnel_ip<S: Store, C: Clock>(store: &S, clock: &C, n
     .await
 }
 
-/// Runs `attempt`, which reads an object and writes it, again after a lost race, [`ATTEMPTS`] times at most.
+/// Runs `attempt`, which reads an object and writes it, again after a lost race, [`ATTEMPTS`] times
+/// at most.
 pub(super) async fn until_written<C: Clock>(
     clock: &C,
     attempt: impl AsyncFn() -> Result<(), UpgradeError>,

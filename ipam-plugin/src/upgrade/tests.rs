@@ -23,11 +23,17 @@ impl Lab {
     fn with(files: &[(&str, &str)]) -> Lab {
         let cluster = Cluster::on(MemoryStore::sequential());
         cluster.pool("pool4", "10.244.0.0/16", 26);
-        let node = json!({ "metadata": { "name": "node1" }, "status": { "podCIDRs": ["10.244.7.0/24", "fd00::/64"] } });
+        let node = json!({
+            "metadata": { "name": "node1" },
+            "status": { "podCIDRs": ["10.244.7.0/24", "fd00::/64"] },
+        });
         let node: Node = serde_json::from_value(node).unwrap();
         cluster.store.put(&node.key(), &node);
         let directory = tempfile::tempdir().unwrap();
-        let (leases, plugins) = (directory.path().join("k8s-pod-network"), directory.path().join("bin"));
+        let (leases, plugins) = (
+            directory.path().join("k8s-pod-network"),
+            directory.path().join("bin"),
+        );
         for path in [&leases, &plugins] {
             fs::create_dir_all(path).unwrap();
         }
@@ -37,89 +43,140 @@ impl Lab {
         for name in ["calico", "host-local", "portmap"] {
             fs::write(plugins.join(name), "").unwrap();
         }
-        Lab { cluster, places: Places { leases, plugins }, _directory: directory }
+        Lab {
+            cluster,
+            places: Places { leases, plugins },
+            _directory: directory,
+        }
     }
 
     fn pod(&self, name: &str, ip: &str, phase: &str) {
-        let pod = json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": { "nodeName": "node1" },
+        let pod = json!({ "metadata": { "name": name, "namespace": "ns" },
+                "spec": { "nodeName": "node1" },
                           "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
-        let key = PodOnNodeKey { node: "node1".into(), namespace: "ns".into(), name: name.into() };
-        self.cluster.store.put(&key, &serde_json::from_value::<PodOnNode>(pod).unwrap());
+        let key = PodOnNodeKey {
+            node: "node1".into(),
+            namespace: "ns".into(),
+            name: name.into(),
+        };
+        self.cluster
+            .store
+            .put(&key, &serde_json::from_value::<PodOnNode>(pod).unwrap());
     }
 
     async fn pass(&self) -> Result<(), String> {
-        let outcome = migrate(&self.cluster.store, &self.cluster.clock, &self.places, "node1").await;
+        let outcome = migrate(
+            &self.cluster.store,
+            &self.cluster.clock,
+            &self.places,
+            "node1",
+        )
+        .await;
         outcome.map_err(|error| error.to_string())
     }
 
     fn is_ready(&self) -> bool {
-        let cluster = self.cluster.store.pairs().get::<ClusterInformation>(&ObjectKey::global("default"));
+        let cluster = self
+            .cluster
+            .store
+            .pairs()
+            .get::<ClusterInformation>(&ObjectKey::global("default"));
         cluster.unwrap().spec.datastore_ready == Some(true)
     }
 
     fn lock_with(&self, mark: &str) {
-        self.cluster.store.put(&ObjectKey::global("default"), &locked_with(mark));
+        self.cluster
+            .store
+            .put(&ObjectKey::global("default"), &locked_with(mark));
     }
 
-    /// Replaces the ClusterInformation as soon as the first of two pods has its address. Asserts that the other address
-    /// is not assigned while the datastore is ready.
+    /// Replaces the ClusterInformation as soon as the first of two pods has its address. Asserts
+    /// that the other address is not assigned while the datastore is ready.
     fn change_after_the_first_address(changed: &ClusterInformation) -> Lab {
         let lab = Lab::with(&[("10.244.7.2", "c-first"), ("10.244.7.3", "c-second")]);
         lab.pod("first", "10.244.7.2", "Running");
         lab.pod("second", "10.244.7.3", "Running");
-        let (key, mut changed) = (ObjectKey::global("default"), Some(changed.encode().unwrap()));
+        let (key, mut changed) = (
+            ObjectKey::global("default"),
+            Some(changed.encode().unwrap()),
+        );
         lab.cluster.store.before_each(move |_, writes, pairs| {
             if held(pairs).len() == 2 {
                 if let Some(changed) = changed.take() {
                     pairs.put(ClusterInformation::path(&key), changed);
                 }
-                let is_assigned = writes.into_iter().flatten().any(|write| write.kind == Block::KIND);
+                let is_assigned = writes
+                    .into_iter()
+                    .flatten()
+                    .any(|write| write.kind == Block::KIND);
                 let cluster = pairs.get::<ClusterInformation>(&key).unwrap();
-                assert!(!is_assigned || cluster.spec.datastore_ready != Some(true), "other nodes may assign addresses");
+                assert!(
+                    !is_assigned || cluster.spec.datastore_ready != Some(true),
+                    "other nodes may assign addresses"
+                );
             }
             Fault::None
         });
         lab
     }
 
-    /// Asserts that a pass beside this lock fails with `reason` and writes nothing, and that a pass after the unlock
-    /// succeeds.
+    /// Asserts that a pass beside this lock fails with `reason` and writes nothing, and that a pass
+    /// after the unlock succeeds.
     async fn assert_waits_for_unlock(&self, mark: &str, reason: &str) {
         self.pod("web", "10.244.7.2", "Running");
         self.lock_with(mark);
         self.cluster.store.before_each(|_, writes, _| {
-            assert!(writes.unwrap_or_default().is_empty(), "the datastore belongs to the program that locked it");
+            assert!(
+                writes.unwrap_or_default().is_empty(),
+                "the datastore belongs to the program that locked it"
+            );
             Fault::None
         });
         let error = self.pass().await.unwrap_err();
         assert!(error.contains(reason), "{error}");
         assert!(self.places.leases.exists() && self.places.plugins.join("calico").exists());
         self.cluster.store.end_faults();
-        self.cluster.store.put(&ObjectKey::global("default"), &ready());
+        self.cluster
+            .store
+            .put(&ObjectKey::global("default"), &ready());
         self.pass().await.unwrap();
         assert!(self.is_ready() && !self.places.leases.exists());
     }
 
     fn tunnel_address(&self) -> String {
-        let node = self.cluster.store.pairs().get::<Node>(&ObjectKey::global("node1")).unwrap();
+        let node = self
+            .cluster
+            .store
+            .pairs()
+            .get::<Node>(&ObjectKey::global("node1"))
+            .unwrap();
         node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
     }
 
     fn held(&self) -> BTreeMap<String, Vec<String>> {
         let text = |ips: Vec<std::net::IpAddr>| ips.iter().map(ToString::to_string).collect();
-        held(&self.cluster.store.pairs()).into_iter().map(|(id, ips)| (id.to_string(), text(ips))).collect()
+        held(&self.cluster.store.pairs())
+            .into_iter()
+            .map(|(id, ips)| (id.to_string(), text(ips)))
+            .collect()
     }
 }
 
 fn ready() -> ClusterInformation {
-    let spec = ClusterInformationSpec { datastore_ready: Some(true), ..ClusterInformationSpec::default() };
+    let spec = ClusterInformationSpec {
+        datastore_ready: Some(true),
+        ..ClusterInformationSpec::default()
+    };
     ClusterInformation::new("default", spec)
 }
 
 fn locked_with(mark: &str) -> ClusterInformation {
     let mut cluster = ready();
     cluster.spec.datastore_ready = Some(false);
-    cluster.metadata.annotations.insert(mark.into(), "uid".into());
+    cluster
+        .metadata
+        .annotations
+        .insert(mark.into(), "uid".into());
     cluster
 }
 
@@ -138,15 +195,36 @@ async fn host_local_addresses_of_running_pods_are_allocated_in_calico() {
     lab.pod("other", "10.244.7.200", "Running");
     lab.pod("ended", "10.244.7.9", "Succeeded");
     lab.pass().await.unwrap();
-    let expected = [("ipip-tunnel-addr-node1", "10.244.7.1"), ("k8s-pod-network.c-web", "10.244.7.2")];
-    assert_eq!(lab.held(), expected.map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()])).into());
+    let expected = [
+        ("ipip-tunnel-addr-node1", "10.244.7.1"),
+        ("k8s-pod-network.c-web", "10.244.7.2"),
+    ];
+    assert_eq!(
+        lab.held(),
+        expected
+            .map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()]))
+            .into()
+    );
     let block = lab.cluster.block("10.244.7.0/26").unwrap();
-    let noted = |ip: &str| block.allocation(ip.parse().unwrap()).unwrap().attributes().unwrap().clone();
-    assert_eq!(noted("10.244.7.2").keys().collect::<Vec<_>>(), ["namespace", "node", "pod"]);
+    let noted = |ip: &str| {
+        block
+            .allocation(ip.parse().unwrap())
+            .unwrap()
+            .attributes()
+            .unwrap()
+            .clone()
+    };
+    assert_eq!(
+        noted("10.244.7.2").keys().collect::<Vec<_>>(),
+        ["namespace", "node", "pod"]
+    );
     assert_eq!(noted("10.244.7.1")["type"], "ipipTunnelAddress");
     assert!(lab.is_ready() && !lab.places.leases.exists());
     assert_eq!(lab.tunnel_address(), "10.244.7.1");
-    let left: Vec<_> = fs::read_dir(&lab.places.plugins).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(&lab.places.plugins)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(left, ["portmap"]);
     assert!(lab.cluster.clock.elapsed() >= super::LAST_CALLS);
     assert_consistent(&lab.cluster.store.pairs(), true);
@@ -160,8 +238,16 @@ async fn host_local_file_without_a_container_does_not_stop_the_upgrade() {
     lab.pod("cut", "10.244.7.2", "Running");
     lab.pod("web", "10.244.7.3", "Running");
     lab.pass().await.unwrap();
-    let expected = [("ipip-tunnel-addr-node1", "10.244.7.1"), ("k8s-pod-network.c-web", "10.244.7.3")];
-    assert_eq!(lab.held(), expected.map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()])).into());
+    let expected = [
+        ("ipip-tunnel-addr-node1", "10.244.7.1"),
+        ("k8s-pod-network.c-web", "10.244.7.3"),
+    ];
+    assert_eq!(
+        lab.held(),
+        expected
+            .map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()]))
+            .into()
+    );
     assert!(lab.is_ready() && !lab.places.leases.exists());
 }
 
@@ -169,14 +255,19 @@ async fn host_local_file_without_a_container_does_not_stop_the_upgrade() {
 async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
     let lab = Lab::with(&[]);
     lab.cluster.store.before_each(|_, writes, _| {
-        let stops = writes.into_iter().flatten().any(|write| write.kind == ClusterInformation::KIND);
+        let stops = writes
+            .into_iter()
+            .flatten()
+            .any(|write| write.kind == ClusterInformation::KIND);
         assert!(!stops, "the cluster is not to be stopped for nothing");
         Fault::None
     });
     lab.pass().await.unwrap();
     assert!(!lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
     assert_eq!(lab.tunnel_address(), "10.244.7.1");
-    lab.cluster.store.before_each(|_, _, _| panic!("nobody needs to be asked"));
+    lab.cluster
+        .store
+        .before_each(|_, _, _| panic!("nobody needs to be asked"));
     lab.pass().await.unwrap();
 }
 
@@ -185,7 +276,11 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
 async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     for files in [&FILES[..], &[]] {
         let lab = Lab::with(files);
-        lab.assert_waits_for_unlock(V1_LOCKED_BY, "a migration to projectcalico.org/v3 has locked the datastore").await;
+        lab.assert_waits_for_unlock(
+            V1_LOCKED_BY,
+            "a migration to projectcalico.org/v3 has locked the datastore",
+        )
+        .await;
     }
 }
 
@@ -193,11 +288,19 @@ async fn upgrade_during_a_migration_to_v3_changes_nothing() {
 #[tokio::test]
 async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
     let lab = Lab::with(&FILES);
-    assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, true).await.is_ok());
+    assert!(
+        super::set_ready(&lab.cluster.store, &lab.cluster.clock, true)
+            .await
+            .is_ok()
+    );
     for mark in [V1_LOCKED_BY, IMPORTING] {
         lab.lock_with(mark);
         for ready in [false, true] {
-            assert!(super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready).await.is_err());
+            assert!(
+                super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready)
+                    .await
+                    .is_err()
+            );
             assert!(!lab.is_ready());
         }
     }
@@ -208,10 +311,17 @@ async fn upgrade_assigns_no_address_after_a_migration_or_an_import_has_locked_th
     for mark in [V1_LOCKED_BY, IMPORTING] {
         let lab = Lab::change_after_the_first_address(&locked_with(mark));
         lab.pass().await.unwrap_err();
-        assert_eq!(lab.held().len(), 2, "of the tunnel and of the first pod: {:?}", lab.held());
+        assert_eq!(
+            lab.held().len(),
+            2,
+            "of the tunnel and of the first pod: {:?}",
+            lab.held()
+        );
         assert!(!lab.is_ready() && lab.places.leases.join("10.244.7.3").exists());
         lab.cluster.store.end_faults();
-        lab.cluster.store.put(&ObjectKey::global("default"), &ready());
+        lab.cluster
+            .store
+            .put(&ObjectKey::global("default"), &ready());
         lab.pass().await.unwrap();
         assert_eq!(lab.held()["k8s-pod-network.c-second"], ["10.244.7.3"]);
         assert!(lab.is_ready() && !lab.places.leases.exists());
@@ -228,7 +338,9 @@ async fn upgrade_locks_the_datastore_again_after_the_upgrade_of_another_node_has
 
 #[tokio::test]
 async fn upgrade_during_an_incomplete_import_writes_nothing_until_the_import_has_ended() {
-    Lab::with(&FILES).assert_waits_for_unlock(IMPORTING, "an import into the datastore is incomplete").await;
+    Lab::with(&FILES)
+        .assert_waits_for_unlock(IMPORTING, "an import into the datastore is incomplete")
+        .await;
 }
 
 #[tokio::test]
@@ -237,12 +349,21 @@ async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
         for at in 0..60 {
             let lab = Lab::with(&FILES);
             lab.pod("web", "10.244.7.2", "Running");
-            lab.cluster.store.before_each(move |n, _, _| if n == at { fault } else { Fault::None });
+            lab.cluster
+                .store
+                .before_each(move |n, _, _| if n == at { fault } else { Fault::None });
             let broken = lab.pass().await.is_err();
             lab.cluster.store.end_faults();
             lab.pass().await.unwrap();
-            assert!(lab.is_ready() && !lab.places.leases.exists(), "{fault:?} at {at}");
-            assert_eq!(lab.held()["k8s-pod-network.c-web"], ["10.244.7.2"], "{fault:?} at {at}");
+            assert!(
+                lab.is_ready() && !lab.places.leases.exists(),
+                "{fault:?} at {at}"
+            );
+            assert_eq!(
+                lab.held()["k8s-pod-network.c-web"],
+                ["10.244.7.2"],
+                "{fault:?} at {at}"
+            );
             assert_eq!(lab.tunnel_address(), "10.244.7.1");
             assert_consistent(&lab.cluster.store.pairs(), true);
             assert!(at > 0 || broken, "the first request was not hit");
@@ -269,11 +390,16 @@ async fn concurrent_writes_are_retried_and_an_existing_tunnel_address_is_preserv
     assert_eq!(lab.tunnel_address(), "10.244.7.1");
 
     let lab = Lab::with(&[]);
-    let node = json!({ "metadata": { "name": "node1" }, "spec": { "bgp": { "ipv4IPIPTunnelAddr": "10.9.9.9" } } });
+    let node = json!({
+        "metadata": { "name": "node1" }, "spec": { "bgp": { "ipv4IPIPTunnelAddr": "10.9.9.9" } },
+    });
     let node: Node = serde_json::from_value(node).unwrap();
     lab.cluster.store.put(&node.key(), &node);
     lab.pass().await.unwrap();
-    assert_eq!((lab.tunnel_address().as_str(), lab.held().len()), ("10.9.9.9", 0));
+    assert_eq!(
+        (lab.tunnel_address().as_str(), lab.held().len()),
+        ("10.9.9.9", 0)
+    );
 }
 
 #[tokio::test]
@@ -281,7 +407,10 @@ async fn address_outside_pools_fails_the_upgrade_with_the_datastore_locked() {
     let lab = Lab::with(&[("192.168.0.9", "c-web")]);
     lab.pod("web", "192.168.0.9", "Running");
     let error = lab.pass().await.unwrap_err();
-    assert!(error.starts_with("cannot assign 192.168.0.9 in Calico: The provided IP address is not in"), "{error}");
+    assert!(
+        error.starts_with("cannot assign 192.168.0.9 in Calico: The provided IP address is not in"),
+        "{error}"
+    );
     assert!(!lab.is_ready() && lab.places.leases.join("192.168.0.9").exists());
     let lab = Lab::with(&[]);
     lab.cluster.node("node1", &[]);

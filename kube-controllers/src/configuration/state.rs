@@ -1,17 +1,20 @@
-//! [`ConfigurationState`]: the state of the configuration according to the watch, and the next write.
+//! [`ConfigurationState`]: the state of the configuration according to the watch, and the next
+//! write.
 
 use std::time::Duration;
 
 use datastore::watch::WatchEvent;
 use libcalico::api::{
-    KubeControllersConfiguration, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, ObjectKey,
+    KubeControllersConfiguration, KubeControllersConfigurationSpec,
+    KubeControllersConfigurationStatus, ObjectKey,
 };
 use libcalico::store::Entry;
 use tokio::time::{Instant, sleep_until};
 
 /// Name of the only object that has an effect.
 pub(super) const NAME: &str = "default";
-/// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again.
+/// Time to wait before a deleted object is created again. Tools that replace an object delete it
+/// and create it again.
 const RECREATE_DELAY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -24,7 +27,8 @@ pub(super) struct ConfigurationState {
     missing_since: Option<Instant>,
     /// True if the object came in a [`WatchEvent::Upsert`] since the start of the latest list.
     is_named: bool,
-    /// True after the first complete list. An object that is not known then is missing or unreadable.
+    /// True after the first complete list. An object that is not known then is missing or
+    /// unreadable.
     is_listed: bool,
 }
 
@@ -39,7 +43,10 @@ pub(super) enum StateChange {
 
 impl ConfigurationState {
     /// Applies an event. Objects with other names are ignored.
-    pub(super) fn apply(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
+    pub(super) fn apply(
+        &mut self,
+        event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>,
+    ) {
         match event {
             WatchEvent::ListStart => self.is_named = false,
             WatchEvent::Upsert(entry) if entry.key.name == NAME => {
@@ -66,25 +73,43 @@ impl ConfigurationState {
     }
 
     /// Returns the next write toward the desired state: the object exists and has `status`.
-    pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
+    pub(super) fn next_write(
+        &self,
+        status: Option<&KubeControllersConfigurationStatus>,
+    ) -> StateChange {
         match (&self.entry, status) {
-            (None, _) if self.missing_since.is_some_and(|since| since.elapsed() < RECREATE_DELAY) => StateChange::Wait,
+            (None, _)
+                if self
+                    .missing_since
+                    .is_some_and(|since| since.elapsed() < RECREATE_DELAY) =>
+            {
+                StateChange::Wait
+            }
             (None, _) if self.is_listed => StateChange::Create,
-            (Some(entry), Some(status)) if !has_status(&entry.value, status) => StateChange::WriteStatus,
+            (Some(entry), Some(status)) if !has_status(&entry.value, status) => {
+                StateChange::WriteStatus
+            }
             _ => StateChange::Nothing,
         }
     }
 }
 
-/// Returns true if the stored status has the content of `status`, apart from order and defaults that the API server
-/// added.
-fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersConfigurationStatus) -> bool {
-    let stored = object.status.clone().map(serde_json::from_value::<KubeControllersConfigurationStatus>);
+/// Returns true if the stored status has the content of `status`, apart from order and defaults
+/// that the API server added.
+fn has_status(
+    object: &KubeControllersConfiguration,
+    status: &KubeControllersConfigurationStatus,
+) -> bool {
+    let stored = object
+        .status
+        .clone()
+        .map(serde_json::from_value::<KubeControllersConfigurationStatus>);
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
 }
 
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// Longest delay between writes that have no effect, for example because another program writes a different state.
+/// Longest delay between writes that have no effect, for example because another program writes a
+/// different state.
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// The delays between writes. They double, up to [`MAX_DELAY`], until there is no write left to do.
@@ -92,18 +117,24 @@ const MAX_DELAY: Duration = Duration::from_secs(60);
 pub(super) struct StatusBackoff {
     pause: Duration,
     not_before: Option<Instant>,
-    /// True if a write is pending: from the first call of [`StatusBackoff::may_write`] until [`StatusBackoff::reset`].
+    /// True if a write is pending: from the first call of [`StatusBackoff::may_write`] until
+    /// [`StatusBackoff::reset`].
     is_pending: bool,
 }
 
 impl Default for StatusBackoff {
     fn default() -> Self {
-        StatusBackoff { pause: FIRST_DELAY, not_before: None, is_pending: false }
+        StatusBackoff {
+            pause: FIRST_DELAY,
+            not_before: None,
+            is_pending: false,
+        }
     }
 }
 
 impl StatusBackoff {
-    /// Records that there is no write left to do, so that the delays start again at [`FIRST_DELAY`].
+    /// Records that there is no write left to do, so that the delays start again at
+    /// [`FIRST_DELAY`].
     pub(super) fn reset(&mut self) {
         self.pause = FIRST_DELAY;
         self.is_pending = false;
@@ -140,13 +171,21 @@ mod tests {
     use super::*;
 
     fn named(name: &str) -> Entry<KubeControllersConfiguration> {
-        let value = KubeControllersConfiguration::new(name, KubeControllersConfigurationSpec::default());
-        Entry { key: value.key(), value, revision: Revision("1".into()) }
+        let value =
+            KubeControllersConfiguration::new(name, KubeControllersConfigurationSpec::default());
+        Entry {
+            key: value.key(),
+            value,
+            revision: Revision("1".into()),
+        }
     }
 
     fn status() -> KubeControllersConfigurationStatus {
         let running_config = Some(KubeControllersConfigurationSpec::default());
-        KubeControllersConfigurationStatus { running_config, ..KubeControllersConfigurationStatus::default() }
+        KubeControllersConfigurationStatus {
+            running_config,
+            ..KubeControllersConfigurationStatus::default()
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,7 +229,11 @@ mod tests {
 
         state.apply(WatchEvent::Upsert(named(NAME)));
         state.apply(WatchEvent::Delete(named(NAME).key));
-        assert_eq!(state.next_write(None), StateChange::Wait, "it was there again");
+        assert_eq!(
+            state.next_write(None),
+            StateChange::Wait,
+            "it was there again"
+        );
     }
 
     #[test]
@@ -200,8 +243,14 @@ mod tests {
             (None, StateChange::WriteStatus),
             (Some(json!({})), StateChange::WriteStatus),
             (Some(json!({"runningConfig": 5})), StateChange::WriteStatus),
-            (Some(serde_json::to_value(status()).unwrap()), StateChange::Nothing),
-            (Some(json!({"environmentVars": {}, "runningConfig": {"controllers": {}}})), StateChange::Nothing),
+            (
+                Some(serde_json::to_value(status()).unwrap()),
+                StateChange::Nothing,
+            ),
+            (
+                Some(json!({"environmentVars": {}, "runningConfig": {"controllers": {}}})),
+                StateChange::Nothing,
+            ),
         ] {
             entry.value.status = stored.clone();
             let mut state = ConfigurationState::default();
@@ -232,9 +281,14 @@ mod tests {
             }
         }
         backoff.reset();
-        assert!(timeout(MAX_DELAY * 2, backoff.due()).await.is_err(), "nothing is wanted");
+        assert!(
+            timeout(MAX_DELAY * 2, backoff.due()).await.is_err(),
+            "nothing is wanted"
+        );
         assert!(backoff.may_write());
         assert!(!backoff.may_write());
-        timeout(FIRST_DELAY * 2, backoff.due()).await.expect("within a second");
+        timeout(FIRST_DELAY * 2, backoff.due())
+            .await
+            .expect("within a second");
     }
 }

@@ -10,9 +10,12 @@ use super::*;
 use crate::controllers::testing::{embedded, posting_kubernetes};
 
 fn configured(leak_grace_period: &str) -> Vec<u8> {
-    let node = json!({ "hostEndpoint": { "autoCreate": "Enabled" }, "leakGracePeriod": leak_grace_period });
+    let node = json!({
+        "hostEndpoint": { "autoCreate": "Enabled" }, "leakGracePeriod": leak_grace_period,
+    });
     let object = json!({
-        "kind": "KubeControllersConfiguration", "apiVersion": "projectcalico.org/v3", "metadata": { "name": NAME },
+        "kind": "KubeControllersConfiguration", "apiVersion": "projectcalico.org/v3",
+        "metadata": { "name": NAME },
         "spec": { "controllers": { "node": node } },
     });
     object.to_string().into_bytes()
@@ -20,7 +23,8 @@ fn configured(leak_grace_period: &str) -> Vec<u8> {
 
 fn with_auto_create(value: &str) -> Vec<u8> {
     let text = String::from_utf8(configured("15m")).unwrap();
-    text.replace("\"Enabled\"", &format!("{value:?}")).into_bytes()
+    text.replace("\"Enabled\"", &format!("{value:?}"))
+        .into_bytes()
 }
 
 async fn store(calico: &Datastore, bytes: Vec<u8>) {
@@ -32,8 +36,19 @@ async fn store(calico: &Datastore, bytes: Vec<u8>) {
         None => WriteOp::Create(bytes),
         Some(raw) => WriteOp::Update(bytes, raw.revision.clone()),
     };
-    let (kind, path) = (KubeControllersConfiguration::KIND, KubeControllersConfiguration::path(&key));
-    calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+    let (kind, path) = (
+        KubeControllersConfiguration::KIND,
+        KubeControllersConfiguration::path(&key),
+    );
+    calico
+        .write_one(Write {
+            kind,
+            path,
+            key: key.to_string(),
+            op,
+        })
+        .await
+        .unwrap();
 }
 
 struct Scene {
@@ -49,10 +64,19 @@ fn scene() -> Scene {
     let (dir, calico) = embedded();
     let status_dir = tempfile::tempdir().unwrap();
     let (kubernetes, events) = posting_kubernetes();
-    let clients = Clients { kubernetes, calico: calico.clone(), mode: Mode::Etcd };
+    let clients = Clients {
+        kubernetes,
+        calico: calico.clone(),
+        mode: Mode::Etcd,
+    };
     let environment = Environment::read(|_| None).unwrap();
     Scene {
-        configuration: Configuration::new(clients, environment, Leadership::always(), Leadership::always()),
+        configuration: Configuration::new(
+            clients,
+            environment,
+            Leadership::always(),
+            Leadership::always(),
+        ),
         status: Status::new(status_dir.path().join("status.json")),
         stop: CancellationToken::new(),
         calico,
@@ -70,18 +94,43 @@ async fn unreadable_configuration_is_awaited_and_reported_once() {
         let settings = timeout(Duration::from_secs(60), &mut first).await;
         assert!(settings.is_err(), "no settings to act on: {settings:?}");
         let condition = &scene.status.readiness()["KubeControllersConfiguration"];
-        assert!(!condition.ready && condition.reason.contains("`15` is not a duration"), "{}", condition.reason);
+        assert!(
+            !condition.ready && condition.reason.contains("`15` is not a duration"),
+            "{}",
+            condition.reason
+        );
     }
     let events = std::mem::take(&mut *scene.events.lock().unwrap());
-    let [event] = &events[..] else { panic!("{events:?}") };
-    assert_eq!(event["involvedObject"]["kind"], "KubeControllersConfiguration");
-    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("UnreadableConfiguration")));
-    assert!(event["message"].as_str().unwrap().contains("`15` is not a duration"), "{event}");
+    let [event] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        event["involvedObject"]["kind"],
+        "KubeControllersConfiguration"
+    );
+    assert_eq!(
+        (&event["type"], &event["reason"]),
+        (&json!("Warning"), &json!("UnreadableConfiguration"))
+    );
+    assert!(
+        event["message"]
+            .as_str()
+            .unwrap()
+            .contains("`15` is not a duration"),
+        "{event}"
+    );
 
     store(&scene.calico, configured("15m")).await;
-    let settings = timeout(Duration::from_secs(60), first).await.expect("it can be read").expect("not told to stop");
+    let settings = timeout(Duration::from_secs(60), first)
+        .await
+        .expect("it can be read")
+        .expect("not told to stop");
     assert!(settings.host_endpoints.enabled);
-    assert_eq!(scene.status.readiness().len(), 0, "nothing more to be ready for");
+    assert_eq!(
+        scene.status.readiness().len(),
+        0,
+        "nothing more to be ready for"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,11 +140,20 @@ async fn configuration_with_an_unknown_value_is_applied_and_reported() {
     // An Event is posted each time that the value becomes invalid.
     for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
         store(&scene.calico, with_auto_create(auto_create)).await;
-        let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
+        let settings = scene
+            .configuration
+            .read_first(&scene.status, &scene.stop)
+            .await
+            .expect("not told to stop");
         assert_eq!(settings.host_endpoints.keep, auto_create == "Enable");
         let events = std::mem::take(&mut *scene.events.lock().unwrap());
         assert_eq!(events.len(), told, "{auto_create}");
-        assert!(events.iter().all(|event| event["message"].as_str().unwrap().contains(expected)), "{events:?}");
+        assert!(
+            events
+                .iter()
+                .all(|event| event["message"].as_str().unwrap().contains(expected)),
+            "{events:?}"
+        );
     }
 }
 
@@ -103,20 +161,31 @@ async fn configuration_with_an_unknown_value_is_applied_and_reported() {
 async fn configuration_that_becomes_unreadable_again_is_reported_again() {
     let messages = |scene: &Scene| {
         let events = std::mem::take(&mut *scene.events.lock().unwrap());
-        events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        events
+            .iter()
+            .map(|event| event["message"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
-    // The problems of a readable object are repeated as well, because the object's unreadability was reported last.
+    // The problems of a readable object are repeated as well, because the object's unreadability
+    // was reported last.
     for (auto_create, problems) in [("Enabled", 0), ("Enable", 1)] {
         let scene = scene();
         for _ in 0..2 {
             store(&scene.calico, with_auto_create(auto_create)).await;
-            scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
+            scene
+                .configuration
+                .read_first(&scene.status, &scene.stop)
+                .await
+                .expect("not told to stop");
             assert_eq!(messages(&scene).len(), problems, "{auto_create}");
             store(&scene.calico, configured("15")).await;
             scene.configuration.report_if_unreadable().await;
             scene.configuration.report_if_unreadable().await;
             let told = messages(&scene);
-            assert!(told.len() == 1 && told[0].starts_with("the settings in force stay in force: "), "{told:?}");
+            assert!(
+                told.len() == 1 && told[0].starts_with("the settings in force stay in force: "),
+                "{told:?}"
+            );
         }
     }
 }
@@ -124,29 +193,58 @@ async fn configuration_that_becomes_unreadable_again_is_reported_again() {
 #[tokio::test(start_paused = true)]
 async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported() {
     let (invalid, valid) = (with_auto_create("Enable"), configured("15m"));
-    for (before, described) in [(None, "created"), (Some(valid), "changed"), (Some(invalid.clone()), "unchanged")] {
+    for (before, described) in [
+        (None, "created"),
+        (Some(valid), "changed"),
+        (Some(invalid.clone()), "unchanged"),
+    ] {
         let scene = scene();
         if let Some(before) = before {
             store(&scene.calico, before).await;
         }
-        let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
+        let settings = scene
+            .configuration
+            .read_first(&scene.status, &scene.stop)
+            .await
+            .expect("not told to stop");
         store(&scene.calico, invalid.clone()).await;
-        let found = scene.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await.unwrap();
+        let found = scene
+            .calico
+            .get::<KubeControllersConfiguration>(&ObjectKey::global(NAME))
+            .await
+            .unwrap();
         let (sender, watched) = mpsc::unbounded_channel();
         sender.send(WatchEvent::Upsert(found)).unwrap();
         let settings = watch::Sender::new(Arc::new(settings));
-        let follow = scene.configuration.follow_events(watched, settings, scene.stop);
-        assert!(timeout(Duration::from_secs(60), follow).await.is_err(), "it follows until it is told to stop");
+        let follow = scene
+            .configuration
+            .follow_events(watched, settings, scene.stop);
+        assert!(
+            timeout(Duration::from_secs(60), follow).await.is_err(),
+            "it follows until it is told to stop"
+        );
         let events = scene.events.lock().unwrap();
-        let [event] = &events[..] else { panic!("{described}: {events:?}") };
-        assert!(event["message"].as_str().unwrap().contains("`Enable` is not one of Enabled"), "{event}");
+        let [event] = &events[..] else {
+            panic!("{described}: {events:?}")
+        };
+        assert!(
+            event["message"]
+                .as_str()
+                .unwrap()
+                .contains("`Enable` is not one of Enabled"),
+            "{event}"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_configuration_yields_the_default_settings() {
     let scene = scene();
-    let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.unwrap();
+    let settings = scene
+        .configuration
+        .read_first(&scene.status, &scene.stop)
+        .await
+        .unwrap();
     assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
 }
 
@@ -155,7 +253,11 @@ async fn deleted_configuration_is_recreated_with_the_same_settings() {
     let scene = scene();
     let key = ObjectKey::global(NAME);
     store(&scene.calico, configured("7m")).await;
-    let stored = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
+    let stored = scene
+        .calico
+        .get::<KubeControllersConfiguration>(&key)
+        .await
+        .unwrap();
     let mut state = ConfigurationState::default();
     for event in [
         WatchEvent::ListStart,
@@ -165,9 +267,20 @@ async fn deleted_configuration_is_recreated_with_the_same_settings() {
     ] {
         state.apply(event);
     }
-    scene.calico.delete::<KubeControllersConfiguration>(&key, None).await.unwrap();
-    scene.configuration.write(StateChange::Create, &state, None).await;
-    let made = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
+    scene
+        .calico
+        .delete::<KubeControllersConfiguration>(&key, None)
+        .await
+        .unwrap();
+    scene
+        .configuration
+        .write(StateChange::Create, &state, None)
+        .await;
+    let made = scene
+        .calico
+        .get::<KubeControllersConfiguration>(&key)
+        .await
+        .unwrap();
     assert_eq!(made.value.spec, stored.value.spec);
     assert!(made.value.metadata.uid != stored.value.metadata.uid && made.value.status.is_some());
 }

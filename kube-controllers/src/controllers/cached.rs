@@ -13,7 +13,8 @@ use crate::settings::{ControllerName, Mode};
 use crate::watched::Watched;
 use crate::watches::{Event, Subscribers, Watches};
 
-/// Interval at which the keys of [`CachedReconcile::all_keys`] are added to the queue, regardless of events.
+/// Interval at which the keys of [`CachedReconcile::all_keys`] are added to the queue, regardless
+/// of events.
 const RESYNC_PERIOD: Duration = Duration::from_secs(300);
 
 /// A cache that event handlers fill and workers read. Clones share it.
@@ -27,8 +28,8 @@ impl<C> Clone for SharedCache<C> {
 }
 
 impl<C> SharedCache<C> {
-    /// Locks the cache, also after a panic under the lock. The cache may then be inconsistent; the next full list
-    /// repairs most of that.
+    /// Locks the cache, also after a panic under the lock. The cache may then be inconsistent; the
+    /// next full list repairs most of that.
     pub(super) fn lock(&self) -> MutexGuard<'_, C> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,9 +39,11 @@ impl<C> SharedCache<C> {
 pub trait CachedReconcile: Reconcile {
     /// The cache.
     type Cache: Default + Send + 'static;
-    /// The controller's name in the settings, by which its number of workers is set. `None` means one worker.
+    /// The controller's name in the settings, by which its number of workers is set. `None` means
+    /// one worker.
     const CONTROLLER: Option<ControllerName>;
-    /// The reason why the controller does nothing if Calico's data is in Kubernetes; `None` if it works there too.
+    /// The reason why the controller does nothing if Calico's data is in Kubernetes; `None` if it
+    /// works there too.
     const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = None;
 
     /// Subscribes the cache to watches.
@@ -51,7 +54,8 @@ pub trait CachedReconcile: Reconcile {
     fn group_of(_: &Self::Key) -> &str {
         ""
     }
-    /// Returns the keys to add to the queue every five minutes and after each change of the settings.
+    /// Returns the keys to add to the queue every five minutes and after each change of the
+    /// settings.
     fn all_keys(_: &Self::Cache) -> Vec<Self::Key> {
         Vec::new()
     }
@@ -65,15 +69,20 @@ pub struct CachedController<R: CachedReconcile + ?Sized> {
 
 impl<R: CachedReconcile> CachedController<R> {
     pub(super) fn unsubscribed() -> Self {
-        CachedController { queue: Queue::grouped(R::group_of), cache: SharedCache::default() }
+        CachedController {
+            queue: Queue::grouped(R::group_of),
+            cache: SharedCache::default(),
+        }
     }
 
-    /// Returns the reason why the controller does nothing with this datastore, or `None` if it works.
+    /// Returns the reason why the controller does nothing with this datastore, or `None` if it
+    /// works.
     fn idle_reason(context: &Context) -> Option<&'static str> {
         R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd)
     }
 
-    /// Passes the events of a watch to `apply`, and adds the keys that `apply` returns to the queue.
+    /// Passes the events of a watch to `apply`, and adds the keys that `apply` returns to the
+    /// queue.
     pub(super) fn subscribe<T: Watched>(
         &self,
         subscribers: &mut Subscribers<T>,
@@ -86,8 +95,8 @@ impl<R: CachedReconcile> CachedController<R> {
         });
     }
 
-    /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings, until `context.stop`;
-    /// then waits forever.
+    /// Adds all keys to the queue every [`RESYNC_PERIOD`] and after each change of the settings,
+    /// until `context.stop`; then waits forever.
     async fn resync(&self, context: &Context) {
         let mut settings = context.settings.clone();
         settings.mark_unchanged();
@@ -99,7 +108,9 @@ impl<R: CachedReconcile> CachedController<R> {
                 _ = ticks.tick() => {}
                 Ok(()) = settings.changed() => {}
             }
-            R::all_keys(&self.cache.lock()).into_iter().for_each(|key| self.queue.add(key));
+            R::all_keys(&self.cache.lock())
+                .into_iter()
+                .for_each(|key| self.queue.add(key));
         }
     }
 }
@@ -117,7 +128,10 @@ impl<R: CachedReconcile> Controller for CachedController<R> {
 
     async fn run(self, context: Context) {
         if let Some(reason) = Self::idle_reason(&context) {
-            tracing::warn!(controller = R::NAME, "the controller is idle: with Calico's data in Kubernetes {reason}");
+            tracing::warn!(
+                controller = R::NAME,
+                "the controller is idle: with Calico's data in Kubernetes {reason}"
+            );
             return;
         }
         let reconciler = Arc::new(R::new(&context, &self));

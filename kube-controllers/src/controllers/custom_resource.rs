@@ -18,10 +18,14 @@ pub(super) struct CustomResources {
 
 impl CustomResources {
     pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
-        CustomResources { api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)), kind: S::KIND }
+        CustomResources {
+            api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)),
+            kind: S::KIND,
+        }
     }
 
-    /// Replaces the finalizers of an object. Fails if the object is no longer at the resource version `version`.
+    /// Replaces the finalizers of an object. Fails if the object is no longer at the resource
+    /// version `version`.
     pub(super) async fn write_finalizers(
         &self,
         name: &str,
@@ -29,35 +33,54 @@ impl CustomResources {
         finalizers: &[String],
     ) -> Result<String, ReconcileError> {
         let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
-        let patched = self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patched = self
+            .api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
         self.version(name, "finalizers", patched)
     }
 
-    /// Replaces the conditions of an object. Fails if the object is no longer at the resource version `version`.
+    /// Replaces the conditions of an object. Fails if the object is no longer at the resource
+    /// version `version`.
     pub(super) async fn write_conditions(
         &self,
         name: &str,
         version: &str,
         conditions: &[Value],
     ) -> Result<String, ReconcileError> {
-        let patch = json!({ "metadata": { "resourceVersion": version }, "status": { "conditions": conditions } });
-        let patched = self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let patch = json!({
+            "metadata": { "resourceVersion": version }, "status": { "conditions": conditions },
+        });
+        let patched = self
+            .api
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
         self.version(name, "conditions", patched)
     }
 
-    fn version(&self, name: &str, what: &str, patched: kube::Result<DynamicObject>) -> Result<String, ReconcileError> {
+    fn version(
+        &self,
+        name: &str,
+        what: &str,
+        patched: kube::Result<DynamicObject>,
+    ) -> Result<String, ReconcileError> {
         let kind = self.kind;
-        let patched = patched.map_err(|error| reconcile_error(&format!("write {what} of {kind} {name}"), &error))?;
+        let patched = patched
+            .map_err(|error| reconcile_error(&format!("write {what} of {kind} {name}"), &error))?;
         Ok(patched.metadata.resource_version.unwrap_or_default())
     }
 }
 
 pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
-    let (group, version) = ApiGroup::V3.api_version().split_once('/').unwrap_or_default();
+    let (group, version) = ApiGroup::V3
+        .api_version()
+        .split_once('/')
+        .unwrap_or_default();
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// Returns the finalizers of an object with `finalizer` added, or `None` if the object has `finalizer` already.
+/// Returns the finalizers of an object with `finalizer` added, or `None` if the object has
+/// `finalizer` already.
 pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut all = finalizers(object);
     let is_new = !all.iter().any(|existing| existing == finalizer);
@@ -65,8 +88,12 @@ pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Op
     is_new.then_some(all)
 }
 
-/// Returns the finalizers of an object without `finalizer`, or `None` if the object does not have `finalizer`.
-pub(super) fn without_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
+/// Returns the finalizers of an object without `finalizer`, or `None` if the object does not have
+/// `finalizer`.
+pub(super) fn without_finalizer<S: Spec>(
+    object: &Object<S>,
+    finalizer: &str,
+) -> Option<Vec<String>> {
     let mut others = finalizers(object);
     let all = others.len();
     others.retain(|existing| existing != finalizer);
@@ -74,8 +101,16 @@ pub(super) fn without_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) ->
 }
 
 fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
-    let listed = object.metadata.unknown.get("finalizers").and_then(Value::as_array).into_iter().flatten();
-    listed.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect()
+    let listed = object
+        .metadata
+        .unknown
+        .get("finalizers")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    listed
+        .filter_map(|finalizer| finalizer.as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Converts an error. A rejection as invalid is permanent, and any other error is retried.
@@ -87,8 +122,8 @@ pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> ReconcileError
     }
 }
 
-/// Returns true if the API server reports the object as missing. A 404 of a proxy has another format and does not
-/// count.
+/// Returns true if the API server reports the object as missing. A 404 of a proxy has another
+/// format and does not count.
 pub(super) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
@@ -108,28 +143,49 @@ impl StatusCondition {
         if self.is_true { "True" } else { "False" }
     }
 
-    /// Returns true if an object with `status` has this condition, perhaps with more text after the message.
+    /// Returns true if an object with `status` has this condition, perhaps with more text after the
+    /// message.
     pub(super) fn is_beginning_in(&self, status: Option<&Value>) -> bool {
-        let mut conditions = status.and_then(|status| status["conditions"].as_array()).into_iter().flatten();
+        let mut conditions = status
+            .and_then(|status| status["conditions"].as_array())
+            .into_iter()
+            .flatten();
         conditions.any(|old| {
-            let begins = old["message"].as_str().is_some_and(|message| message.starts_with(&self.message));
-            old["type"] == self.kind && old["status"] == self.status() && old["reason"] == self.reason && begins
+            let begins = old["message"]
+                .as_str()
+                .is_some_and(|message| message.starts_with(&self.message));
+            old["type"] == self.kind
+                && old["status"] == self.status()
+                && old["reason"] == self.reason
+                && begins
         })
     }
 
-    /// Returns all conditions of an object with `status` after setting this condition, or `None` if the object has this
-    /// condition already. Conditions of other types stay.
-    pub(super) fn merged_into(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
-        let mut conditions = status.and_then(|status| status["conditions"].as_array()).cloned().unwrap_or_default();
-        let position = conditions.iter().position(|condition| condition["type"] == self.kind);
+    /// Returns all conditions of an object with `status` after setting this condition, or `None` if
+    /// the object has this condition already. Conditions of other types stay.
+    pub(super) fn merged_into(
+        &self,
+        status: Option<&Value>,
+        now: OffsetDateTime,
+    ) -> Option<Vec<Value>> {
+        let mut conditions = status
+            .and_then(|status| status["conditions"].as_array())
+            .cloned()
+            .unwrap_or_default();
+        let position = conditions
+            .iter()
+            .position(|condition| condition["type"] == self.kind);
         let is_equal = |old: &Value| {
-            old["status"] == self.status() && old["reason"] == self.reason && old["message"] == self.message.as_str()
+            old["status"] == self.status()
+                && old["reason"] == self.reason
+                && old["message"] == self.message.as_str()
         };
         if position.is_some_and(|at| is_equal(&conditions[at])) {
             return None;
         }
         let condition = json!({
-            "type": self.kind, "status": self.status(), "reason": self.reason, "message": self.message,
+            "type": self.kind, "status": self.status(), "reason": self.reason,
+            "message": self.message,
             "lastTransitionTime": format_time(now),
         });
         match position {
@@ -140,14 +196,21 @@ impl StatusCondition {
     }
 }
 
-/// Returns true if the condition `kind` of an object with `status` is true; `None` if the object has no such condition.
+/// Returns true if the condition `kind` of an object with `status` is true; `None` if the object
+/// has no such condition.
 pub(super) fn condition_is_true(status: Option<&Value>, kind: &str) -> Option<bool> {
     let conditions = status?["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True")
+    conditions
+        .iter()
+        .find(|condition| condition["type"] == kind)
+        .map(|condition| condition["status"] == "True")
 }
 
 fn format_time(time: OffsetDateTime) -> String {
-    let whole = time.to_offset(UtcOffset::UTC).replace_nanosecond(0).unwrap_or(time);
+    let whole = time
+        .to_offset(UtcOffset::UTC)
+        .replace_nanosecond(0)
+        .unwrap_or(time);
     // Formatting cannot fail for years of four digits.
     whole.format(&Rfc3339).unwrap_or_default()
 }
@@ -160,23 +223,45 @@ mod tests {
 
     #[test]
     fn condition_is_written_only_on_change_and_other_conditions_are_preserved() {
-        let ready = |reason| StatusCondition { kind: "Ready", is_true: false, reason, message: "m".into() };
+        let ready = |reason| StatusCondition {
+            kind: "Ready",
+            is_true: false,
+            reason,
+            message: "m".into(),
+        };
         let now = datetime!(2026-08-22 06:33:20.5 UTC);
         let other = json!({"type": "Other", "status": "True"});
-        let written = ready("A").merged_into(Some(&json!({"conditions": [other]})), now).unwrap();
+        let written = ready("A")
+            .merged_into(Some(&json!({"conditions": [other]})), now)
+            .unwrap();
         let expected = json!({
             "type": "Ready", "status": "False", "reason": "A", "message": "m",
             "lastTransitionTime": "2026-08-22T06:33:20Z",
         });
         assert_eq!(written, [other, expected]);
         let status = json!({"conditions": written});
-        assert_eq!(ready("A").merged_into(Some(&status), datetime!(2027-01-01 00:00 UTC)), None);
-        assert_eq!(ready("B").merged_into(Some(&status), now).unwrap()[1]["reason"], "B");
+        assert_eq!(
+            ready("A").merged_into(Some(&status), datetime!(2027-01-01 00:00 UTC)),
+            None
+        );
+        assert_eq!(
+            ready("B").merged_into(Some(&status), now).unwrap()[1]["reason"],
+            "B"
+        );
         assert_eq!(ready("A").merged_into(None, now).unwrap().len(), 1);
         assert_eq!(
-            (condition_is_true(Some(&status), "Other"), condition_is_true(Some(&status), "Ready")),
+            (
+                condition_is_true(Some(&status), "Other"),
+                condition_is_true(Some(&status), "Ready")
+            ),
             (Some(true), Some(false))
         );
-        assert_eq!((condition_is_true(Some(&status), "None"), condition_is_true(None, "Ready")), (None, None));
+        assert_eq!(
+            (
+                condition_is_true(Some(&status), "None"),
+                condition_is_true(None, "Ready")
+            ),
+            (None, None)
+        );
     }
 }

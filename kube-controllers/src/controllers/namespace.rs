@@ -37,8 +37,8 @@ impl SyncedKind for Namespaces {
         &source.uid
     }
 
-    /// Returns the labels. Label changes of a known namespace are ignored while it is being deleted, as in upstream
-    /// (KC-240).
+    /// Returns the labels. Label changes of a known namespace are ignored while it is being
+    /// deleted, as in upstream (KC-240).
     fn cache(source: &watched::Namespace, before: Option<&Self::Cached>) -> Self::Cached {
         match before {
             Some(labels) if source.phase == "Terminating" => labels.clone(),

@@ -15,12 +15,16 @@ pub(super) struct Grouping<M, G> {
 
 impl<M, G> Default for Grouping<M, G> {
     fn default() -> Self {
-        Grouping { groups: BTreeMap::new(), members: BTreeMap::new() }
+        Grouping {
+            groups: BTreeMap::new(),
+            members: BTreeMap::new(),
+        }
     }
 }
 
 impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
-    /// Sets the group of a member, or removes the member with `None`. Returns the member's previous group.
+    /// Sets the group of a member, or removes the member with `None`. Returns the member's previous
+    /// group.
     pub(super) fn set(&mut self, member: &M, group: Option<G>) -> Option<G> {
         let before = self.groups.remove(member);
         if let Some(before) = &before
@@ -32,7 +36,10 @@ impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
             }
         }
         if let Some(group) = group {
-            self.members.entry(group.clone()).or_default().insert(member.clone());
+            self.members
+                .entry(group.clone())
+                .or_default()
+                .insert(member.clone());
             self.groups.insert(member.clone(), group);
         }
         before
@@ -66,9 +73,12 @@ pub(super) struct NodeNames {
 }
 
 impl NodeNames {
-    /// Applies an event. Returns the Calico nodes whose name of a Kubernetes node was added, changed or removed.
+    /// Applies an event. Returns the Calico nodes whose name of a Kubernetes node was added,
+    /// changed or removed.
     pub(super) fn apply(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self.nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
+        let changed = self.nodes.apply(event, |entry| {
+            entry.value.spec.kubernetes_name().map(ObjectKey::global)
+        });
         for node in &changed {
             self.names.set(node, self.nodes.get(node).cloned());
         }
@@ -94,6 +104,13 @@ mod tests {
         names.set(&a, Some(l.clone()));
         assert_eq!((names.group(&a), names.members(&k).count()), (Some(&l), 1));
         names.set(&b, None);
-        assert_eq!((names.group(&b), names.members(&k).count(), names.all_members().count()), (None, 0, 1));
+        assert_eq!(
+            (
+                names.group(&b),
+                names.members(&k).count(),
+                names.all_members().count()
+            ),
+            (None, 0, 1)
+        );
     }
 }

@@ -41,17 +41,30 @@ impl SyncedKind for Policies {
     }
 
     fn target_of(source: &ObjectKey) -> ObjectKey {
-        ObjectKey { namespace: source.namespace.clone(), name: format!("{POLICY_PREFIX}{}", source.name) }
+        ObjectKey {
+            namespace: source.namespace.clone(),
+            name: format!("{POLICY_PREFIX}{}", source.name),
+        }
     }
 
     fn source_of(target: &ObjectKey) -> Option<ObjectKey> {
-        let name = target.name.strip_prefix(POLICY_PREFIX).filter(|name| !name.is_empty())?;
-        Some(ObjectKey { namespace: target.namespace.clone(), name: name.into() })
+        let name = target
+            .name
+            .strip_prefix(POLICY_PREFIX)
+            .filter(|name| !name.is_empty())?;
+        Some(ObjectKey {
+            namespace: target.namespace.clone(),
+            name: name.into(),
+        })
     }
 
     fn convert(_: &ObjectKey, policy: &Self::Cached) -> (Self::Target, Vec<String>) {
-        let ConvertedPolicy { spec, rejected_rules } = network_policy(policy);
-        let left_out = |rule: &RejectedRule| format!("{rule}; the rule is left out and allows nothing");
+        let ConvertedPolicy {
+            spec,
+            rejected_rules,
+        } = network_policy(policy);
+        let left_out =
+            |rule: &RejectedRule| format!("{rule}; the rule is left out and allows nothing");
         (spec, rejected_rules.iter().map(left_out).collect())
     }
 

@@ -1,5 +1,5 @@
-//! The nodes that Kubernetes and the datastore have in common, for [`SameCluster`] (etcd only), and the report if there
-//! is none.
+//! The nodes that Kubernetes and the datastore have in common, for [`SameCluster`] (etcd only), and
+//! the report if there is none.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -25,8 +25,8 @@ struct Nodes {
     calico: NodeNames,
 }
 
-/// Follows the nodes, from new lists on. Call before the controllers subscribe, so that each deletion of a Node is
-/// known here before a controller acts on the deletion.
+/// Follows the nodes, from new lists on. Call before the controllers subscribe, so that each
+/// deletion of a Node is known here before a controller acts on the deletion.
 pub(crate) fn follow(cluster: &SameCluster, watches: &mut Watches) {
     cluster.await_nodes();
     let nodes = Arc::new(Mutex::new(Nodes::default()));
@@ -37,15 +37,18 @@ pub(crate) fn follow(cluster: &SameCluster, watches: &mut Watches) {
         nodes.show(&state);
     });
     let state = cluster.clone();
-    watches.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
-        let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.calico.apply(event);
-        nodes.show(&state);
-    });
+    watches
+        .calico_nodes
+        .subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
+            let mut nodes = nodes.lock().unwrap_or_else(PoisonError::into_inner);
+            nodes.calico.apply(event);
+            nodes.show(&state);
+        });
 }
 
-/// Returns the time after which to ask again, or `None` if deletions are allowed: [`SameCluster::hold`] allows them,
-/// and the API server still has a common node. Reports a mismatch as [`report`] does.
+/// Returns the time after which to ask again, or `None` if deletions are allowed:
+/// [`SameCluster::hold`] allows them, and the API server still has a common node. Reports a
+/// mismatch as [`report`] does.
 pub(crate) async fn hold_and_report(context: &Context) -> Option<Duration> {
     match report(context).await {
         None => confirm(&context.same_cluster, &context.kubernetes).await,
@@ -53,8 +56,8 @@ pub(crate) async fn hold_and_report(context: &Context) -> Option<Duration> {
     }
 }
 
-/// Does the same as [`SameCluster::hold`] with the settings in force. Also reports a mismatch in the log and as an
-/// Event, once.
+/// Does the same as [`SameCluster::hold`] with the settings in force. Also reports a mismatch in
+/// the log and as an Event, once.
 pub(crate) async fn report(context: &Context) -> Option<Duration> {
     let settings = context.settings.borrow().clone();
     let held = context.same_cluster.hold(&settings);
@@ -64,19 +67,37 @@ pub(crate) async fn report(context: &Context) -> Option<Duration> {
         && let Some(message) = context.same_cluster.new_report(&settings)
     {
         tracing::warn!("{message}");
-        let object = json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": "KubeControllersConfiguration",
+        let object = json!({ "apiVersion": ApiGroup::V3.api_version(),
+                "kind": "KubeControllersConfiguration",
             "name": "default" });
-        let event = events::event(&object, EventType::Warning, REASON, &message, SystemTime::now());
-        Box::pin(EventPublisher::default().create(&context.kubernetes, context.leadership.holds(), event)).await;
+        let event = events::event(
+            &object,
+            EventType::Warning,
+            REASON,
+            &message,
+            SystemTime::now(),
+        );
+        Box::pin(EventPublisher::default().create(
+            &context.kubernetes,
+            context.leadership.holds(),
+            event,
+        ))
+        .await;
     }
     held
 }
 
-/// Reads a common node from the API server. Returns the time after which to ask again if the node is missing: the API
-/// server is empty or another one since the nodes were listed.
+/// Reads a common node from the API server. Returns the time after which to ask again if the node
+/// is missing: the API server is empty or another one since the nodes were listed.
 pub(crate) async fn confirm(cluster: &SameCluster, kubernetes: &kube::Client) -> Option<Duration> {
     let node = cluster.unconfirmed()?;
-    match Box::pin(api_reads::exists(kubernetes, NODES, &ObjectKey::global(&node))).await {
+    match Box::pin(api_reads::exists(
+        kubernetes,
+        NODES,
+        &ObjectKey::global(&node),
+    ))
+    .await
+    {
         Ok(true) => {
             cluster.confirm();
             None
@@ -99,13 +120,21 @@ impl Nodes {
     fn show(&self, cluster: &SameCluster) {
         if self.kubernetes.is_synced() && self.calico.is_synced() {
             let common = self.common();
-            let kind = if common.is_some() { None } else { self.mismatch() };
+            let kind = if common.is_some() {
+                None
+            } else {
+                self.mismatch()
+            };
             cluster.observe(kind, common, self.calico.names.all_members().count());
         }
     }
 
     fn common(&self) -> Option<&str> {
-        let node = self.calico.names.groups().find(|node| self.kubernetes.get(*node).is_some())?;
+        let node = self
+            .calico
+            .names
+            .groups()
+            .find(|node| self.kubernetes.get(*node).is_some())?;
         Some(&node.name)
     }
 
@@ -113,7 +142,11 @@ impl Nodes {
     fn mismatch(&self) -> Option<MismatchKind> {
         self.calico.names.groups().next()?;
         let has_none = self.kubernetes.iter().next().is_none();
-        Some(if has_none { MismatchKind::NoNode } else { MismatchKind::NoCommonNode })
+        Some(if has_none {
+            MismatchKind::NoNode
+        } else {
+            MismatchKind::NoCommonNode
+        })
     }
 }
 
@@ -131,13 +164,20 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(60);
 
     fn with_grace() -> Settings {
-        Settings { leak_grace_period: Some(GRACE), ..settings() }
+        Settings {
+            leak_grace_period: Some(GRACE),
+            ..settings()
+        }
     }
 
     fn kubernetes(watches: &mut Watches, names: &[&str]) {
         watches.nodes.dispatch(&Event::ListStart);
         for name in names {
-            let node = Node { name: ObjectKey::global(*name), uid: "u".into(), labels: Default::default() };
+            let node = Node {
+                name: ObjectKey::global(*name),
+                uid: "u".into(),
+                labels: Default::default(),
+            };
             watches.nodes.dispatch(&Event::Upsert(&node));
         }
         watches.nodes.dispatch(&Event::ListEnd);
@@ -146,9 +186,23 @@ mod tests {
     fn calico(watches: &mut Watches, names: &[&str]) {
         watches.calico_nodes.dispatch(&Event::ListStart);
         for name in names {
-            let node_ref = OrchRef { node_name: (*name).into(), orchestrator: "k8s".into(), ..OrchRef::default() };
-            let value = CalicoNode::new(*name, NodeSpec { orch_refs: vec![node_ref], ..NodeSpec::default() });
-            let entry = Entry { key: value.key(), value, revision: Revision("1".into()) };
+            let node_ref = OrchRef {
+                node_name: (*name).into(),
+                orchestrator: "k8s".into(),
+                ..OrchRef::default()
+            };
+            let value = CalicoNode::new(
+                *name,
+                NodeSpec {
+                    orch_refs: vec![node_ref],
+                    ..NodeSpec::default()
+                },
+            );
+            let entry = Entry {
+                key: value.key(),
+                value,
+                revision: Revision("1".into()),
+            };
             watches.calico_nodes.dispatch(&Event::Upsert(&entry));
         }
         watches.calico_nodes.dispatch(&Event::ListEnd);
@@ -167,14 +221,25 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(confirm(&cluster, &same).await, None);
         }
-        assert_eq!(requests.load(Ordering::Relaxed), 1, "one read for deletions at the same time");
+        assert_eq!(
+            requests.load(Ordering::Relaxed),
+            1,
+            "one read for deletions at the same time"
+        );
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(confirm(&cluster, &other).await.is_some());
-        assert!(cluster.hold(&with_grace()).is_some(), "the other deletions wait without a request");
+        assert!(
+            cluster.hold(&with_grace()).is_some(),
+            "the other deletions wait without a request"
+        );
         tokio::time::advance(Duration::from_secs(20)).await;
         assert_eq!(cluster.hold(&with_grace()), None);
         kubernetes(&mut watches, &[]);
-        assert_eq!(confirm(&cluster, &other).await, None, "the mismatch holds deletions");
+        assert_eq!(
+            confirm(&cluster, &other).await,
+            None,
+            "the mismatch holds deletions"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -194,12 +259,22 @@ mod tests {
         assert_eq!(cluster.hold(&with_grace()), None, "not subscribed");
         follow(&cluster, &mut watches);
         kubernetes(&mut watches, &[]);
-        assert!(cluster.hold(&with_grace()).is_some(), "Calico's nodes are not listed");
+        assert!(
+            cluster.hold(&with_grace()).is_some(),
+            "Calico's nodes are not listed"
+        );
         calico(&mut watches, &[]);
-        assert_eq!(cluster.hold(&with_grace()), None, "the datastore has no node that could be missing");
+        assert_eq!(
+            cluster.hold(&with_grace()),
+            None,
+            "the datastore has no node that could be missing"
+        );
         calico(&mut watches, &["a", "b"]);
         tokio::time::advance(GRACE * 1000).await;
-        assert!(cluster.hold(&with_grace()).is_some(), "Kubernetes has no Node");
+        assert!(
+            cluster.hold(&with_grace()).is_some(),
+            "Kubernetes has no Node"
+        );
         kubernetes(&mut watches, &["b"]);
         assert_eq!(cluster.hold(&with_grace()), None);
     }
@@ -222,9 +297,20 @@ mod tests {
         calico(&mut watches, &["a", "b"]);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(cluster.hold(&with_grace()), None);
-        assert!(cluster.hold(&Settings { leak_grace_period: None, ..settings() }).is_some(), "15 minutes");
+        assert!(
+            cluster
+                .hold(&Settings {
+                    leak_grace_period: None,
+                    ..settings()
+                })
+                .is_some(),
+            "15 minutes"
+        );
         kubernetes(&mut watches, &["x", "a"]);
         kubernetes(&mut watches, &["x"]);
-        assert!(cluster.hold(&with_grace()).is_some(), "the state began anew");
+        assert!(
+            cluster.hold(&with_grace()).is_some(),
+            "the state began anew"
+        );
     }
 }

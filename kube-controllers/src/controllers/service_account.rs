@@ -43,13 +43,19 @@ impl SyncedKind for ServiceAccounts {
 
     fn target_of(source: &ObjectKey) -> ObjectKey {
         let namespace = source.namespace.as_deref().unwrap_or("default");
-        ObjectKey::global(format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}", source.name))
+        ObjectKey::global(format!(
+            "{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}",
+            source.name
+        ))
     }
 
-    /// Splits the name of the profile at its first dot: names of namespaces have no dots, while names of service
-    /// accounts may.
+    /// Splits the name of the profile at its first dot: names of namespaces have no dots, while
+    /// names of service accounts may.
     fn source_of(target: &ObjectKey) -> Option<ObjectKey> {
-        let (namespace, name) = target.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
+        let (namespace, name) = target
+            .name
+            .strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?
+            .split_once('.')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
     }
 

@@ -9,10 +9,14 @@ use serde_json::json;
 
 use crate::settings::{Environment, Mode, Settings, default_configuration, merge};
 
-/// Returns an embedded datastore, in a directory that is deleted with the first value. Like etcd, it has transactions.
+/// Returns an embedded datastore, in a directory that is deleted with the first value. Like etcd,
+/// it has transactions.
 pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     let dir = tempfile::tempdir().unwrap();
-    let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
+    let local = LocalConfig {
+        path: dir.path().join("calico.db"),
+        deadline: DEFAULT_DEADLINE,
+    };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
     (dir, Arc::new(store))
 }
@@ -29,8 +33,8 @@ fn merged(spec: &KubeControllersConfigurationSpec) -> Settings {
     merge(&Environment::read(|_| None).unwrap(), spec, Mode::Etcd).settings
 }
 
-/// Returns a client of an API server that answers each request with the JSON that `answer` returns for the request's
-/// URI.
+/// Returns a client of an API server that answers each request with the JSON that `answer` returns
+/// for the request's URI.
 pub(super) fn kubernetes(
     answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
@@ -51,8 +55,8 @@ pub(crate) fn kubernetes_with_node(node: &str) -> (kube::Client, Arc<AtomicUsize
     (client, requests)
 }
 
-/// Returns a client like [`kubernetes`], whose API server refuses a request for which `answer` returns `Err`, with that
-/// HTTP status.
+/// Returns a client like [`kubernetes`], whose API server refuses a request for which `answer`
+/// returns `Err`, with that HTTP status.
 pub(crate) fn refusing_kubernetes(
     answer: impl Fn(&hyper::Uri) -> Result<serde_json::Value, u16> + Clone + Send + Sync + 'static,
 ) -> kube::Client {
@@ -62,19 +66,24 @@ pub(crate) fn refusing_kubernetes(
             Err(code) => {
                 let message = format!("refused with {code}");
                 let reason = if code == 404 { "NotFound" } else { "Refused" };
-                let status =
-                    json!({"kind": "Status", "status": "Failure", "message": message, "reason": reason, "code": code});
+                let status = json!({
+                    "kind": "Status", "status": "Failure", "message": message, "reason": reason,
+                    "code": code,
+                });
                 (code, status)
             }
         };
         let response = hyper::Response::builder().status(status);
-        let response = response.body(kube::client::Body::from(body.to_string().into_bytes())).unwrap();
+        let response = response
+            .body(kube::client::Body::from(body.to_string().into_bytes()))
+            .unwrap();
         async move { Ok::<_, std::convert::Infallible>(response) }
     });
     kube::Client::new(service, "default")
 }
 
-/// Returns a client of an API server that accepts every request, and the bodies that the client has sent.
+/// Returns a client of an API server that accepts every request, and the bodies that the client has
+/// sent.
 pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
     let taken = Arc::<Mutex<Vec<serde_json::Value>>>::default();
     let sent = taken.clone();
@@ -82,8 +91,13 @@ pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::V
         let taken = taken.clone();
         async move {
             let body = request.into_body().collect_bytes().await.unwrap();
-            taken.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-            Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
+            taken
+                .lock()
+                .unwrap()
+                .push(serde_json::from_slice(&body).unwrap());
+            Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(
+                b"{}".to_vec(),
+            )))
         }
     });
     (kube::Client::new(service, "default"), sent)

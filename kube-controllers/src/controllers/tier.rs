@@ -1,7 +1,8 @@
-//! Finalizers of tiers, for `projectcalico.org/v3` only: they keep a tier that is being deleted until its policies are
-//! gone.
+//! Finalizers of tiers, for `projectcalico.org/v3` only: they keep a tier that is being deleted
+//! until its policies are gone.
 //!
-//! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers are rarely deleted.
+//! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers
+//! are rarely deleted.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use libcalico::api::{
-    DEFAULT_TIER, Global, InNamespace, ObjectKey, PolicyKind, StagedGlobal, StagedInNamespace, Tier, TierSpec,
+    DEFAULT_TIER, Global, InNamespace, ObjectKey, PolicyKind, StagedGlobal, StagedInNamespace,
+    Tier, TierSpec,
 };
 use libcalico::kubernetes::ContinueTokens;
 use libcalico::store::Entry;
@@ -17,7 +19,8 @@ use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
 use super::custom_resource::{
-    CustomResources, StatusCondition, api_resource, reconcile_error, with_finalizer, without_finalizer,
+    CustomResources, StatusCondition, api_resource, reconcile_error, with_finalizer,
+    without_finalizer,
 };
 use crate::api_reads;
 use crate::context::Context;
@@ -46,12 +49,18 @@ impl CachedReconcile for TierReconciler {
     const CONTROLLER: Option<ControllerName> = None;
 
     fn subscribe(controller: &Tiers, watches: &mut Watches) {
-        controller.subscribe(&mut watches.tiers, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
+        controller.subscribe(&mut watches.tiers, |tiers, event| {
+            tiers.apply(event, |entry| Some(entry.clone()))
+        });
     }
 
     fn new(context: &Context, controller: &Tiers) -> Self {
         let objects = CustomResources::new::<TierSpec>(context.kubernetes.clone());
-        TierReconciler { kubernetes: context.kubernetes.clone(), objects, tiers: controller.cache.clone() }
+        TierReconciler {
+            kubernetes: context.kubernetes.clone(),
+            objects,
+            tiers: controller.cache.clone(),
+        }
     }
 
     fn all_keys(tiers: &Self::Cache) -> Vec<ObjectKey> {
@@ -65,26 +74,49 @@ impl Reconcile for TierReconciler {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let cached = self.tiers.lock().get(key).cloned();
-        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::AwaitChange) };
+        let Some(Entry {
+            value: tier,
+            revision,
+            ..
+        }) = cached
+        else {
+            return Ok(NextReconcile::AwaitChange);
+        };
         let version = revision.resource_version();
         if tier.metadata.deletion_timestamp.is_none() {
             if let Some(finalizers) = with_finalizer(&tier, FINALIZER) {
-                self.objects.write_finalizers(&key.name, version, &finalizers).await?;
+                self.objects
+                    .write_finalizers(&key.name, version, &finalizers)
+                    .await?;
             }
             return Ok(NextReconcile::AwaitChange);
         }
-        let Some(others) = without_finalizer(&tier, FINALIZER) else { return Ok(NextReconcile::AwaitChange) };
+        let Some(others) = without_finalizer(&tier, FINALIZER) else {
+            return Ok(NextReconcile::AwaitChange);
+        };
         let counts = count_policies(&self.kubernetes, &key.name).await?;
         if counts.is_empty() {
-            self.objects.write_finalizers(&key.name, version, &others).await?;
+            self.objects
+                .write_finalizers(&key.name, version, &others)
+                .await?;
             return Ok(NextReconcile::AwaitChange);
         }
         let message = format!("Waiting for policies to be removed: {counts}");
-        let waiting = StatusCondition { kind: "Ready", is_true: false, reason: "Terminating", message };
-        // The condition is compared with the object that the watch delivered, so that a failed write is retried.
-        // Upstream changes its cached object before the write, and so never retries (KC-542).
-        if let Some(conditions) = waiting.merged_into(tier.status.as_ref(), OffsetDateTime::now_utc()) {
-            self.objects.write_conditions(&key.name, version, &conditions).await?;
+        let waiting = StatusCondition {
+            kind: "Ready",
+            is_true: false,
+            reason: "Terminating",
+            message,
+        };
+        // The condition is compared with the object that the watch delivered, so that a failed
+        // write is retried. Upstream changes its cached object before the write, and so never
+        // retries (KC-542).
+        if let Some(conditions) =
+            waiting.merged_into(tier.status.as_ref(), OffsetDateTime::now_utc())
+        {
+            self.objects
+                .write_conditions(&key.name, version, &conditions)
+                .await?;
         }
         Ok(NextReconcile::After(RECHECK_INTERVAL))
     }
@@ -92,7 +124,8 @@ impl Reconcile for TierReconciler {
 
 const PAGE_SIZE: u32 = 500;
 
-/// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.
+/// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged
+/// namespaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PolicyCounts([usize; 4]);
 
@@ -100,8 +133,16 @@ struct PolicyCounts([usize; 4]);
 const KINDS: [(&str, &str, &str); 4] = [
     (Global::KIND, "GlobalNetworkPolicies", Global::PLURAL),
     (InNamespace::KIND, "NetworkPolicies", InNamespace::PLURAL),
-    (StagedGlobal::KIND, "StagedGlobalNetworkPolicies", StagedGlobal::PLURAL),
-    (StagedInNamespace::KIND, "StagedNetworkPolicies", StagedInNamespace::PLURAL),
+    (
+        StagedGlobal::KIND,
+        "StagedGlobalNetworkPolicies",
+        StagedGlobal::PLURAL,
+    ),
+    (
+        StagedInNamespace::KIND,
+        "StagedNetworkPolicies",
+        StagedInNamespace::PLURAL,
+    ),
 ];
 
 impl PolicyCounts {
@@ -116,7 +157,11 @@ impl fmt::Display for PolicyCounts {
         let counted = KINDS.iter().zip(self.0).filter(|(_, count)| *count > 0);
         for (i, ((kind, plural, _), count)) in counted.enumerate() {
             let separator = if i == 0 { "" } else { ", " };
-            write!(f, "{separator}{count} {}", if count == 1 { kind } else { plural })?;
+            write!(
+                f,
+                "{separator}{count} {}",
+                if count == 1 { kind } else { plural }
+            )?;
         }
         Ok(())
     }
@@ -131,21 +176,36 @@ async fn count_policies(client: &kube::Client, tier: &str) -> Result<PolicyCount
     Ok(counts)
 }
 
-async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, ReconcileError> {
+async fn count_kind(
+    client: kube::Client,
+    kind: &ApiResource,
+    tier: &str,
+) -> Result<usize, ReconcileError> {
     let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
-    let (mut page, mut tokens) = (ListParams::default().limit(PAGE_SIZE), ContinueTokens::default());
+    let (mut page, mut tokens) = (
+        ListParams::default().limit(PAGE_SIZE),
+        ContinueTokens::default(),
+    );
     let mut count = 0;
     loop {
         let listed = match policies.list(&page).await {
             Err(kube::Error::Api(status))
-                if status.code == 404 && !api_reads::serves(&client, &kind.group, &[&kind.plural]).await? =>
+                if status.code == 404
+                    && !api_reads::serves(&client, &kind.group, &[&kind.plural]).await? =>
             {
                 return Ok(0);
             }
-            listed => listed.map_err(|error| reconcile_error(&format!("list {}", kind.plural), &error))?,
+            listed => {
+                listed.map_err(|error| reconcile_error(&format!("list {}", kind.plural), &error))?
+            }
         };
-        count += listed.items.iter().filter(|policy| tier_of(policy) == tier).count();
-        let repeated = |error| ReconcileError::Retry(format!("cannot list {}: {error}", kind.plural));
+        count += listed
+            .items
+            .iter()
+            .filter(|policy| tier_of(policy) == tier)
+            .count();
+        let repeated =
+            |error| ReconcileError::Retry(format!("cannot list {}: {error}", kind.plural));
         page.continue_token = tokens.record(listed.metadata.continue_).map_err(repeated)?;
         if page.continue_token.is_none() {
             return Ok(count);
@@ -155,7 +215,10 @@ async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Res
 
 /// Returns the tier of a policy: `default` if the policy names none.
 fn tier_of(policy: &DynamicObject) -> &str {
-    policy.data["spec"]["tier"].as_str().filter(|tier| !tier.is_empty()).unwrap_or(DEFAULT_TIER)
+    policy.data["spec"]["tier"]
+        .as_str()
+        .filter(|tier| !tier.is_empty())
+        .unwrap_or(DEFAULT_TIER)
 }
 
 #[cfg(test)]
@@ -170,33 +233,49 @@ mod tests {
     #[tokio::test]
     async fn page_of_policies_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
         let kubernetes = refusing_kubernetes(|uri| {
-            let next = if uri.query().unwrap_or_default().contains("continue=x") { "y" } else { "x" };
+            let next = if uri.query().unwrap_or_default().contains("continue=x") {
+                "y"
+            } else {
+                "x"
+            };
             Ok(json!({"kind": "PolicyList", "metadata": {"continue": next}, "items": []}))
         });
-        assert!(matches!(count_policies(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
+        assert!(matches!(
+            count_policies(&kubernetes, "t").await,
+            Err(ReconcileError::Retry(_))
+        ));
     }
 
-    /// The policies are on three pages. The last page is refused once, because its position in the list has expired.
+    /// The policies are on three pages. The last page is refused once, because its position in the
+    /// list has expired.
     #[tokio::test]
     async fn policies_are_counted_over_all_pages_or_not_at_all() {
-        let (asked, times) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new(1)));
+        let (asked, times) = (
+            Arc::<Mutex<Vec<String>>>::default(),
+            Arc::new(Mutex::new(1)),
+        );
         let notes = asked.clone();
         let kubernetes = refusing_kubernetes(move |uri| {
             let policies = |token: &str| {
-                let items = ["t", "t", "other"].map(|tier| json!({"metadata": {"name": "p"}, "spec": {"tier": tier}}));
+                let items = ["t", "t", "other"]
+                    .map(|tier| json!({"metadata": {"name": "p"}, "spec": {"tier": tier}}));
                 Ok(json!({"kind": "PolicyList", "metadata": {"continue": token}, "items": items}))
             };
             match uri.path() {
                 path if path.ends_with("/globalnetworkpolicies") => {}
                 "/apis" => {
-                    let groups =
-                        json!([{"name": "projectcalico.org", "versions": [{"groupVersion": "projectcalico.org/v3"}]}]);
+                    let groups = json!([{
+                        "name": "projectcalico.org",
+                        "versions": [{"groupVersion": "projectcalico.org/v3"}],
+                    }]);
                     return Ok(json!({"kind": "APIGroupList", "groups": groups}));
                 }
                 "/apis/projectcalico.org/v3" => {
                     let kinds = json!([{"name": "globalnetworkpolicies"}]);
                     let version = "projectcalico.org/v3";
-                    return Ok(json!({"kind": "APIResourceList", "groupVersion": version, "resources": kinds}));
+                    return Ok(json!({
+                        "kind": "APIResourceList", "groupVersion": version, "resources": kinds,
+                    }));
                 }
                 _ => return Err(404),
             }
@@ -209,11 +288,29 @@ mod tests {
                 Some(_) => policies(""),
             }
         });
-        assert!(matches!(count_policies(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
-        assert_eq!(count_policies(&kubernetes, "t").await.unwrap(), PolicyCounts([6, 0, 0, 0]));
-        let begun = asked.lock().unwrap().iter().filter(|query| !query.contains("continue")).count();
+        assert!(matches!(
+            count_policies(&kubernetes, "t").await,
+            Err(ReconcileError::Retry(_))
+        ));
+        assert_eq!(
+            count_policies(&kubernetes, "t").await.unwrap(),
+            PolicyCounts([6, 0, 0, 0])
+        );
+        let begun = asked
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|query| !query.contains("continue"))
+            .count();
         assert_eq!(begun, 2, "it is begun anew");
-        assert!(asked.lock().unwrap().iter().all(|query| query.contains("limit=500")), "{asked:?}");
+        assert!(
+            asked
+                .lock()
+                .unwrap()
+                .iter()
+                .all(|query| query.contains("limit=500")),
+            "{asked:?}"
+        );
     }
 
     /// The cases of upstream's TestPolicyCounts_Summary.
@@ -223,9 +320,13 @@ mod tests {
             ([2, 1, 0, 0], "2 GlobalNetworkPolicies, 1 NetworkPolicy"),
             (
                 [1, 2, 1, 2],
-                "1 GlobalNetworkPolicy, 2 NetworkPolicies, 1 StagedGlobalNetworkPolicy, 2 StagedNetworkPolicies",
+                "1 GlobalNetworkPolicy, 2 NetworkPolicies, 1 StagedGlobalNetworkPolicy, 2 \
+                 StagedNetworkPolicies",
             ),
-            ([0, 0, 2, 1], "2 StagedGlobalNetworkPolicies, 1 StagedNetworkPolicy"),
+            (
+                [0, 0, 2, 1],
+                "2 StagedGlobalNetworkPolicies, 1 StagedNetworkPolicy",
+            ),
             ([0, 0, 0, 0], ""),
         ] {
             assert_eq!(PolicyCounts(counts).to_string(), text);
@@ -240,9 +341,12 @@ mod tests {
             metadata: Default::default(),
             data: serde_json::json!({ "spec": spec }),
         };
-        for (spec, tier) in
-            [("{}", "default"), (r#"{"tier":""}"#, "default"), (r#"{"tier":"t"}"#, "t"), ("null", "default")]
-        {
+        for (spec, tier) in [
+            ("{}", "default"),
+            (r#"{"tier":""}"#, "default"),
+            (r#"{"tier":"t"}"#, "t"),
+            ("null", "default"),
+        ] {
             assert_eq!(tier_of(&policy(serde_json::from_str(spec).unwrap())), tier);
         }
     }

@@ -19,17 +19,25 @@ pub struct Clock {
 impl Clock {
     /// Starts a clock at zero.
     pub(super) fn start() -> Self {
-        Clock { started_at: Instant::now(), offset_millis: Arc::default(), offset_changed: Arc::default() }
+        Clock {
+            started_at: Instant::now(),
+            offset_millis: Arc::default(),
+            offset_changed: Arc::default(),
+        }
     }
 
     /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
-        self.started_at.elapsed() + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
+        self.started_at.elapsed()
+            + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
     }
 
     /// Advances the clock, so that tests need not wait for grace periods.
     pub fn advance(&self, by: Duration) {
-        self.offset_millis.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::AcqRel);
+        self.offset_millis.fetch_add(
+            u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
+            Ordering::AcqRel,
+        );
         self.offset_changed.notify_one();
     }
 
@@ -50,6 +58,9 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         same.advance(Duration::from_secs(300));
         clock.advanced().await;
-        assert_eq!((clock.now(), same.now()), (Duration::from_secs(302), Duration::from_secs(302)));
+        assert_eq!(
+            (clock.now(), same.now()),
+            (Duration::from_secs(302), Duration::from_secs(302))
+        );
     }
 }

@@ -12,8 +12,8 @@ use crate::leader::Leadership;
 use crate::same_cluster::SameCluster;
 use crate::settings::Settings;
 
-/// The check before each write of garbage collection: this replica may write, the controllers are not stopping, and the
-/// datastore has nodes of this cluster. Also limits the request rate.
+/// The check before each write of garbage collection: this replica may write, the controllers are
+/// not stopping, and the datastore has nodes of this cluster. Also limits the request rate.
 pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
@@ -41,18 +41,32 @@ impl LeaderGate {
             interval: Duration::from_secs(1) / per_second,
             next_at: Mutex::new(Instant::now()),
         });
-        LeaderGate { leadership, stop, pacer, cluster: None }
+        LeaderGate {
+            leadership,
+            stop,
+            pacer,
+            cluster: None,
+        }
     }
 
     /// Returns the same gate, closed also while [`SameCluster`] holds deletions.
     pub(super) fn of_same_cluster(self, context: &Context) -> Self {
         let (cluster, settings) = (context.same_cluster.clone(), context.settings.clone());
-        LeaderGate { cluster: Some(CommonNodes { cluster, settings, kubernetes: context.kubernetes.clone() }), ..self }
+        LeaderGate {
+            cluster: Some(CommonNodes {
+                cluster,
+                settings,
+                kubernetes: context.kubernetes.clone(),
+            }),
+            ..self
+        }
     }
 
     pub(super) fn is_open(&self) -> bool {
         let is_held = |nodes: &CommonNodes| nodes.cluster.hold(&nodes.settings.borrow()).is_some();
-        self.leadership.holds() && !self.stop.is_cancelled() && !self.cluster.as_ref().is_some_and(is_held)
+        self.leadership.holds()
+            && !self.stop.is_cancelled()
+            && !self.cluster.as_ref().is_some_and(is_held)
     }
 
     /// Waits until the rate limit allows this number of requests.
@@ -77,7 +91,11 @@ impl RequestPacer {
 impl WriteGate for LeaderGate {
     async fn admit(&self, writes: usize) -> bool {
         self.pace(writes).await;
-        if let Some(CommonNodes { cluster, kubernetes, .. }) = &self.cluster
+        if let Some(CommonNodes {
+            cluster,
+            kubernetes,
+            ..
+        }) = &self.cluster
             && self.is_open()
             && confirm(cluster, kubernetes).await.is_some()
         {
@@ -97,7 +115,11 @@ mod tests {
     async fn gate_closes_on_a_locked_datastore_and_on_stop() {
         let (lock, unlocked) = tokio::sync::watch::channel(true);
         let stop = CancellationToken::new();
-        let gate = LeaderGate::new(Leadership::always().while_unlocked(unlocked), stop.clone(), 0);
+        let gate = LeaderGate::new(
+            Leadership::always().while_unlocked(unlocked),
+            stop.clone(),
+            0,
+        );
         assert!(gate.admit(1).await);
         lock.send_replace(false);
         assert!(!gate.admit(1).await);
@@ -137,8 +159,19 @@ mod tests {
             let (_sender, settings) = watch::channel(Arc::new(settings()));
             let (kubernetes, _) = kubernetes_with_node(node);
             let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 0);
-            let gate = LeaderGate { cluster: Some(CommonNodes { cluster, settings, kubernetes }), ..gate };
-            assert_eq!((gate.is_open(), gate.admit(1).await), (true, is_admitted), "{node}");
+            let gate = LeaderGate {
+                cluster: Some(CommonNodes {
+                    cluster,
+                    settings,
+                    kubernetes,
+                }),
+                ..gate
+            };
+            assert_eq!(
+                (gate.is_open(), gate.admit(1).await),
+                (true, is_admitted),
+                "{node}"
+            );
             assert_eq!(gate.is_open(), is_admitted, "a refusal is remembered");
         }
     }

@@ -1,7 +1,8 @@
-//! Repairs handles that count addresses which no block holds, or miss addresses which a block holds. Upstream never
-//! deletes such handles (IPAM-230).
+//! Repairs handles that count addresses which no block holds, or miss addresses which a block
+//! holds. Upstream never deletes such handles (IPAM-230).
 //!
-//! There is no watch, because a wrong handle blocks no address: all handles are listed periodically.
+//! There is no watch, because a wrong handle blocks no address: all handles are listed
+//! periodically.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,8 @@ use crate::settings::GcMode;
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(450);
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
-/// Number of handles repaired together. A block that several handles share is written once per such batch.
+/// Number of handles repaired together. A block that several handles share is written once per such
+/// batch.
 const BATCH_SIZE: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -55,9 +57,14 @@ pub(super) struct RepairedHandles {
 }
 
 impl HandleAudit {
-    /// Starts `list` if the next list is due and no list is in progress. `now` is the time by [`Clock`].
-    pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(WrongHandles) -> L)
-    where
+    /// Starts `list` if the next list is due and no list is in progress. `now` is the time by
+    /// [`Clock`].
+    pub(super) fn list_if_due<L>(
+        &mut self,
+        now: Duration,
+        grace: Duration,
+        list: impl FnOnce(WrongHandles) -> L,
+    ) where
         L: Future<Output = ()> + Send + 'static,
     {
         if now < self.next_list(grace) {
@@ -74,9 +81,12 @@ impl HandleAudit {
         }
     }
 
-    /// Returns the time of the next list, by the present grace period, so that a shortened period takes effect at once.
+    /// Returns the time of the next list, by the present grace period, so that a shortened period
+    /// takes effect at once.
     fn next_list(&self, grace: Duration) -> Duration {
-        self.last_list_at.map_or(Duration::ZERO, |last| last + (grace / 2).clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL))
+        self.last_list_at.map_or(Duration::ZERO, |last| {
+            last + (grace / 2).clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL)
+        })
     }
 
     pub(super) fn wrong_count(&self) -> usize {
@@ -85,10 +95,14 @@ impl HandleAudit {
 
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
         let next_list = self.next_list(grace);
-        self.wrong_handles.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
+        self.wrong_handles
+            .get()
+            .next_deadline(now, grace)
+            .map_or(next_list, |due| due.min(next_list))
     }
 
-    /// Repairs the handles that have been wrong for `grace`. In the mode `report`, only logs each handle once.
+    /// Repairs the handles that have been wrong for `grace`. In the mode `report`, only logs each
+    /// handle once.
     pub(super) async fn repair(
         &mut self,
         calico: &Datastore,
@@ -100,8 +114,12 @@ impl HandleAudit {
         let mut repaired = RepairedHandles::default();
         let due = self.wrong_handles.get().due(now, grace);
         if mode == GcMode::Report {
-            self.reported.retain(|id| self.wrong_handles.get().is_suspect(id));
-            for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
+            self.reported
+                .retain(|id| self.wrong_handles.get().is_suspect(id));
+            for suspect in due
+                .iter()
+                .filter(|suspect| self.reported.insert(suspect.id.clone()))
+            {
                 tracing::info!(
                     handle = %suspect.id,
                     "would repair a handle with a wrong count; GC_MODE=report repairs nothing"
@@ -123,8 +141,11 @@ impl HandleAudit {
             let outcome = match repair_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot repair handles with wrong counts; trying again later");
-                    part.iter().for_each(|suspect| self.wrong_handles.get().failed(&suspect.id, now));
+                    tracing::warn!(
+                        %error, "cannot repair handles with wrong counts; trying again later",
+                    );
+                    part.iter()
+                        .for_each(|suspect| self.wrong_handles.get().failed(&suspect.id, now));
                     repaired.failed += part.len();
                     break;
                 }
@@ -138,7 +159,11 @@ impl HandleAudit {
             for id in &outcome.corrected {
                 tracing::info!(handle = %id, "corrected the count of a handle");
             }
-            let done = outcome.deleted.iter().chain(&outcome.corrected).chain(&outcome.unchanged);
+            let done = outcome
+                .deleted
+                .iter()
+                .chain(&outcome.corrected)
+                .chain(&outcome.unchanged);
             done.for_each(|id| self.wrong_handles.get().done(id));
             for (id, error) in &outcome.failed {
                 tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
@@ -149,8 +174,8 @@ impl HandleAudit {
     }
 }
 
-/// Lists handles and affinities. The grace period of a wrong handle or an unfinished affinity begins at the time of
-/// `clock` at which the list finds it.
+/// Lists handles and affinities. The grace period of a wrong handle or an unfinished affinity
+/// begins at the time of `clock` at which the list finds it.
 pub(super) async fn list_all(
     calico: Arc<Datastore>,
     cache: ClusterCache,
@@ -163,18 +188,31 @@ pub(super) async fn list_all(
         affinities.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
-        tracing::warn!("cannot list all handles and affinities within 5 minutes; trying again at the next interval");
+        tracing::warn!(
+            "cannot list all handles and affinities within 5 minutes; trying again at the next interval"
+        );
     }
     // The time of the next pass depends on the result.
     cache.wake();
 }
 
-async fn list_handles(calico: &Datastore, cache: &ClusterCache, wrong_handles: &WrongHandles, clock: &Clock) {
-    let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
+async fn list_handles(
+    calico: &Datastore,
+    cache: &ClusterCache,
+    wrong_handles: &WrongHandles,
+    clock: &Clock,
+) {
+    let Some(mut handles) = calico.watch::<Handle>(&()) else {
+        return;
+    };
     loop {
         match handles.next().await {
             WatchEvent::ListStart => wrong_handles.get().begin_list(),
-            WatchEvent::Upsert(entry) => wrong_handles.get().listed(&entry, &cache.index(), clock.now()),
+            WatchEvent::Upsert(entry) => {
+                wrong_handles
+                    .get()
+                    .listed(&entry, &cache.index(), clock.now())
+            }
             WatchEvent::Delete(_) => {}
             WatchEvent::ListEnd => break,
         }

@@ -21,7 +21,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The ports. `None` opens no port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ports {
-    /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and `/healthz`, on all addresses.
+    /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and
+    /// `/healthz`, on all addresses.
     pub health: Option<u16>,
     /// Port of `/metrics`, and no other path, on all addresses.
     pub metrics: Option<u16>,
@@ -45,20 +46,35 @@ pub(super) struct PortServer {
 }
 
 impl PortServer {
-    /// Opens the port that `ports` contains at the start. Returns `None` if there is none, and for a port on localhost,
-    /// which is opened later.
-    pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
+    /// Opens the port that `ports` contains at the start. Returns `None` if there is none, and for
+    /// a port on localhost, which is opened later.
+    pub(super) async fn bind_first(
+        &self,
+        ports: &watch::Receiver<Ports>,
+    ) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());
-        let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
-        self.bind(port).await.map(Some).map_err(|source| ListenError { port, source })
+        let Some(port) = port.filter(|_| !self.localhost) else {
+            return Ok(None);
+        };
+        self.bind(port)
+            .await
+            .map(Some)
+            .map_err(|source| ListenError { port, source })
     }
 
-    pub(super) async fn serve(self, mut ports: watch::Receiver<Ports>, mut bound: Option<TcpListener>, routes: Routes) {
+    pub(super) async fn serve(
+        self,
+        mut ports: watch::Receiver<Ports>,
+        mut bound: Option<TcpListener>,
+        routes: Routes,
+    ) {
         loop {
             let port = (self.port)(&ports.borrow_and_update());
             let serve = async {
                 match port {
-                    Some(port) => serve_connections(self.open(port, bound.take()).await, &routes).await,
+                    Some(port) => {
+                        serve_connections(self.open(port, bound.take()).await, &routes).await
+                    }
                     None => std::future::pending().await,
                 }
             };
@@ -80,7 +96,9 @@ impl PortServer {
         loop {
             match self.bind(port).await {
                 Ok(bound) => return bound,
-                Err(error) if !reported => tracing::warn!(port, "cannot listen, trying again each second: {error}"),
+                Err(error) if !reported => {
+                    tracing::warn!(port, "cannot listen, trying again each second: {error}")
+                }
                 Err(_) => {}
             }
             reported = true;
@@ -108,5 +126,13 @@ async fn serve_connections(listener: TcpListener, routes: &Routes) {
         let routes = routes.clone();
         async move { routes.respond(request.method(), request.uri()).await }
     };
-    http_server::serve(listener, TimeLimits { head: REQUEST_TIMEOUT, connection: MAX_CONNECTION_TIME }, respond).await;
+    http_server::serve(
+        listener,
+        TimeLimits {
+            head: REQUEST_TIMEOUT,
+            connection: MAX_CONNECTION_TIME,
+        },
+        respond,
+    )
+    .await;
 }

@@ -17,8 +17,9 @@ pub struct LeaderElectionConfig {
     pub name: String,
     /// Unique name of this process; see [`identity`].
     pub identity: String,
-    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, this process writes
-    /// without the Lease once the refusals last, and does not check for other replicas.
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, this
+    /// process writes without the Lease once the refusals last, and does not check for other
+    /// replicas.
     pub required: bool,
     /// Periods of the election.
     pub timing: Timing,
@@ -29,26 +30,31 @@ pub struct LeaderElectionConfig {
 pub struct Timing {
     /// Time since the last change of the Lease after which other replicas may take it.
     pub lease: Duration,
-    /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`, so that the holder
-    /// has stopped writing before another replica may take the Lease.
+    /// Time since the last renewal of the Lease for which the holder writes. Shorter than `lease`,
+    /// so that the holder has stopped writing before another replica may take the Lease.
     pub renew_deadline: Duration,
-    /// Delay between two renewals of the Lease by the replica that writes. After a failure, `retry` is the delay. The
-    /// rest of `renew_deadline` after a delay is enough for one attempt without a response, and for another attempt.
+    /// Delay between two renewals of the Lease by the replica that writes. After a failure, `retry`
+    /// is the delay. The rest of `renew_deadline` after a delay is enough for one attempt without a
+    /// response, and for another attempt.
     pub renew: Duration,
-    /// Longest delay between two attempts to take the Lease, and between two attempts after a failure, unless this
-    /// replica writes without a Lease.
+    /// Longest delay between two attempts to take the Lease, and between two attempts after a
+    /// failure, unless this replica writes without a Lease.
     pub retry: Duration,
-    /// Time limit of each attempt to take or renew the Lease, and interval at which a replica that writes without a
-    /// Lease checks if the role allows one.
+    /// Time limit of each attempt to take or renew the Lease, and interval at which a replica that
+    /// writes without a Lease checks if the role allows one.
     pub check_interval: Duration,
     /// Longest time that a write may take that was begun while the process had the right to write.
     pub write: Duration,
 }
 
 impl Timing {
-    /// Returns client-go's periods, except that renewals are less frequent, and the given time limit of writes.
+    /// Returns client-go's periods, except that renewals are less frequent, and the given time
+    /// limit of writes.
     pub fn for_writes_of(write: Duration) -> Self {
-        Timing { write, ..Timing::default() }
+        Timing {
+            write,
+            ..Timing::default()
+        }
     }
 
     /// Returns the time that the creator of a Lease waits before it writes.
@@ -70,8 +76,9 @@ impl Default for Timing {
     }
 }
 
-/// Returns a name of this process: the pod's name and a random part. The random part makes a restarted container a
-/// different candidate, which does not mistake the Lease of its predecessor for its own.
+/// Returns a name of this process: the pod's name and a random part. The random part makes a
+/// restarted container a different candidate, which does not mistake the Lease of its predecessor
+/// for its own.
 pub fn identity() -> String {
     format!("{}_{}", name_of_pod(), Uuid::new_v4())
 }
@@ -84,11 +91,17 @@ pub fn name_of_pod() -> String {
 
 /// Returns the namespace of this pod, or `None` outside a pod.
 pub fn namespace_of_pod() -> Option<String> {
-    first_non_empty([std::env::var("POD_NAMESPACE").ok(), fs::read_to_string(NAMESPACE).ok()])
+    first_non_empty([
+        std::env::var("POD_NAMESPACE").ok(),
+        fs::read_to_string(NAMESPACE).ok(),
+    ])
 }
 
 fn first_non_empty(names: [Option<String>; 2]) -> Option<String> {
-    let mut texts = names.into_iter().flatten().map(|name| name.trim().to_owned());
+    let mut texts = names
+        .into_iter()
+        .flatten()
+        .map(|name| name.trim().to_owned());
     texts.find(|name| !name.is_empty())
 }
 

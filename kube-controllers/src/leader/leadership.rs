@@ -8,11 +8,12 @@ use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
+/// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are
+/// no timers.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to write: this replica is the leader and, after [`Leadership::while_unlocked`], the datastore is not
-/// locked.
+/// The right to write: this replica is the leader and, after [`Leadership::while_unlocked`], the
+/// datastore is not locked.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     term: watch::Receiver<LeadershipTerm>,
@@ -30,8 +31,8 @@ pub enum LeadershipTerm {
     Always,
 }
 
-/// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops while the machine is
-/// suspended, and tokio has no timers for the boot-time clock.
+/// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops
+/// while the machine is suspended, and tokio has no timers for the boot-time clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     monotonic: Instant,
@@ -44,9 +45,13 @@ pub struct Deadline {
 pub struct MayNotWrite;
 
 impl Leadership {
-    /// Creates the right to write from the election's updates in `term`, without a lock of the datastore.
+    /// Creates the right to write from the election's updates in `term`, without a lock of the
+    /// datastore.
     pub fn new(term: watch::Receiver<LeadershipTerm>) -> Self {
-        Leadership { term, unlocked: always(true) }
+        Leadership {
+            term,
+            unlocked: always(true),
+        }
     }
 
     /// Creates a right to write that never ends, for a single replica.
@@ -54,20 +59,25 @@ impl Leadership {
         Leadership::new(always(LeadershipTerm::Always))
     }
 
-    /// Returns the same right restricted by the lock of the datastore: it holds only while `unlocked` is true.
+    /// Returns the same right restricted by the lock of the datastore: it holds only while
+    /// `unlocked` is true.
     pub fn while_unlocked(self, unlocked: watch::Receiver<bool>) -> Self {
         Leadership { unlocked, ..self }
     }
 
-    /// Returns true if writes are allowed now. Check before each write: the method reads the clocks, so a process that
-    /// was paused past its term does not write.
+    /// Returns true if writes are allowed now. Check before each write: the method reads the
+    /// clocks, so a process that was paused past its term does not write.
     pub fn holds(&self) -> bool {
         self.term.borrow().holds() && *self.unlocked.borrow()
     }
 
     /// Like [`Leadership::holds`], but returns an error with which a worker retries the key later.
     pub fn may_write(&self) -> Result<(), MayNotWrite> {
-        if self.holds() { Ok(()) } else { Err(MayNotWrite) }
+        if self.holds() {
+            Ok(())
+        } else {
+            Err(MayNotWrite)
+        }
     }
 
     /// Waits until this replica may write.
@@ -81,14 +91,21 @@ impl Leadership {
         }
     }
 
-    /// Returns the output of `work`. If this replica may not write, or loses the right before `work` ends, drops `work`
-    /// and returns `None`.
+    /// Returns the output of `work`. If this replica may not write, or loses the right before
+    /// `work` ends, drops `work` and returns `None`.
     ///
-    /// The clocks are read each time before `work` is polled. So every request that `work` sends between two awaits is
-    /// sent while this replica may write, also after the machine was suspended.
+    /// The clocks are read each time before `work` is polled. So every request that `work` sends
+    /// between two awaits is sent while this replica may write, also after the machine was
+    /// suspended.
     pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
         let (mut watching, mut work) = (self.clone(), pin!(work));
-        let guarded = poll_fn(|task| if self.holds() { work.as_mut().poll(task).map(Some) } else { Poll::Ready(None) });
+        let guarded = poll_fn(|task| {
+            if self.holds() {
+                work.as_mut().poll(task).map(Some)
+            } else {
+                Poll::Ready(None)
+            }
+        });
         tokio::select! {
             biased;
             () = watching.lost() => None,
@@ -106,7 +123,12 @@ impl Leadership {
             let ends = async {
                 match term {
                     LeadershipTerm::Until(deadline) => {
-                        tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + CLOCK_CHECK_INTERVAL)).await;
+                        tokio::time::sleep_until(
+                            deadline
+                                .monotonic
+                                .min(Instant::now() + CLOCK_CHECK_INTERVAL),
+                        )
+                        .await;
                     }
                     LeadershipTerm::No | LeadershipTerm::Always => std::future::pending().await,
                 }
@@ -147,12 +169,18 @@ impl LeadershipTerm {
 impl Deadline {
     /// Returns the present time.
     pub fn now() -> Self {
-        Deadline { monotonic: Instant::now(), since_boot: since_boot() }
+        Deadline {
+            monotonic: Instant::now(),
+            since_boot: since_boot(),
+        }
     }
 
     /// Returns the deadline moved by `duration`.
     pub fn plus(self, duration: Duration) -> Self {
-        Deadline { monotonic: self.monotonic + duration, since_boot: self.since_boot + duration }
+        Deadline {
+            monotonic: self.monotonic + duration,
+            since_boot: self.since_boot + duration,
+        }
     }
 
     /// Returns true if the deadline has passed.
@@ -163,7 +191,8 @@ impl Deadline {
 
 /// Returns the time since the machine was booted, including suspension.
 fn since_boot() -> Duration {
-    // Every kernel that can run containers has this clock. Zero would leave the decision to the monotonic clock.
+    // Every kernel that can run containers has this clock. Zero would leave the decision to the
+    // monotonic clock.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
@@ -177,7 +206,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn leadership_term_ends_at_its_deadline_without_a_notification() {
-        let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let (_sender, term) =
+            watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let mut leadership = Leadership::new(term);
         let begin = Instant::now();
         assert!(leadership.holds());
@@ -188,7 +218,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn elapsed_term_revokes_the_right_to_write() {
-        let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let (_sender, term) =
+            watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let leadership = Leadership::new(term);
         // No task runs in between, as in a process that is paused.
         assert!(leadership.admit(1).await);
@@ -200,11 +231,24 @@ mod tests {
     fn suspended_time_counts_toward_a_deadline() {
         let now = Deadline::now();
         let later = now.monotonic + 10 * SECOND;
-        assert!(!Deadline { monotonic: later, since_boot: now.since_boot + 10 * SECOND }.has_passed());
-        assert!(Deadline { monotonic: later, since_boot: now.since_boot }.has_passed());
+        assert!(
+            !Deadline {
+                monotonic: later,
+                since_boot: now.since_boot + 10 * SECOND
+            }
+            .has_passed()
+        );
+        assert!(
+            Deadline {
+                monotonic: later,
+                since_boot: now.since_boot
+            }
+            .has_passed()
+        );
     }
 
-    /// Simulates a suspension: the test's monotonic clock is paused, while the boot-time clock is real.
+    /// Simulates a suspension: the test's monotonic clock is paused, while the boot-time clock is
+    /// real.
     fn suspend(time: Duration) {
         std::thread::sleep(time);
     }
@@ -212,7 +256,10 @@ mod tests {
     /// Returns a deadline that is far away by the monotonic clock and near by the boot-time clock.
     fn soon_by_the_other_clock() -> Deadline {
         let now = Deadline::now();
-        Deadline { monotonic: now.monotonic + 1000 * SECOND, since_boot: now.since_boot + SECOND / 5 }
+        Deadline {
+            monotonic: now.monotonic + 1000 * SECOND,
+            since_boot: now.since_boot + SECOND / 5,
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -221,7 +268,11 @@ mod tests {
         let mut leadership = Leadership::new(term);
         let begin = Instant::now();
         tokio::join!(leadership.lost(), async { suspend(SECOND / 4) });
-        assert!(begin.elapsed() <= SECOND + SECOND / 100, "{:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() <= SECOND + SECOND / 100,
+            "{:?}",
+            begin.elapsed()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -244,17 +295,24 @@ mod tests {
         let (sender, term) = watch::channel(LeadershipTerm::Always);
         let leadership = Leadership::new(term);
         assert_eq!(leadership.while_held(async { 7 }).await, Some(7));
-        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), async {
-            tokio::time::sleep(SECOND).await;
-            sender.send_replace(LeadershipTerm::No);
-        });
+        let (stuck, ()) =
+            tokio::join!(leadership.while_held(std::future::pending::<()>()), async {
+                tokio::time::sleep(SECOND).await;
+                sender.send_replace(LeadershipTerm::No);
+            });
         assert_eq!(stuck, None);
-        assert_eq!(leadership.while_held(async { unreachable!("it does not lead") }).await, None::<()>);
+        assert_eq!(
+            leadership
+                .while_held(async { unreachable!("it does not lead") })
+                .await,
+            None::<()>
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn extended_leadership_term_is_not_lost() {
-        let (sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let (sender, term) =
+            watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
         let mut leadership = Leadership::new(term);
         let lost = tokio::spawn(async move { leadership.lost().await });
         for _ in 0..5 {
@@ -264,7 +322,10 @@ mod tests {
             assert!(!lost.is_finished());
         }
         sender.send_replace(LeadershipTerm::No);
-        timeout(SECOND, lost).await.expect("at once").expect("no panic");
+        timeout(SECOND, lost)
+            .await
+            .expect("at once")
+            .expect("no panic");
     }
 
     #[tokio::test(start_paused = true)]
@@ -273,7 +334,9 @@ mod tests {
         let mut leadership = Leadership::new(term);
         assert!(timeout(SECOND, leadership.gained()).await.is_err());
         sender.send_replace(LeadershipTerm::Until(Deadline::now().plus(SECOND)));
-        timeout(SECOND, leadership.gained()).await.expect("it leads");
+        timeout(SECOND, leadership.gained())
+            .await
+            .expect("it leads");
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,7 +346,12 @@ mod tests {
         let elected = Leadership::new(term);
         let mut leadership = elected.clone().while_unlocked(unlocked);
         assert!(elected.holds() && !leadership.holds() && leadership.may_write().is_err());
-        assert_eq!(leadership.while_held(async { unreachable!("it is locked") }).await, None::<()>);
+        assert_eq!(
+            leadership
+                .while_held(async { unreachable!("it is locked") })
+                .await,
+            None::<()>
+        );
         assert!(timeout(1000 * SECOND, leadership.gained()).await.is_err());
 
         let gaining = async {
@@ -291,9 +359,11 @@ mod tests {
             leadership.holds()
         };
         let changes = async {
-            for (unlocked, term) in
-                [(true, LeadershipTerm::No), (false, LeadershipTerm::Always), (true, LeadershipTerm::Always)]
-            {
+            for (unlocked, term) in [
+                (true, LeadershipTerm::No),
+                (false, LeadershipTerm::Always),
+                (true, LeadershipTerm::Always),
+            ] {
                 sender.send_replace(term);
                 lock.send_replace(unlocked);
                 tokio::time::sleep(SECOND).await;
@@ -305,7 +375,8 @@ mod tests {
             tokio::time::sleep(SECOND).await;
             lock.send_replace(false);
         };
-        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), locking);
+        let (stuck, ()) =
+            tokio::join!(leadership.while_held(std::future::pending::<()>()), locking);
         assert_eq!(stuck, None);
         timeout(SECOND, leadership.lost()).await.expect("at once");
         assert!(elected.holds() && !leadership.holds());

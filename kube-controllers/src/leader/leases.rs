@@ -9,8 +9,8 @@ pub(super) trait Leases: Send + Sync + 'static {
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
     /// Creates the Lease. Returns the stored Lease.
     fn create(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
-    /// Replaces the Lease, if it is still at the version that `lease` names, and otherwise fails with
-    /// [`LeaseError::Conflict`]. Returns the stored Lease.
+    /// Replaces the Lease, if it is still at the version that `lease` names, and otherwise fails
+    /// with [`LeaseError::Conflict`]. Returns the stored Lease.
     fn replace(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 }
 
@@ -32,7 +32,10 @@ pub(super) struct ApiLeases {
 
 impl ApiLeases {
     pub(super) fn new(client: kube::Client, config: &LeaderElectionConfig) -> Self {
-        ApiLeases { api: Api::namespaced(client, &config.namespace), name: config.name.clone() }
+        ApiLeases {
+            api: Api::namespaced(client, &config.namespace),
+            name: config.name.clone(),
+        }
     }
 }
 
@@ -45,13 +48,18 @@ impl Leases for ApiLeases {
         lease.metadata.name = Some(self.name.clone());
         match self.api.create(&PostParams::default(), &lease).await {
             // A 404 for a creation means that the namespace is missing.
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(LeaseError::Other(status.message)),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(LeaseError::Other(status.message))
+            }
             created => created.map_err(LeaseError::from),
         }
     }
 
     async fn replace(&self, lease: Lease) -> Result<Lease, LeaseError> {
-        self.api.replace(&self.name, &PostParams::default(), &lease).await.map_err(LeaseError::from)
+        self.api
+            .replace(&self.name, &PostParams::default(), &lease)
+            .await
+            .map_err(LeaseError::from)
     }
 }
 
@@ -60,7 +68,9 @@ impl From<kube::Error> for LeaseError {
         match error {
             kube::Error::Api(status) if status.code == 403 => LeaseError::Forbidden(status.message),
             // Not found: the Lease was deleted after it was read.
-            kube::Error::Api(status) if status.code == 409 || status.code == 404 => LeaseError::Conflict,
+            kube::Error::Api(status) if status.code == 409 || status.code == 404 => {
+                LeaseError::Conflict
+            }
             kube::Error::Api(status) => LeaseError::Other(status.message),
             error => LeaseError::Other(error.to_string()),
         }

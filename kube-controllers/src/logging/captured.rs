@@ -8,9 +8,10 @@ use tracing::subscriber::DefaultGuard;
 
 use crate::settings::LogSeverity;
 
-/// A second subscriber, which no thread uses. With a single subscriber, tracing caches for each line of code if it is
-/// enabled, by the thread that reaches the line first. A thread that logs nothing would then disable the line for all
-/// threads. With two subscribers, tracing consults both.
+/// A second subscriber, which no thread uses. With a single subscriber, tracing caches for each
+/// line of code if it is enabled, by the thread that reaches the line first. A thread that logs
+/// nothing would then disable the line for all threads. With two subscribers, tracing consults
+/// both.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// The lines that a thread has logged. Clones share the lines.
@@ -35,13 +36,19 @@ impl Captured {
 
     /// Returns the lines that contain `text`, each from the start of `text`.
     pub fn from(&self, text: &str) -> Vec<String> {
-        self.text().lines().filter_map(|line| line.find(text).map(|at| line[at..].to_owned())).collect()
+        self.text()
+            .lines()
+            .filter_map(|line| line.find(text).map(|at| line[at..].to_owned()))
+            .collect()
     }
 }
 
 impl io::Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

@@ -1,5 +1,5 @@
-//! The way back to v1, after the controlling object was deleted before v3 was opened (MIG-71), and after a failure
-//! under the lock. [`retreat`]: also without the controlling object.
+//! The way back to v1, after the controlling object was deleted before v3 was opened (MIG-71), and
+//! after a failure under the lock. [`retreat`]: also without the controlling object.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{ApiGroup, Resource};
@@ -17,7 +17,8 @@ use super::{api_service, door, end, lock};
 /// Number of copies that are deleted at the same time.
 const PARALLEL: usize = 10;
 
-/// The copies of a migration whose ClusterInformation of v3 did not exist before, so that no program can use them.
+/// The copies of a migration whose ClusterInformation of v3 did not exist before, so that no
+/// program can use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copies {
     /// The next attempt compares them, which saves their creation.
@@ -25,16 +26,17 @@ pub(super) enum Copies {
     Delete,
 }
 
-/// Restores the state before the migration, as [`retreat`] does, and shows in the controlling object that v1 is not
-/// locked. Then gives the aggregated API server its APIService back. Safe to be repeated after an interruption at any
-/// request.
+/// Restores the state before the migration, as [`retreat`] does, and shows in the controlling
+/// object that v1 is not locked. Then gives the aggregated API server its APIService back. Safe to
+/// be repeated after an interruption at any request.
 ///
-/// Returns the reason if v1 is unlocked, but v3 or the APIService is not as before: a refusal may last for days, and
-/// each attempt lists all kinds of v3. The APIService is restored also then, except that an abort has to reach the
-/// copies that it cannot delete yet.
+/// Returns the reason if v1 is unlocked, but v3 or the APIService is not as before: a refusal may
+/// last for days, and each attempt lists all kinds of v3. The APIService is restored also then,
+/// except that an abort has to reach the copies that it cannot delete yet.
 ///
 /// # Errors
-/// The same as those of [`retreat`], except for refusals after v1 is unlocked. The caller tries again.
+/// The same as those of [`retreat`], except for refusals after v1 is unlocked. The caller tries
+/// again.
 pub(super) async fn restore(
     requests: &Requests,
     control: &mut Control,
@@ -59,21 +61,24 @@ pub(super) async fn restore(
 /// Returns the reason if the API server refuses a request or cannot answer it.
 fn refusal<T>(given: Result<T, Problem>) -> Result<Option<String>, Problem> {
     match given {
-        Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => Ok(Some(problem.to_string())),
+        Err(problem @ (Problem::Refused { .. } | Problem::Transient(_))) => {
+            Ok(Some(problem.to_string()))
+        }
         given => given.map(|_| None),
     }
 }
 
-/// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to be repeated after
-/// an interruption at any request.
+/// Unlocks v1 for the migration with this uid, and gives back the ClusterInformation of v3. Safe to
+/// be repeated after an interruption at any request.
 ///
-/// The order is essential. v1 stays locked as long as v3 can be opened, and pods can start again before copies are
-/// deleted. v3 stays shut until then: a leader that takes over finds v1 unlocked and v3 shut, and deletes the copies
-/// before anything else, so that no late deletion of the former leader meets a copy in use. And programs that could use
-/// v3 before would assign addresses of copied blocks.
+/// The order is essential. v1 stays locked as long as v3 can be opened, and pods can start again
+/// before copies are deleted. v3 stays shut until then: a leader that takes over finds v1 unlocked
+/// and v3 shut, and deletes the copies before anything else, so that no late deletion of the former
+/// leader meets a copy in use. And programs that could use v3 before would assign addresses of
+/// copied blocks.
 ///
-/// A failed withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is worse than a
-/// ClusterInformation that stays shut, with which no plugin uses v3.
+/// A failed withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is
+/// worse than a ClusterInformation that stays shut, with which no plugin uses v3.
 ///
 /// # Errors
 /// [`Problem::Lost`] if v3 is, was or may have been open.
@@ -88,9 +93,13 @@ pub(super) async fn retreat(
 }
 
 /// Ensures that v3 stays shut, and unlocks v1.
-async fn unlock_v1(requests: &Requests, migration: &str, withdrawals: &mut Withdrawals) -> Result<Withdrawn, Problem> {
-    // While another server serves v3, the objects of the definitions are unreachable: before the migration has removed
-    // the APIService, and again after an abort has restored it.
+async fn unlock_v1(
+    requests: &Requests,
+    migration: &str,
+    withdrawals: &mut Withdrawals,
+) -> Result<Withdrawn, Problem> {
+    // While another server serves v3, the objects of the definitions are unreachable: before the
+    // migration has removed the APIService, and again after an abort has restored it.
     let withdrawn = match api_service::aggregated(requests).await? {
         Some(_) => Withdrawn::Foreign,
         None => door::withdraw(requests, withdrawals).await?,
@@ -108,7 +117,11 @@ async fn unlock_v1(requests: &Requests, migration: &str, withdrawals: &mut Withd
 }
 
 /// Deletes the copies that are not to be kept, and gives back the ClusterInformation of v3.
-async fn give_back_v3(requests: &Requests, withdrawn: Withdrawn, copies: Copies) -> Result<Withdrawn, Problem> {
+async fn give_back_v3(
+    requests: &Requests,
+    withdrawn: Withdrawn,
+    copies: Copies,
+) -> Result<Withdrawn, Problem> {
     let (existed, is_refused) = match withdrawn {
         // The copies of a v3 that programs may use belong to a former migration.
         Withdrawn::Foreign => return Ok(withdrawn),
@@ -136,8 +149,9 @@ async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
     Ok(V1Lock::of(v1.as_ref()).is_ours())
 }
 
-/// Returns true if a migration has locked v1 and not opened v3, or was interrupted after it had unlocked v1. If the
-/// kind of the controlling object is not served, only a lock counts: most clusters have neither.
+/// Returns true if a migration has locked v1 and not opened v3, or was interrupted after it had
+/// unlocked v1. If the kind of the controlling object is not served, only a lock counts: most
+/// clusters have neither.
 pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
     let lock = V1Lock::of(v1.as_ref());
@@ -146,16 +160,22 @@ pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result
         return Ok(false);
     }
     let is_hidden = api_service::aggregated(requests).await?.is_some();
-    let v3 = if is_hidden { None } else { requests.get(&cluster_information(ApiGroup::V3)).await? };
+    let v3 = if is_hidden {
+        None
+    } else {
+        requests.get(&cluster_information(ApiGroup::V3)).await?
+    };
     Ok(match Door::of(v3.as_ref()) {
         Door::Shut => true,
-        // v3 was ready or locked before the migration, or another program has restored the APIService.
+        // v3 was ready or locked before the migration, or another program has restored the
+        // APIService.
         Door::Absent | Door::Unmarked | Door::Foreign => lock == V1Lock::Ours,
         Door::Open | Door::Locked => false,
     })
 }
 
-/// Deletes the copies, in the reverse order of their creation. Continues after a failure, and returns the first one.
+/// Deletes the copies, in the reverse order of their creation. Continues after a failure, and
+/// returns the first one.
 async fn delete_copies(requests: &Requests) -> Result<(), Problem> {
     let mut first: Result<(), Problem> = Ok(());
     for kind in moved_kinds().into_iter().rev() {
@@ -170,7 +190,9 @@ async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(),
         .pages(&resource, true, async |page: Vec<Value>| {
             let copies: Vec<&Value> = page.iter().filter(|object| is_copy(object)).collect();
             for some in copies.chunks(PARALLEL) {
-                let deletions = some.iter().map(|copy| delete_listed(requests, resource, &copy["metadata"]));
+                let deletions = some
+                    .iter()
+                    .map(|copy| delete_listed(requests, resource, &copy["metadata"]));
                 for deleted in join_all(deletions).await {
                     first = first.clone().and(deleted.map(drop));
                 }

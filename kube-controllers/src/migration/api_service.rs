@@ -1,5 +1,6 @@
-//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While the APIService exists, the
-//! definitions of v3 are unreachable: the API server forwards the whole group to the other server (MIG-59).
+//! The APIService `v3.projectcalico.org` of Calico's aggregated API server. While the APIService
+//! exists, the definitions of v3 are unreachable: the API server forwards the whole group to the
+//! other server (MIG-59).
 
 use std::time::Duration;
 
@@ -10,8 +11,12 @@ use tokio::time::sleep;
 use super::object::{Control, remove_annotations};
 use super::requests::{Created, Problem, Requests};
 
-const API_SERVICES: Resource =
-    Resource { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", namespaced: false };
+const API_SERVICES: Resource = Resource {
+    api_version: "apiregistration.k8s.io/v1",
+    kind: "APIService",
+    plural: "apiservices",
+    namespaced: false,
+};
 const NAME: &str = "v3.projectcalico.org";
 /// Label of an APIService that the API server made itself for a group of custom resources.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
@@ -24,7 +29,13 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which all replicas of the API server have noticed a removed APIService.
 const SETTLING: Duration = Duration::from_secs(2);
 /// Fields that the API server sets.
-const SET_BY_SERVER: [&str; 5] = ["creationTimestamp", "generation", "managedFields", "resourceVersion", "uid"];
+const SET_BY_SERVER: [&str; 5] = [
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "uid",
+];
 
 /// Returns the APIService if another server serves v3.
 pub(super) async fn aggregated(requests: &Requests) -> Result<Option<Value>, Problem> {
@@ -37,24 +48,34 @@ fn is_aggregated(service: &Value) -> bool {
 
 /// Saves the APIService in the controlling object, and removes it, if another server serves v3.
 ///
-/// A former leader may have been interrupted while it restored the APIService. Then the late request must not take
-/// effect after v3 is open, so the present APIService gets another resourceVersion.
+/// A former leader may have been interrupted while it restored the APIService. Then the late
+/// request must not take effect after v3 is open, so the present APIService gets another
+/// resourceVersion.
 ///
 /// # Errors
 /// [`Problem::Refused`] if the API server does not serve the definitions of v3 afterwards.
 pub(super) async fn take_away(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
-    let Some(service) = requests.get(&location()).await? else { return Ok(()) };
+    let Some(service) = requests.get(&location()).await? else {
+        return Ok(());
+    };
     if !is_aggregated(&service) {
         return match control.saved_api_service() {
             Some(_) => touch(requests, service).await,
             None => Ok(()),
         };
     }
-    control.save_api_service(requests, Some(&to_saved(&service))).await?;
+    control
+        .save_api_service(requests, Some(&to_saved(&service)))
+        .await?;
     let text = |field: &str| service["metadata"][field].as_str().map(str::to_owned);
-    let unchanged = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
+    let unchanged = Preconditions {
+        uid: text("uid"),
+        resource_version: text("resourceVersion"),
+    };
     requests.delete(&location(), &unchanged).await?;
-    tracing::info!("migration: APIService {NAME} is removed, so that the API server itself serves v3");
+    tracing::info!(
+        "migration: APIService {NAME} is removed, so that the API server itself serves v3"
+    );
     sleep(SETTLING).await;
     for _ in 0..PROBES {
         match requests.discover(PROBE).await {
@@ -67,13 +88,17 @@ pub(super) async fn take_away(requests: &Requests, control: &mut Control) -> Res
     Err(Problem::Refused { code: 503, text })
 }
 
-/// Restores the saved APIService, if there is one, unless another server serves v3 already (MIG-71).
+/// Restores the saved APIService, if there is one, unless another server serves v3 already
+/// (MIG-71).
 pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Result<(), Problem> {
-    let Some(mut saved) = control.saved_api_service() else { return Ok(()) };
+    let Some(mut saved) = control.saved_api_service() else {
+        return Ok(());
+    };
     let at = location();
     match requests.get(&at).await? {
         Some(present) if is_aggregated(&present) => touch(requests, present).await?,
-        // A replacement, because the API server would create its own APIService again after a deletion.
+        // A replacement, because the API server would create its own APIService again after a
+        // deletion.
         Some(present) => {
             saved["metadata"]["resourceVersion"] = present["metadata"]["resourceVersion"].clone();
             requests.replace(&at, &saved).await?;
@@ -88,8 +113,8 @@ pub(super) async fn give_back(requests: &Requests, control: &mut Control) -> Res
     control.save_api_service(requests, None).await
 }
 
-/// Changes the resourceVersion of an APIService and nothing else. Otherwise a late request of a former leader could
-/// remove the APIService after the migration has ended.
+/// Changes the resourceVersion of an APIService and nothing else. Otherwise a late request of a
+/// former leader could remove the APIService after the migration has ended.
 async fn touch(requests: &Requests, mut service: Value) -> Result<(), Problem> {
     service["metadata"]["annotations"][TOUCHED] = "true".into();
     let mut touched = requests.replace(&location(), &service).await?;
@@ -123,7 +148,10 @@ mod tests {
     use crate::migration::testing::{World, definition};
 
     async fn control(world: &World) -> Control {
-        Control::read(&world.requests(), DATASTORE_MIGRATIONS).await.unwrap().unwrap()
+        Control::read(&world.requests(), DATASTORE_MIGRATIONS)
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -133,24 +161,45 @@ mod tests {
         world.start();
         world.aggregate();
         let service = aggregated(&requests).await.unwrap().unwrap();
-        take_away(&requests, &mut control(&world).await).await.unwrap();
+        take_away(&requests, &mut control(&world).await)
+            .await
+            .unwrap();
         assert_eq!(aggregated(&requests).await.unwrap(), None);
-        assert!(requests.get(&location()).await.unwrap().is_some(), "the API server's own");
+        assert!(
+            requests.get(&location()).await.unwrap().is_some(),
+            "the API server's own"
+        );
 
         // Another process restores the APIService, and does so once.
-        give_back(&requests, &mut control(&world).await).await.unwrap();
+        give_back(&requests, &mut control(&world).await)
+            .await
+            .unwrap();
         let restored = aggregated(&requests).await.unwrap().unwrap();
         assert_eq!(restored["spec"], service["spec"]);
         assert_eq!(control(&world).await.saved_api_service(), None);
-        give_back(&requests, &mut control(&world).await).await.unwrap();
+        give_back(&requests, &mut control(&world).await)
+            .await
+            .unwrap();
         assert_eq!(aggregated(&requests).await.unwrap(), Some(restored.clone()));
 
         // An interrupted removal leaves the APIService, and a late request does not remove it.
-        control(&world).await.save_api_service(&requests, Some(&restored)).await.unwrap();
-        give_back(&requests, &mut control(&world).await).await.unwrap();
+        control(&world)
+            .await
+            .save_api_service(&requests, Some(&restored))
+            .await
+            .unwrap();
+        give_back(&requests, &mut control(&world).await)
+            .await
+            .unwrap();
         let text = |field: &str| restored["metadata"][field].as_str().map(str::to_owned);
-        let late = Preconditions { uid: text("uid"), resource_version: text("resourceVersion") };
-        assert_eq!(requests.delete(&location(), &late).await, Err(Problem::Lost));
+        let late = Preconditions {
+            uid: text("uid"),
+            resource_version: text("resourceVersion"),
+        };
+        assert_eq!(
+            requests.delete(&location(), &late).await,
+            Err(Problem::Lost)
+        );
         let kept = aggregated(&requests).await.unwrap().unwrap();
         assert_eq!(to_saved(&kept), to_saved(&restored));
     }

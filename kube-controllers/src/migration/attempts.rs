@@ -1,8 +1,10 @@
-//! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the pauses after migrations
-//! that failed under the lock. [`Withdrawals`]: the time for which the end of a migration fails.
+//! [`LockTimer`]: the limit of the time for which a migration holds the lock. [`Attempts`]: the
+//! pauses after migrations that failed under the lock. [`Withdrawals`]: the time for which the end
+//! of a migration fails.
 //!
-//! No pod starts or ends while v1 is locked. So a migration never waits under the lock, neither for a person nor for an
-//! object that cannot be copied. The pauses bound the sum of the outages that a tenant can cause with such objects.
+//! No pod starts or ends while v1 is locked. So a migration never waits under the lock, neither for
+//! a person nor for an object that cannot be copied. The pauses bound the sum of the outages that a
+//! tenant can cause with such objects.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,16 +13,21 @@ use libcalico::backoff::{Backoff, Jitter};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep_until};
 
-/// Time under the lock for which requests of the plugins that began before the lock may still write to v1 (MIG-57).
+/// Time under the lock for which requests of the plugins that began before the lock may still write
+/// to v1 (MIG-57).
 const DRAINING: Duration = Duration::from_secs(10);
 /// Longest time under the lock without a finished object.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(300);
 /// Longest time under the lock, after which a process that finds v1 locked unlocks it.
 const LONGEST_LOCK: Duration = Duration::from_secs(1800);
-/// Time after which a request cannot take effect any more. The API server ends each request after a minute.
+/// Time after which a request cannot take effect any more. The API server ends each request after a
+/// minute.
 const LONGEST_REQUEST: Duration = Duration::from_secs(120);
-const PAUSES: Backoff =
-    Backoff { first: Duration::from_secs(300), longest: Duration::from_secs(3600), jitter: Jitter::None };
+const PAUSES: Backoff = Backoff {
+    first: Duration::from_secs(300),
+    longest: Duration::from_secs(3600),
+    jitter: Jitter::None,
+};
 
 /// The progress of this process under the lock.
 #[derive(Debug)]
@@ -40,7 +47,13 @@ impl LockTimer {
     pub(super) fn start() -> Self {
         let began = Instant::now();
         let [passes, treated, furthest] = [0; 3].map(Cell::new);
-        LockTimer { began, last_finished: Cell::new(began), passes, treated, furthest }
+        LockTimer {
+            began,
+            last_finished: Cell::new(began),
+            passes,
+            treated,
+            furthest,
+        }
     }
 
     /// Begins to count the objects of a pass.
@@ -49,8 +62,9 @@ impl LockTimer {
         self.treated.set(0);
     }
 
-    /// Records that the pass has copied or compared an object, or has looked for its owners. That is progress if no
-    /// pass has come so far before: each pass treats all objects again, and may fail at the same object each time.
+    /// Records that the pass has copied or compared an object, or has looked for its owners. That
+    /// is progress if no pass has come so far before: each pass treats all objects again, and may
+    /// fail at the same object each time.
     pub(super) fn treated(&self) {
         self.treated.set(self.treated.get() + 1);
         if self.treated.get() > self.furthest.get() {
@@ -59,16 +73,16 @@ impl LockTimer {
         }
     }
 
-    /// Records that an object was created, replaced or deleted in v3. That is progress in the first pass only: a client
-    /// of v3 can cause the same write in each pass.
+    /// Records that an object was created, replaced or deleted in v3. That is progress in the first
+    /// pass only: a client of v3 can cause the same write in each pass.
     pub(super) fn finished(&self) {
         if self.passes.get() <= 1 {
             self.last_finished.set(Instant::now());
         }
     }
 
-    /// Waits until no plugin can write to v1 any more, except for those that call it very slowly: they are found by the
-    /// second look at v1.
+    /// Waits until no plugin can write to v1 any more, except for those that call it very slowly:
+    /// they are found by the second look at v1.
     pub(super) async fn drained(&self) {
         sleep_until(self.began + DRAINING).await;
     }
@@ -93,8 +107,9 @@ impl LockTimer {
     }
 }
 
-/// Returns true if v1 has been locked for so long that the processes before this one must have ended again and again,
-/// for example because their memory did not suffice. None of them lived long enough to unlock v1.
+/// Returns true if v1 has been locked for so long that the processes before this one must have
+/// ended again and again, for example because their memory did not suffice. None of them lived long
+/// enough to unlock v1.
 pub(super) fn is_overdue(locked_at: Option<OffsetDateTime>) -> bool {
     locked_at.is_some_and(|time| OffsetDateTime::now_utc() - time > LONGEST_LOCK)
 }
@@ -129,8 +144,8 @@ pub(super) struct Withdrawals {
 }
 
 impl Withdrawals {
-    /// Records a failure. Returns true if no request from before the first failure could take effect any more at
-    /// `read_at`, a time before v3 was read for the failed write.
+    /// Records a failure. Returns true if no request from before the first failure could take
+    /// effect any more at `read_at`, a time before v3 was read for the failed write.
     pub(super) fn fail(&mut self, read_at: Instant) -> bool {
         let first_failed = *self.first_failed.get_or_insert_with(Instant::now);
         read_at.saturating_duration_since(first_failed) >= LONGEST_REQUEST

@@ -1,7 +1,8 @@
-//! [`LateWrites`]: objects that a program has written in v1 after v3 was opened, and that v3 therefore lacks.
+//! [`LateWrites`]: objects that a program has written in v1 after v3 was opened, and that v3
+//! therefore lacks.
 //!
-//! The writer may be a program that does not observe the lock, or a call that began before the lock and was interrupted
-//! (MB-5). A component refuses such writes where the API server supports that.
+//! The writer may be a program that does not observe the lock, or a call that began before the lock
+//! and was interrupted (MB-5). A component refuses such writes where the API server supports that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use super::copy::shown;
 use super::listing;
 use super::requests::{Problem, Requests};
 
-/// The annotation of the ClusterInformation of v3 with a resourceVersion of v1: the copies of blocks, affinities and
-/// handles show each change up to it.
+/// The annotation of the ClusterInformation of v3 with a resourceVersion of v1: the copies of
+/// blocks, affinities and handles show each change up to it.
 const V1_REVISION: &str = "migration.projectcalico.org/v1-revision";
 /// Pause between two looks at v1.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -33,7 +34,8 @@ pub(super) struct LateWrites {
     next_look: Option<Instant>,
 }
 
-/// Records in the ClusterInformation that opens v3 which changes of v1 were copied: those up to `revision`.
+/// Records in the ClusterInformation that opens v3 which changes of v1 were copied: those up to
+/// `revision`.
 pub(super) fn record(information: &mut Value, revision: &str) {
     if !revision.is_empty() {
         information["metadata"]["annotations"][V1_REVISION] = revision.into();
@@ -41,8 +43,9 @@ pub(super) fn record(information: &mut Value, revision: &str) {
 }
 
 impl LateWrites {
-    /// Lists the objects of address management in v1, at most once a minute, and logs those that were written since v3
-    /// was opened. Returns the number of such objects that this process has found.
+    /// Lists the objects of address management in v1, at most once a minute, and logs those that
+    /// were written since v3 was opened. Returns the number of such objects that this process has
+    /// found.
     pub(super) async fn look(&mut self, requests: &Requests) -> Result<usize, Problem> {
         let now = Instant::now();
         if self.next_look.is_some_and(|next| now < next) {
@@ -55,22 +58,32 @@ impl LateWrites {
         for kind in moved_kinds().into_iter().filter(|kind| kind.is_ipam) {
             let project = |object: &Value| {
                 let metadata = &object["metadata"];
-                let revision = number(&metadata["resourceVersion"]).filter(|revision| *revision > opened_at)?;
-                Some((shown(kind.v1.kind, None, metadata["name"].as_str().unwrap_or_default()), revision))
+                let revision = number(&metadata["resourceVersion"])
+                    .filter(|revision| *revision > opened_at)?;
+                Some((
+                    shown(
+                        kind.v1.kind,
+                        None,
+                        metadata["name"].as_str().unwrap_or_default(),
+                    ),
+                    revision,
+                ))
             };
             let (late, _) = listing::metadata(requests, &kind.v1, project).await?;
-            late.into_iter().for_each(|(object, revision)| self.report(object, revision));
+            late.into_iter()
+                .for_each(|(object, revision)| self.report(object, revision));
         }
         self.next_look = Some(now + INTERVAL);
         Ok(self.found.len())
     }
 
-    /// Returns `None` if the ClusterInformation does not say when v3 was opened, as after upstream's migration.
+    /// Returns `None` if the ClusterInformation does not say when v3 was opened, as after
+    /// upstream's migration.
     async fn opened_at(&mut self, requests: &Requests) -> Result<Option<u64>, Problem> {
         if self.opened_at.is_none() {
             let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
-            let annotation =
-                information.map(|information| number(&information["metadata"]["annotations"][V1_REVISION]));
+            let annotation = information
+                .map(|information| number(&information["metadata"]["annotations"][V1_REVISION]));
             self.opened_at = annotation.flatten();
         }
         Ok(self.opened_at)
@@ -83,8 +96,8 @@ impl LateWrites {
         if self.found.len() < MOST_LOGGED {
             tracing::warn!(
                 object,
-                "migration: written in v1 after v3 opened; find addresses that v3 lacks with calico-ipam check, and \
-                 allocate them with calico-ipam adopt"
+                "migration: written in v1 after v3 opened; find addresses that v3 lacks with \
+                 calico-ipam check, and allocate them with calico-ipam adopt"
             );
         }
         self.found.insert(object, revision);

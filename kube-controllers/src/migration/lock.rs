@@ -1,5 +1,5 @@
-//! The lock of v1: the field `datastoreReady` of its ClusterInformation, with the mark of the migration that set it
-//! (MIG-64). Only a lock with that mark is ever ended here.
+//! The lock of v1: the field `datastoreReady` of its ClusterInformation, with the mark of the
+//! migration that set it (MIG-64). Only a lock with that mark is ever ended here.
 
 use libcalico::kubernetes::{ApiGroup, json_bytes};
 use libcalico::migration::{V1_LOCKED_BY, cluster_information};
@@ -12,14 +12,16 @@ use super::requests::{Problem, Requests};
 /// The annotation in which Calico's clients store the metadata of an object in v1 (DS-56).
 const CALICO_METADATA: &str = "projectcalico.org/metadata";
 
-const STILL_LOCKED: &str = "v1 is still locked, because its ClusterInformation default in crd.projectcalico.org/v1 \
-                            cannot be changed; no pod can start or end";
+const STILL_LOCKED: &str = "v1 is still locked, because its ClusterInformation default in \
+                            crd.projectcalico.org/v1 cannot be changed; no pod can start or end";
 
-/// Locks v1 for the migration with this uid. Returns false if another program has locked v1 or removed its
-/// ClusterInformation.
+/// Locks v1 for the migration with this uid. Returns false if another program has locked v1 or
+/// removed its ClusterInformation.
 pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
-    let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
+    let Some(mut information) = requests.get(&at).await? else {
+        return Ok(false);
+    };
     match V1Lock::of(Some(&information)) {
         V1Lock::Ours => Ok(true),
         V1Lock::Confirmed => Err(Problem::Lost),
@@ -39,7 +41,10 @@ pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Pr
     match requests.get(&at).await? {
         Some(mut information) if V1Lock::of(Some(&information)) == V1Lock::Open => {
             set_locked(&mut information, migration);
-            requests.check_replacement(&at, &information).await.map(drop)
+            requests
+                .check_replacement(&at, &information)
+                .await
+                .map(drop)
         }
         _ => Ok(()),
     }
@@ -52,35 +57,44 @@ fn set_locked(information: &mut Value, migration: &str) {
     information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
 }
 
-/// Returns true if v1 is locked by a migration, and then records in v1 that the migration is about to open v3: see
-/// [`V1Lock::Confirmed`].
+/// Returns true if v1 is locked by a migration, and then records in v1 that the migration is about
+/// to open v3: see [`V1Lock::Confirmed`].
 ///
-/// The write also changes the resourceVersion. Otherwise a late request of a former leader, whose attempt had failed,
-/// could unlock v1 after v3 is open.
+/// The write also changes the resourceVersion. Otherwise a late request of a former leader, whose
+/// attempt had failed, could unlock v1 after v3 is open.
 pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
-    let Some(mut information) = requests.get(&at).await? else { return Ok(false) };
+    let Some(mut information) = requests.get(&at).await? else {
+        return Ok(false);
+    };
     if !V1Lock::of(Some(&information)).is_ours() {
         return Ok(false);
     }
-    information["metadata"]["annotations"][ATTEMPT] = information["metadata"]["resourceVersion"].clone();
+    information["metadata"]["annotations"][ATTEMPT] =
+        information["metadata"]["resourceVersion"].clone();
     requests.replace(&at, &information).await?;
     Ok(true)
 }
 
 /// Ends a migration's lock of v1. Another lock and a missing ClusterInformation stay.
 ///
-/// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of a former leader
-/// could lock v1 for good after the migration has ended.
+/// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of
+/// a former leader could lock v1 for good after the migration has ended.
 ///
 /// `is_shut` is true if the caller has seen that v3 was never open.
 ///
 /// # Errors
-/// [`Problem::Lost`] if v3 may have been open. If admission does not let the migration write the object, only a person
-/// can unlock v1, and the text of the error says so.
-pub(super) async fn unlock(requests: &Requests, migration: &str, is_shut: bool) -> Result<(), Problem> {
+/// [`Problem::Lost`] if v3 may have been open. If admission does not let the migration write the
+/// object, only a person can unlock v1, and the text of the error says so.
+pub(super) async fn unlock(
+    requests: &Requests,
+    migration: &str,
+    is_shut: bool,
+) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
-    let Some(mut information) = requests.get(&at).await? else { return Ok(()) };
+    let Some(mut information) = requests.get(&at).await? else {
+        return Ok(());
+    };
     let lock = V1Lock::of(Some(&information));
     match lock {
         V1Lock::Others | V1Lock::Missing => return Ok(()),
@@ -105,19 +119,27 @@ pub(super) async fn unlock(requests: &Requests, migration: &str, is_shut: bool) 
 /// Returns the problem with the effect for the pods.
 fn still_locked(problem: Problem) -> Problem {
     match problem {
-        Problem::Refused { .. } | Problem::Transient(_) => Problem::Transient(format!("{STILL_LOCKED}: {problem}")),
+        Problem::Refused { .. } | Problem::Transient(_) => {
+            Problem::Transient(format!("{STILL_LOCKED}: {problem}"))
+        }
         Problem::Lost | Problem::MayNotWrite => problem,
     }
 }
 
-/// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks into the annotation
-/// with Calico's metadata, and would restore them from there.
+/// Removes the marks. Clients of v1 that have written the object meanwhile have copied the marks
+/// into the annotation with Calico's metadata, and would restore them from there.
 fn remove_marks(information: &mut Value) {
     let marks = [V1_LOCKED_BY, ATTEMPT];
     remove_annotations(information, &marks);
-    let Some(text) = information["metadata"]["annotations"][CALICO_METADATA].as_str() else { return };
-    let Ok(mut inner) = serde_json::from_str::<Map<String, Value>>(text) else { return };
-    let Some(copied) = inner.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    let Some(text) = information["metadata"]["annotations"][CALICO_METADATA].as_str() else {
+        return;
+    };
+    let Ok(mut inner) = serde_json::from_str::<Map<String, Value>>(text) else {
+        return;
+    };
+    let Some(copied) = inner.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
     let before = copied.len();
     copied.retain(|key, _| !marks.contains(&key.as_str()));
     if copied.len() < before {
@@ -135,7 +157,10 @@ mod tests {
     use crate::migration::testing::{ReceivedRequest, World, failure};
 
     fn v1(world: &World) -> Value {
-        world.server.object(&cluster_information(ApiGroup::CrdV1)).unwrap()
+        world
+            .server
+            .object(&cluster_information(ApiGroup::CrdV1))
+            .unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -170,9 +195,16 @@ mod tests {
         // A person unlocks v1, and a later migration locks it again.
         let mut unlocked = v1(&world);
         unlocked["spec"]["datastoreReady"] = true.into();
-        requests.replace(&cluster_information(ApiGroup::CrdV1), &unlocked).await.unwrap();
+        requests
+            .replace(&cluster_information(ApiGroup::CrdV1), &unlocked)
+            .await
+            .unwrap();
         check(&requests, "later").await.unwrap();
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Open, "a check stores nothing");
+        assert_eq!(
+            V1Lock::of(Some(&v1(&world))),
+            V1Lock::Open,
+            "a check stores nothing"
+        );
         assert!(lock(&requests, "later").await.unwrap());
         assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Ours);
     }
@@ -185,7 +217,12 @@ mod tests {
         let mut late = v1(&world);
         late["spec"]["datastoreReady"] = true.into();
         assert!(confirm(&requests).await.unwrap());
-        assert_eq!(requests.replace(&cluster_information(ApiGroup::CrdV1), &late).await, Err(Problem::Lost));
+        assert_eq!(
+            requests
+                .replace(&cluster_information(ApiGroup::CrdV1), &late)
+                .await,
+            Err(Problem::Lost)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -197,8 +234,13 @@ mod tests {
             world.server.fail(move |request: &ReceivedRequest| {
                 (request.method == Method::PUT).then(|| failure(code, "Failed", "only calico-node"))
             });
-            let Err(Problem::Transient(text)) = unlock(&requests, "u", true).await else { panic!("{code}") };
-            assert!(text.starts_with(STILL_LOCKED) && text.ends_with("only calico-node"), "{text}");
+            let Err(Problem::Transient(text)) = unlock(&requests, "u", true).await else {
+                panic!("{code}")
+            };
+            assert!(
+                text.starts_with(STILL_LOCKED) && text.ends_with("only calico-node"),
+                "{text}"
+            );
         }
     }
 
@@ -207,7 +249,10 @@ mod tests {
         let world = World::new();
         let requests = world.requests();
         world.server.with_store(|store| {
-            store.put(&cluster_information(ApiGroup::CrdV1), json!({ "spec": { "datastoreReady": false } }));
+            store.put(
+                &cluster_information(ApiGroup::CrdV1),
+                json!({ "spec": { "datastoreReady": false } }),
+            );
         });
         let before = v1(&world);
         assert!(!lock(&requests, "u").await.unwrap());
@@ -217,8 +262,11 @@ mod tests {
 
     #[test]
     fn marks_are_removed_from_calicos_annotation_too() {
-        let inner = json!({ "name": "default", "annotations": { V1_LOCKED_BY: "u", ATTEMPT: "7", "a": "b" } });
-        let annotations = json!({ V1_LOCKED_BY: "u", ATTEMPT: "8", CALICO_METADATA: inner.to_string() });
+        let inner = json!({
+            "name": "default", "annotations": { V1_LOCKED_BY: "u", ATTEMPT: "7", "a": "b" },
+        });
+        let annotations =
+            json!({ V1_LOCKED_BY: "u", ATTEMPT: "8", CALICO_METADATA: inner.to_string() });
         let mut information = json!({ "metadata": { "annotations": annotations } });
         remove_marks(&mut information);
         let kept = json!({ "annotations": { "a": "b" }, "name": "default" });

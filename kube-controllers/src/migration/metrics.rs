@@ -9,8 +9,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::telemetry::{CopiedObjects, Metrics, MigrationFamilies};
 
-/// The metrics of the migration, which exist once the API server serves its kind. The phases disappear with the last
-/// clone, that is, when this replica is no longer the leader.
+/// The metrics of the migration, which exist once the API server serves its kind. The phases
+/// disappear with the last clone, that is, when this replica is no longer the leader.
 #[derive(Debug, Clone)]
 pub(super) struct MigrationMetrics {
     term: Arc<Term>,
@@ -30,7 +30,11 @@ impl Drop for Term {
 impl MigrationMetrics {
     /// Registers the metrics, or returns those of an earlier term of this process as leader.
     pub(super) fn register(metrics: &Metrics) -> Self {
-        MigrationMetrics { term: Arc::new(Term { families: metrics.migration() }) }
+        MigrationMetrics {
+            term: Arc::new(Term {
+                families: metrics.migration(),
+            }),
+        }
     }
 
     /// Returns the counter of repeated requests, with the labels kind and operation.
@@ -45,7 +49,8 @@ impl MigrationMetrics {
         let is_open = matches!(status.phase, Phase::Converged | Phase::Complete);
         match status.datastore_locked_at {
             Some(began) if released.is_some() || !is_open => locked.set(began, released),
-            // A failed attempt has ended, or upstream's controller has opened v3, which writes no condition.
+            // A failed attempt has ended, or upstream's controller has opened v3, which writes no
+            // condition.
             _ => locked.end(OffsetDateTime::now_utc()),
         }
     }
@@ -55,21 +60,27 @@ impl MigrationMetrics {
         self.families().set_phase(None);
     }
 
-    /// Adds the results of a pass over the objects of a kind to the counters. `kind` is the kind in v3.
+    /// Adds the results of a pass over the objects of a kind to the counters. `kind` is the kind in
+    /// v3.
     pub(super) fn count_objects(&self, kind: &str, copied: CopiedObjects) {
         self.families().add_copied(kind, copied);
     }
 
-    /// Observes the time from the start of the copying to the opening of v3, if the status shows both.
+    /// Observes the time from the start of the copying to the opening of v3, if the status shows
+    /// both.
     pub(super) fn observe_duration(&self, status: &MigrationStatus) {
         if let (Some(began), Some(opened)) = (status.started_at, time_of_release(status)) {
-            self.families().duration.observe((opened - began).as_seconds_f64().max(0.0));
+            self.families()
+                .duration
+                .observe((opened - began).as_seconds_f64().max(0.0));
         }
     }
 
     /// Sets the number of objects that a program has written in v1 after v3 was opened.
     pub(super) fn set_late_writes(&self, objects: usize) {
-        self.families().late_writes.set(i64::try_from(objects).unwrap_or(i64::MAX));
+        self.families()
+            .late_writes
+            .set(i64::try_from(objects).unwrap_or(i64::MAX));
     }
 
     fn families(&self) -> &MigrationFamilies {
@@ -77,9 +88,13 @@ impl MigrationMetrics {
     }
 }
 
-/// Returns the time from which pods could start and end again, or `None` if they cannot, or if the time is unknown.
+/// Returns the time from which pods could start and end again, or `None` if they cannot, or if the
+/// time is unknown.
 fn time_of_release(status: &MigrationStatus) -> Option<OffsetDateTime> {
-    let blocked = status.conditions.iter().find(|condition| condition["type"] == "PodsBlocked");
+    let blocked = status
+        .conditions
+        .iter()
+        .find(|condition| condition["type"] == "PodsBlocked");
     let released = blocked.filter(|condition| condition["status"] == "False")?;
     OffsetDateTime::parse(released["lastTransitionTime"].as_str()?, &Rfc3339).ok()
 }
@@ -92,12 +107,17 @@ mod tests {
     use super::*;
 
     fn locked_at(began: OffsetDateTime) -> MigrationStatus {
-        MigrationStatus { phase: Phase::Migrating, datastore_locked_at: Some(began), ..MigrationStatus::default() }
+        MigrationStatus {
+            phase: Phase::Migrating,
+            datastore_locked_at: Some(began),
+            ..MigrationStatus::default()
+        }
     }
 
     fn sample(metrics: &Metrics, name: &str) -> Option<String> {
         let text = metrics.text().unwrap();
-        text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()))
+        text.lines()
+            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned()))
     }
 
     #[test]
@@ -105,7 +125,13 @@ mod tests {
         let began = OffsetDateTime::UNIX_EPOCH;
         let mut status = locked_at(began);
         assert_eq!(time_of_release(&status), None);
-        status.conditions = vec![condition("PodsBlocked", true, "DatastoreLocked", "m", began)];
+        status.conditions = vec![condition(
+            "PodsBlocked",
+            true,
+            "DatastoreLocked",
+            "m",
+            began,
+        )];
         assert_eq!(time_of_release(&status), None);
         let opened = began + Duration::seconds(14);
         status.conditions = vec![condition("PodsBlocked", false, "V3Opened", "m", opened)];
@@ -113,7 +139,10 @@ mod tests {
 
         let metrics = Metrics::new();
         MigrationMetrics::register(&metrics).show(&status);
-        assert_eq!(sample(&metrics, "calico_migration_locked_seconds").as_deref(), Some("14"));
+        assert_eq!(
+            sample(&metrics, "calico_migration_locked_seconds").as_deref(),
+            Some("14")
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, for
-//! example because a setting changes that requires new controllers.
+//! Selects and runs the controllers with one set of settings: from their subscription until they
+//! are stopped, for example because a setting changes that requires new controllers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ use crate::settings::{ControllerName, Mode, Settings};
 use crate::status::Status;
 use crate::watches::Watches;
 
-/// Time limit for controllers and watches to end. Most writes that were sent have their responses by then.
+/// Time limit for controllers and watches to end. Most writes that were sent have their responses
+/// by then.
 const STOP_DEADLINE: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,18 +45,31 @@ pub(super) enum LifecycleEnd {
     Failed,
 }
 
-/// Runs the controllers that the present settings enable, until `context.stop`, until the settings or the rights
-/// require other controllers, or until a controller ends.
+/// Runs the controllers that the present settings enable, until `context.stop`, until the settings
+/// or the rights require other controllers, or until a controller ends.
 pub(super) async fn run_until_changed(context: &Context, status: &Status) -> LifecycleEnd {
     let (settings, stop) = (context.settings.borrow().clone(), &context.stop);
-    let context = Context { stop: stop.child_token(), ..context.clone() };
-    let Some(refused) = stop.run_until_cancelled(rule_sets::refused(&context, &BTreeSet::new())).await else {
+    let context = Context {
+        stop: stop.child_token(),
+        ..context.clone()
+    };
+    let Some(refused) = stop
+        .run_until_cancelled(rule_sets::refused(&context, &BTreeSet::new()))
+        .await
+    else {
         return LifecycleEnd::Stopped;
     };
     let mut watches = Watches::default();
     let controllers = build(&context, &settings, &refused, &mut watches);
     let names: Vec<_> = controllers.iter().map(|(name, _)| *name).collect();
-    tracing::info!("running controllers: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
+    tracing::info!(
+        "running controllers: {}",
+        if names.is_empty() {
+            "none".into()
+        } else {
+            names.join(", ")
+        }
+    );
 
     let mut tasks = JoinSet::new();
     for (name, run) in controllers {
@@ -82,15 +96,22 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status) -> Lif
         running.stopped().await;
     };
     if timeout(STOP_DEADLINE, drained).await.is_err() {
-        tracing::warn!("some controllers or watches did not end within {STOP_DEADLINE:?} and are canceled");
+        tracing::warn!(
+            "some controllers or watches did not end within {STOP_DEADLINE:?} and are canceled"
+        );
     }
     context.metrics.remove_controllers();
     end
 }
 
-/// Waits until settings are in force for which controllers that run with `settings` have to be restarted.
+/// Waits until settings are in force for which controllers that run with `settings` have to be
+/// restarted.
 async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<Settings>>) {
-    if current.wait_for(|next| settings.restarts_for(next)).await.is_err() {
+    if current
+        .wait_for(|next| settings.restarts_for(next))
+        .await
+        .is_err()
+    {
         // The sender is gone, so the settings never change again.
         std::future::pending::<()>().await;
     }
@@ -99,31 +120,45 @@ async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<
 /// A controller that has subscribed to its watches: its name in logs and metrics, and its work.
 type NamedTask = (&'static str, BoxFuture<'static, ()>);
 
-/// Creates the controllers that the settings enable, except those with a refused rule set, and subscribes them to
-/// `watches`.
-fn build(context: &Context, settings: &Settings, refused: &BTreeSet<RuleSet>, watches: &mut Watches) -> Vec<NamedTask> {
+/// Creates the controllers that the settings enable, except those with a refused rule set, and
+/// subscribes them to `watches`.
+fn build(
+    context: &Context,
+    settings: &Settings,
+    refused: &BTreeSet<RuleSet>,
+    watches: &mut Watches,
+) -> Vec<NamedTask> {
     if context.mode == Mode::Etcd && !settings.enabled.is_empty() {
         same_cluster::follow(&context.same_cluster, watches);
     }
-    let mut registry = Registry { context, watches, refused, controllers: Vec::new() };
+    let mut registry = Registry {
+        context,
+        watches,
+        refused,
+        controllers: Vec::new(),
+    };
     for name in &settings.enabled {
         match name {
             ControllerName::Node => registry.add_node_controllers(settings),
             ControllerName::Policy => registry.add::<PolicyController>(),
             ControllerName::Namespace => registry.add::<NamespaceController>(),
             ControllerName::ServiceAccount => registry.add::<ServiceAccountController>(),
-            ControllerName::LoadBalancer => registry.add_granted::<LoadBalancer>(RuleSet::LoadBalancer),
+            ControllerName::LoadBalancer => {
+                registry.add_granted::<LoadBalancer>(RuleSet::LoadBalancer)
+            }
             ControllerName::WorkloadEndpoint => registry.add::<WorkloadEndpoints>(),
         }
     }
-    let serves = settings.enabled.contains(&ControllerName::LoadBalancer) && !refused.contains(&RuleSet::LoadBalancer);
+    let serves = settings.enabled.contains(&ControllerName::LoadBalancer)
+        && !refused.contains(&RuleSet::LoadBalancer);
     // Garbage collection watches Services and pools too, so the report causes no further watch.
     if !serves && settings.enabled.contains(&ControllerName::Node) {
         registry.add::<LoadBalancerReport>();
     }
     match context.mode {
-        // With this group there is no API server of Calico's, so kube-controllers does the work of that server. Names
-        // of policies are the names of their resources, so the migrator has no work.
+        // With this group there is no API server of Calico's, so kube-controllers does the work of
+        // that server. Names of policies are the names of their resources, so the migrator has no
+        // work.
         Mode::Kubernetes(ApiGroup::V3) => {
             registry.add::<IpPools>();
             registry.add::<Tiers>();
@@ -146,7 +181,8 @@ struct Registry<'a> {
 impl Registry<'_> {
     fn add_node_controllers(&mut self, settings: &Settings) {
         self.add::<GarbageCollection>();
-        // Created also if automatic host endpoints are turned off: this controller then deletes those that it created.
+        // Created also if automatic host endpoints are turned off: this controller then deletes
+        // those that it created.
         self.add_granted::<HostEndpoints>(RuleSet::HostEndpoints);
         if settings.sync_node_labels {
             self.add::<NodeLabels>();
@@ -164,6 +200,7 @@ impl Registry<'_> {
 
     fn add<C: Controller>(&mut self) {
         let controller = C::new(self.context, self.watches);
-        self.controllers.push((C::NAME, controller.run(self.context.clone()).boxed()));
+        self.controllers
+            .push((C::NAME, controller.run(self.context.clone()).boxed()));
     }
 }

@@ -18,10 +18,13 @@ use crate::telemetry::Metrics;
 /// Interval between two requests for the API group of Calico's objects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Returns a token that the first SIGTERM or SIGINT cancels. If the token is canceled already, a signal ends the
-/// process at once.
+/// Returns a token that the first SIGTERM or SIGINT cancels. If the token is canceled already, a
+/// signal ends the process at once.
 pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     tokio::spawn(async move {
@@ -41,8 +44,8 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// Waits until Calico's objects are in another API group than at the start of the process. If the migration of this
-/// process moves them, the wait ends at once.
+/// Waits until Calico's objects are in another API group than at the start of the process. If the
+/// migration of this process moves them, the wait ends at once.
 pub(super) async fn wait_for_move(
     clients: &Clients,
     elected: &Leadership,
@@ -53,10 +56,21 @@ pub(super) async fn wait_for_move(
         Datastore::Kubernetes(calico) => calico.configured_group(),
         _ => None,
     };
-    let (kubernetes, elected, metrics) = (clients.kubernetes.clone(), elected.clone(), metrics.clone());
+    let (kubernetes, elected, metrics) =
+        (clients.kubernetes.clone(), elected.clone(), metrics.clone());
     let migrated = async {
-        // On the heap, because a thread's stack is too small for the futures of a migration and of its callers.
-        match Box::pin(migration::run(kubernetes, configured, clients.mode, elected, metrics, stop.clone())).await {
+        // On the heap, because a thread's stack is too small for the futures of a migration and of
+        // its callers.
+        match Box::pin(migration::run(
+            kubernetes,
+            configured,
+            clients.mode,
+            elected,
+            metrics,
+            stop.clone(),
+        ))
+        .await
+        {
             Some(moved) => moved,
             None => std::future::pending().await,
         }
@@ -67,11 +81,13 @@ pub(super) async fn wait_for_move(
     }
 }
 
-/// Waits until Calico's objects are in another API group than at the start of the process; forever if the datastore is
-/// etcd. If the environment names a group that did not hold the objects even at the start, the process logs that and
-/// continues: a restart would not help, because the environment stays the same.
+/// Waits until Calico's objects are in another API group than at the start of the process; forever
+/// if the datastore is etcd. If the environment names a group that did not hold the objects even at
+/// the start, the process logs that and continues: a restart would not help, because the
+/// environment stays the same.
 async fn wait_for_group_move(clients: &Clients) -> StartError {
-    let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
+    let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico)
+    else {
         return std::future::pending().await;
     };
     let read_group = async || calico.discover_group().await;
@@ -81,13 +97,18 @@ async fn wait_for_group_move(clients: &Clients) -> StartError {
     };
     if began != used {
         tracing::error!(
-            "CALICO_API_GROUP is {used}, but Calico's objects are in {began}; continuing with {used}. Set \
-             CALICO_API_GROUP to {began} (manifests of deploy/: calico_api_group of the ConfigMap calico-cni-config)",
+            "CALICO_API_GROUP is {used}, but Calico's objects are in {began}; continuing with \
+             {used}. Set CALICO_API_GROUP to {began} (manifests of deploy/: calico_api_group of \
+             the ConfigMap calico-cni-config)",
             used = used.api_version(),
             began = began.api_version()
         );
     }
     let now = wait_for_changed_group(began, CHECK_INTERVAL, read_group).await;
     let configured = calico.configured_group().map(ApiGroup::api_version);
-    StartError::Moved { was: began.api_version(), now: now.api_version(), configured }
+    StartError::Moved {
+        was: began.api_version(),
+        now: now.api_version(),
+        configured,
+    }
 }

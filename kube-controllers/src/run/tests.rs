@@ -18,12 +18,14 @@ use tokio::time::advance;
 
 use super::*;
 
-/// Number of discovery responses that name the first group: one at the start, and one in each of two checks.
+/// Number of discovery responses that name the first group: one at the start, and one in each of
+/// two checks.
 const BEFORE: usize = 3;
 /// Number of turns that each task gets per simulated second.
 const TURNS: usize = 1000;
 
-/// Starts an API server that serves Calico's objects in v1 at first and in v3 later, and forbids everything else.
+/// Starts an API server that serves Calico's objects in v1 at first and in v3 later, and forbids
+/// everything else.
 async fn api_server(asked: Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -37,20 +39,37 @@ async fn api_server(asked: Arc<AtomicUsize>) -> String {
     url
 }
 
-fn answer(request: &Request<Incoming>, asked: &AtomicUsize) -> Result<Response<String>, Infallible> {
+fn answer(
+    request: &Request<Incoming>,
+    asked: &AtomicUsize,
+) -> Result<Response<String>, Infallible> {
     let (code, body) = match request.uri().path() {
         "/apis" => {
             let has_moved = asked.fetch_add(1, Ordering::Relaxed) >= BEFORE;
-            let group = if has_moved { "projectcalico.org" } else { "crd.projectcalico.org" };
-            (200, json!({ "kind": "APIGroupList", "groups": [{ "name": group }] }))
+            let group = if has_moved {
+                "projectcalico.org"
+            } else {
+                "crd.projectcalico.org"
+            };
+            (
+                200,
+                json!({ "kind": "APIGroupList", "groups": [{ "name": group }] }),
+            )
         }
-        _ => (403, json!({ "kind": "Status", "reason": "Forbidden", "code": 403 })),
+        _ => (
+            403,
+            json!({ "kind": "Status", "reason": "Forbidden", "code": 403 }),
+        ),
     };
-    Ok(Response::builder().status(code).body(body.to_string()).unwrap())
+    Ok(Response::builder()
+        .status(code)
+        .body(body.to_string())
+        .unwrap())
 }
 
-/// Advances the paused clock in small steps. The connections are real, and without the steps the clock would
-/// not wait for their data. A thread of the kernel may have to deliver the data, so each step leaves it the processor.
+/// Advances the paused clock in small steps. The connections are real, and without the steps the
+/// clock would not wait for their data. A thread of the kernel may have to deliver the data, so
+/// each step leaves it the processor.
 async fn seconds(count: usize) {
     for _ in 0..count {
         for _ in 0..TURNS {
@@ -73,10 +92,16 @@ fn process(directory: &Path, server: &str, variables: &[(&str, &str)]) -> Proces
     std::fs::write(&kubeconfig, user.to_string()).unwrap();
     let lookup = |name: &str| match name {
         "KUBECONFIG" => Some(kubeconfig.display().to_string()),
-        _ => variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned()),
+        _ => variables
+            .iter()
+            .find(|(variable, _)| *variable == name)
+            .map(|(_, value)| (*value).to_owned()),
     };
     Process {
-        options: Options { status_file: directory.join("status.json"), health_port: 0 },
+        options: Options {
+            status_file: directory.join("status.json"),
+            health_port: 0,
+        },
         environment: Environment::read(lookup).unwrap(),
         servers: Servers::from_environment(&lookup).unwrap(),
         severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
@@ -89,7 +114,11 @@ async fn process_ends_with_an_error_when_objects_move_to_another_api_group() {
     let asked = Arc::new(AtomicUsize::new(0));
     let directory = tempfile::tempdir().unwrap();
     let variables = [("LEADER_ELECTION", "false"), ("HEALTH_ENABLED", "false")];
-    let process = process(directory.path(), &api_server(asked.clone()).await, &variables);
+    let process = process(
+        directory.path(),
+        &api_server(asked.clone()).await,
+        &variables,
+    );
     let error = tokio::select! {
         ended = process.run() => ended.unwrap_err(),
         _ = tokio::spawn(seconds(3600)) => panic!("the process goes on"),
@@ -97,5 +126,9 @@ async fn process_ends_with_an_error_when_objects_move_to_another_api_group() {
     let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in \
                     crd.projectcalico.org/v1; a restarted process uses projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
-    assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        BEFORE + 2,
+        "two looks in a row found the other group"
+    );
 }

@@ -7,12 +7,13 @@ use libcalico::api::GoDuration;
 use super::controllers::{self, ControllerName};
 use super::parse::{self, SettingsError};
 use super::variables::{
-    AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
-    HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME, LEADER_ELECTION_NAMESPACE, LEAK_GRACE_PERIOD, LOG_LEVEL,
-    NODE_WORKERS, ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, PROMETHEUS_METRICS_PORT,
+    AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM,
+    GC_REQUESTS_PER_SECOND, HEALTH_ENABLED, LEADER_ELECTION, LEADER_ELECTION_NAME,
+    LEADER_ELECTION_NAMESPACE, LEAK_GRACE_PERIOD, LOG_LEVEL, NODE_WORKERS,
+    ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, PROMETHEUS_METRICS_PORT,
     RECONCILER_PERIOD, STATUS_LIVENESS, SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
 };
-use super::{GcLimits, GcMode, LogSeverity};
+use super::{GcLimits, GcMode, LogSeverity, Mode, Settings};
 
 /// The settings in the environment. An empty variable counts as unset.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,11 +51,38 @@ pub(super) struct Override<T> {
 /// `NODE_WORKERS`, whose invalid value is no error.
 pub(super) type NodeWorkers = Override<Result<usize, SettingsError>>;
 
+impl NodeWorkers {
+    /// Returns a message if the value is invalid, or if no controller that runs with `settings` has
+    /// work for more workers. Garbage collection is not such a controller. Upstream reads the
+    /// variable and uses it for nothing, so no value of it may end the process.
+    pub(super) fn note(&self, settings: &Settings, mode: Mode) -> Option<String> {
+        let (variable, text) = (self.variable, self.text.trim());
+        if let Err(error) = &self.value {
+            return Some(format!("{error}; 1 worker is in force"));
+        }
+        if !settings.enabled.contains(&ControllerName::Node) {
+            return Some(format!(
+                "{variable}={text} has no effect: the controller node is not enabled"
+            ));
+        }
+        // The other controllers that use these workers copy labels and delete nodes, which only
+        // etcd needs.
+        let is_used = mode == Mode::Etcd || settings.host_endpoints.enabled;
+        (!is_used).then(|| {
+            format!(
+                "{variable}={text} has no effect: with the datastore kubernetes only automatic \
+                 host endpoints use these workers, and they are off; set GC_PARALLELISM for \
+                 garbage collection"
+            )
+        })
+    }
+}
+
 /// The way in which this replica obtains the right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeaderElection {
-    /// By the Lease if the role allows its use. Otherwise the replica writes without a Lease, and does not check for
-    /// other replicas.
+    /// By the Lease if the role allows its use. Otherwise the replica writes without a Lease, and
+    /// does not check for other replicas.
     #[default]
     IfAllowed,
     /// By the Lease only.
@@ -86,16 +114,37 @@ impl Environment {
     /// Reads the environment through `lookup`.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let reader = VariableReader { lookup: &lookup };
-        let GcLimits { parallelism, requests_per_second } = GcLimits::default();
-        let gc_mode = parse::keyword("reclaim or report", [("reclaim", GcMode::Reclaim), ("report", GcMode::Report)]);
-        let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
+        let GcLimits {
+            parallelism,
+            requests_per_second,
+        } = GcLimits::default();
+        let gc_mode = parse::keyword(
+            "reclaim or report",
+            [("reclaim", GcMode::Reclaim), ("report", GcMode::Report)],
+        );
+        let liveness = [
+            ("readiness", StatusLiveness::Readiness),
+            ("heartbeat", StatusLiveness::Heartbeat),
+        ];
         let liveness = parse::keyword("readiness or heartbeat", liveness);
-        let switch = parse::keyword("enabled or disabled", [("enabled", true), ("disabled", false)]);
-        let node_workers = reader.override_of(NODE_WORKERS, |variable, text| Ok(parse::count(variable, text)))?;
-        let node_worker_count = node_workers.as_ref().and_then(|given| given.value.as_ref().ok()).copied();
+        let switch = parse::keyword(
+            "enabled or disabled",
+            [("enabled", true), ("disabled", false)],
+        );
+        let node_workers = reader.override_of(NODE_WORKERS, |variable, text| {
+            Ok(parse::count(variable, text))
+        })?;
+        let node_worker_count = node_workers
+            .as_ref()
+            .and_then(|given| given.value.as_ref().ok())
+            .copied();
         Ok(Environment {
             log_severity: reader.override_of(LOG_LEVEL, |variable, text| {
-                parse::parsed(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+                parse::parsed(
+                    variable,
+                    text,
+                    "one of panic, fatal, error, warning, info, debug, trace",
+                )
             })?,
             enabled: reader.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
             reconcile_period: reader.override_of(RECONCILER_PERIOD, parse::duration)?,
@@ -105,13 +154,18 @@ impl Environment {
             auto_host_endpoints: reader.override_of(AUTO_HOST_ENDPOINTS, switch)?,
             leak_grace_period: reader.override_of(LEAK_GRACE_PERIOD, parse::duration)?,
             metrics_port: reader.override_of(PROMETHEUS_METRICS_PORT, parse::port)?,
-            orphan_endpoint_grace_period: reader.value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
+            orphan_endpoint_grace_period: reader
+                .value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
             workers: workers(&reader, node_worker_count.unwrap_or(1))?,
             node_workers,
             gc_mode: reader.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
-                parallelism: reader.value(GC_PARALLELISM, parse::count)?.unwrap_or(parallelism),
-                requests_per_second: reader.value(GC_REQUESTS_PER_SECOND, parse::rate)?.unwrap_or(requests_per_second),
+                parallelism: reader
+                    .value(GC_PARALLELISM, parse::count)?
+                    .unwrap_or(parallelism),
+                requests_per_second: reader
+                    .value(GC_REQUESTS_PER_SECOND, parse::rate)?
+                    .unwrap_or(requests_per_second),
             },
             leader_election: match reader.value(LEADER_ELECTION, parse::boolean)? {
                 None => LeaderElection::IfAllowed,
@@ -119,8 +173,12 @@ impl Environment {
                 Some(false) => LeaderElection::Off,
             },
             lease: Lease {
-                namespace: reader.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
-                name: reader.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
+                namespace: reader
+                    .text(LEADER_ELECTION_NAMESPACE)
+                    .unwrap_or_else(|| "kube-system".into()),
+                name: reader
+                    .text(LEADER_ELECTION_NAME)
+                    .unwrap_or_else(|| "calico-kube-controllers".into()),
             },
             status_liveness: reader.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
         })
@@ -128,21 +186,35 @@ impl Environment {
 
     /// Returns the severity to log at until KubeControllersConfiguration has been read.
     pub fn first_log_severity(&self) -> LogSeverity {
-        self.log_severity.as_ref().map_or(LogSeverity::default(), |setting| setting.value)
+        self.log_severity
+            .as_ref()
+            .map_or(LogSeverity::default(), |setting| setting.value)
     }
 
-    /// Returns true if the servers are checked for the probes until KubeControllersConfiguration has been read.
+    /// Returns true if the servers are checked for the probes until KubeControllersConfiguration
+    /// has been read.
     pub fn first_health_checks(&self) -> bool {
-        self.health_checks.as_ref().is_none_or(|setting| setting.value)
+        self.health_checks
+            .as_ref()
+            .is_none_or(|setting| setting.value)
     }
 }
 
-fn workers(variables: &VariableReader<'_>, of_node: usize) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
+fn workers(
+    variables: &VariableReader<'_>,
+    of_node: usize,
+) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
     let mut workers = BTreeMap::from(ControllerName::ALL.map(|name| (name, 1)));
     workers.insert(ControllerName::Node, of_node);
     for (variable, controllers) in [
-        (WORKLOAD_ENDPOINT_WORKERS, &[ControllerName::WorkloadEndpoint][..]),
-        (PROFILE_WORKERS, &[ControllerName::Namespace, ControllerName::ServiceAccount]),
+        (
+            WORKLOAD_ENDPOINT_WORKERS,
+            &[ControllerName::WorkloadEndpoint][..],
+        ),
+        (
+            PROFILE_WORKERS,
+            &[ControllerName::Namespace, ControllerName::ServiceAccount],
+        ),
         (POLICY_WORKERS, &[ControllerName::Policy]),
     ] {
         if let Some(count) = variables.value(variable, parse::count)? {
@@ -167,9 +239,15 @@ impl VariableReader<'_> {
         variable: &'static str,
         read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
     ) -> Result<Option<Override<T>>, SettingsError> {
-        let Some(text) = self.text(variable) else { return Ok(None) };
+        let Some(text) = self.text(variable) else {
+            return Ok(None);
+        };
         let value = read(variable, text.trim())?;
-        Ok(Some(Override { variable, text, value }))
+        Ok(Some(Override {
+            variable,
+            text,
+            value,
+        }))
     }
 
     fn value<T>(
@@ -177,6 +255,8 @@ impl VariableReader<'_> {
         variable: &'static str,
         read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
     ) -> Result<Option<T>, SettingsError> {
-        Ok(self.override_of(variable, read)?.map(|setting| setting.value))
+        Ok(self
+            .override_of(variable, read)?
+            .map(|setting| setting.value))
     }
 }

@@ -1,27 +1,32 @@
-//! [`merge`]: computes the effective settings from the environment and KubeControllersConfiguration.
+//! [`merge`]: computes the effective settings from the environment and
+//! KubeControllersConfiguration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libcalico::api::{
-    AutoHostEndpointConfig, ControllersConfig, HostEndpointTemplate, KubeControllersConfigurationSpec,
-    KubeControllersConfigurationStatus, ReconcilerConfig,
+    AutoHostEndpointConfig, HostEndpointTemplate, KubeControllersConfigurationSpec,
+    KubeControllersConfigurationStatus,
 };
 use libcalico::host_endpoints::AutoHostEndpoints;
 use libcalico::validation::{complete_kube_controllers_configuration, invalid_templates};
 
-use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
+use super::configuration::{
+    ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration, section_of,
+};
 use super::controllers::ControllerName;
-use super::environment::{Environment, NodeWorkers, Override};
+use super::environment::{Environment, Override};
 use super::{AssignIps, LogSeverity, Mode, Settings};
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const MIN_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
 
-/// The port of the metrics in the Deployment and the Service of `deploy/`. The chart moves both with the variable.
+/// The port of the metrics in the Deployment and the Service of `deploy/`. The chart moves both
+/// with the variable.
 const PORT_OF_SERVICE: u16 = 9094;
 
-/// Minimum interval of comparisons and compactions, unless the interval is zero. Each of them loads the datastore.
+/// Minimum interval of comparisons and compactions, unless the interval is zero. Each of them loads
+/// the datastore.
 const MIN_PERIOD: Duration = Duration::from_secs(1);
 
 /// The effective settings, with the status and messages that result from them.
@@ -38,20 +43,46 @@ pub struct Merged {
 }
 
 /// Merges the configuration with the environment. A variable takes precedence over its field, and
-/// `AUTO_HOST_ENDPOINTS` over its whole section (KC-130). `spec` may lack the defaults that upstream's client adds;
-/// these defaults are added here.
-pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
+/// `AUTO_HOST_ENDPOINTS` over its whole section (KC-130). `spec` may lack the defaults that
+/// upstream's client adds; these defaults are added here.
+pub fn merge(
+    environment: &Environment,
+    spec: &KubeControllersConfigurationSpec,
+    mode: Mode,
+) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
-    let mut merger =
-        Merger { used_variables: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
+    let mut merger = Merger {
+        used_variables: BTreeMap::new(),
+        notes: Vec::new(),
+        problems: Vec::new(),
+        environment,
+        spec,
+        mode,
+    };
     let settings = merger.settings();
     let workers = environment.node_workers.as_ref();
-    merger.notes.extend(workers.and_then(|given| note_workers(given, &settings, mode)));
-    let Merger { used_variables, notes, problems, spec, .. } = merger;
+    merger
+        .notes
+        .extend(workers.and_then(|given| given.note(&settings, mode)));
+    let Merger {
+        used_variables,
+        notes,
+        problems,
+        spec,
+        ..
+    } = merger;
     let running_config = Some(running_configuration(&settings, &spec, environment));
-    let status = KubeControllersConfigurationStatus { running_config, environment_vars: used_variables };
-    Merged { settings, status, notes, problems }
+    let status = KubeControllersConfigurationStatus {
+        running_config,
+        environment_vars: used_variables,
+    };
+    Merged {
+        settings,
+        status,
+        notes,
+        problems,
+    }
 }
 
 struct Merger<'a> {
@@ -71,12 +102,23 @@ impl Merger<'_> {
         let log_severity = self.log_severity();
         let is_etcd = self.mode == Mode::Etcd;
         let of_node = enabled.contains(&ControllerName::Node);
-        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.leak_grace_period);
-        let leak_grace_period = self.take_override(&environment.leak_grace_period).or(configured);
-        // The default applies if the environment enabled the controller and the configuration has no section for it.
-        let leak_grace_period = leak_grace_period.map_or(Duration::from_secs(900), |period| period.duration());
+        let configured = self
+            .spec
+            .controllers
+            .node
+            .as_ref()
+            .and_then(|node| node.leak_grace_period);
+        let leak_grace_period = self
+            .take_override(&environment.leak_grace_period)
+            .or(configured);
+        // The default applies if the environment enabled the controller and the configuration has
+        // no section for it.
+        let leak_grace_period =
+            leak_grace_period.map_or(Duration::from_secs(900), |period| period.duration());
         let compaction = self.take_override(&environment.compaction_period);
-        let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
+        let compaction = compaction
+            .or(self.spec.etcd_v3_compaction_period)
+            .unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
         let metrics_port = self.metrics_port();
         Settings {
@@ -90,7 +132,11 @@ impl Merger<'_> {
             },
             sync_node_labels: of_node && self.sync_node_labels(),
             delete_nodes: of_node && is_etcd,
-            host_endpoints: if of_node { self.host_endpoints() } else { AutoHostEndpoints::default() },
+            host_endpoints: if of_node {
+                self.host_endpoints()
+            } else {
+                AutoHostEndpoints::default()
+            },
             assign_ips: self.assign_ips(),
             policy_name_migrator: self.migrates_policy_names(),
             compaction_period: if is_etcd {
@@ -100,18 +146,22 @@ impl Merger<'_> {
             },
             health_checks,
             metrics_port,
-            debug_profile_port: self.port("debugProfilePort", self.spec.debug_profile_port.map(i64::from)),
+            debug_profile_port: self.port(
+                "debugProfilePort",
+                self.spec.debug_profile_port.map(i64::from),
+            ),
             gc_mode: environment.gc_mode,
             gc_limits: environment.gc_limits,
             enabled,
         }
     }
 
-    /// Returns the value of a variable, and records the variable as one that decided a setting. Returns `None` if the
-    /// variable is unset.
+    /// Returns the value of a variable, and records the variable as one that decided a setting.
+    /// Returns `None` if the variable is unset.
     fn take_override<T: Clone>(&mut self, setting: &Option<Override<T>>) -> Option<T> {
         let setting = setting.as_ref()?;
-        self.used_variables.insert(setting.variable.into(), setting.text.clone());
+        self.used_variables
+            .insert(setting.variable.into(), setting.text.clone());
         Some(setting.value.clone())
     }
 
@@ -120,19 +170,26 @@ impl Merger<'_> {
         let has_section = |name: &ControllerName| match name {
             ControllerName::Node => sections.node.is_some(),
             ControllerName::LoadBalancer => sections.load_balancer.is_some(),
-            name => reconciler(sections, *name).is_some(),
+            name => section_of(sections, *name).is_some(),
         };
-        let configured = ControllerName::ALL.into_iter().filter(has_section).collect();
+        let configured = ControllerName::ALL
+            .into_iter()
+            .filter(has_section)
+            .collect();
         let chosen = self.take_override(&self.environment.enabled);
         if chosen.is_none() && self.mode == Mode::Etcd {
             self.note_missing_sections(&configured);
         }
         let mut enabled: BTreeSet<_> = chosen.unwrap_or(configured);
         if self.mode != Mode::Etcd {
-            let idle: Vec<_> = enabled.extract_if(.., |name| name.is_etcd_only()).map(ControllerName::as_str).collect();
+            let idle: Vec<_> = enabled
+                .extract_if(.., |name| name.is_etcd_only())
+                .map(ControllerName::as_str)
+                .collect();
             if !idle.is_empty() {
                 self.notes.push(format!(
-                    "not running controllers whose objects the datastore kubernetes derives by itself: {}",
+                    "not running controllers whose objects the datastore kubernetes derives by \
+                     itself: {}",
                     idle.join(", ")
                 ));
             }
@@ -140,14 +197,17 @@ impl Merger<'_> {
         enabled
     }
 
-    /// Names the controllers that do not run because the configuration lacks their sections (KC-133).
+    /// Names the controllers that do not run because the configuration lacks their sections
+    /// (KC-133).
     fn note_missing_sections(&mut self, configured: &BTreeSet<ControllerName>) {
-        let missing = ControllerName::ALL.into_iter().filter(|name| !configured.contains(name));
+        let missing = ControllerName::ALL
+            .into_iter()
+            .filter(|name| !configured.contains(name));
         let missing: Vec<_> = missing.map(ControllerName::section).collect();
         if !missing.is_empty() {
             self.notes.push(format!(
-                "not running the controllers without a section in spec.controllers: {0}; add the section (`{1}: {{}}`) \
-                 to run a controller",
+                "not running the controllers without a section in spec.controllers: {0}; add the \
+                 section (`{1}: {{}}`) to run a controller",
                 missing.join(", "),
                 missing[0]
             ));
@@ -158,110 +218,187 @@ impl Merger<'_> {
         if let Some(severity) = self.take_override(&self.environment.log_severity) {
             return severity;
         }
-        let Some(word) = &self.spec.log_severity_screen else { return LogSeverity::default() };
+        let Some(word) = &self.spec.log_severity_screen else {
+            return LogSeverity::default();
+        };
         word.parse().unwrap_or_else(|()| {
-            self.notes.push(format!("logSeverityScreen: `{word}` is not a severity; Info is in force"));
+            self.notes.push(format!(
+                "logSeverityScreen: `{word}` is not a severity; Info is in force"
+            ));
             LogSeverity::default()
         })
     }
 
-    /// Returns the period of each enabled controller of etcd. A controller without a configured period has the default
-    /// period.
-    fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
+    /// Returns the period of each enabled controller of etcd. A controller without a configured
+    /// period has the default period.
+    fn reconcile_periods(
+        &mut self,
+        enabled: &BTreeSet<ControllerName>,
+    ) -> BTreeMap<ControllerName, Duration> {
         let given = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {
-            let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
+            let configured = section_of(&self.spec.controllers, name)
+                .and_then(|section| section.reconciler_period);
             given.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
         };
         let reconcilers = enabled.iter().copied().filter(|name| name.is_etcd_only());
         let periods: Vec<_> = reconcilers.map(|name| (name, period(name))).collect();
-        let in_force = |(name, period)| (name, self.at_least_min(&format!("reconcilerPeriod of {name}"), period));
+        let in_force = |(name, period)| {
+            (
+                name,
+                self.at_least_min(&format!("reconcilerPeriod of {name}"), period),
+            )
+        };
         periods.into_iter().map(in_force).collect()
     }
 
-    /// Returns the period, or [`MIN_PERIOD`] with a note if the period is shorter. A period of zero stays.
+    /// Returns the period, or [`MIN_PERIOD`] with a note if the period is shorter. A period of zero
+    /// stays.
     fn at_least_min(&mut self, field: &str, period: Duration) -> Duration {
         if period.is_zero() || period >= MIN_PERIOD {
             return period;
         }
-        self.notes.push(format!("{field}: {period:?} is too short; {MIN_PERIOD:?} is in force"));
+        self.notes.push(format!(
+            "{field}: {period:?} is too short; {MIN_PERIOD:?} is in force"
+        ));
         MIN_PERIOD
     }
 
     fn sync_node_labels(&mut self) -> bool {
         if self.mode != Mode::Etcd {
-            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream also reports
-            // `DATASTORE_TYPE` here (KC-122).
-            self.used_variables.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
+            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream also
+            // reports `DATASTORE_TYPE` here (KC-122).
+            self.used_variables
+                .insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
             return false;
         }
-        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.clone());
+        let configured = self
+            .spec
+            .controllers
+            .node
+            .as_ref()
+            .and_then(|node| node.sync_labels.clone());
         let given = self.take_override(&self.environment.sync_node_labels);
         given.unwrap_or_else(|| {
-            self.keyword("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
+            self.keyword(
+                "node.syncLabels",
+                configured,
+                &SWITCH,
+                true,
+                "no label of a Node is copied",
+            ) == Some(true)
         })
     }
 
-    /// Returns the settings of automatic host endpoints. `AUTO_HOST_ENDPOINTS` replaces the whole section
-    /// `hostEndpoint`, not only `autoCreate` (KC-130).
+    /// Returns the settings of automatic host endpoints. `AUTO_HOST_ENDPOINTS` replaces the whole
+    /// section `hostEndpoint`, not only `autoCreate` (KC-130).
     fn host_endpoints(&mut self) -> AutoHostEndpoints {
         if let Some(enabled) = self.take_override(&self.environment.auto_host_endpoints) {
-            return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
+            return AutoHostEndpoints {
+                enabled,
+                default_endpoint: true,
+                ..AutoHostEndpoints::default()
+            };
         }
-        let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
-        let AutoHostEndpointConfig { auto_create, create_default_host_endpoint: create_default, templates, .. } =
-            section.unwrap_or_default();
+        let section = self
+            .spec
+            .controllers
+            .node
+            .as_ref()
+            .and_then(|node| node.host_endpoint.clone());
+        let AutoHostEndpointConfig {
+            auto_create,
+            create_default_host_endpoint: create_default,
+            templates,
+            ..
+        } = section.unwrap_or_default();
         let problems_before = self.problems.len();
         let effect = "no automatic host endpoint of an existing node is created or deleted";
-        let enabled = self.keyword("hostEndpoint.autoCreate", auto_create, &SWITCH, false, effect);
-        let effect = "host endpoints for all interfaces of existing nodes stay as they are, and no automatic host \
-                      endpoint of these nodes is deleted";
-        let default = self.keyword("hostEndpoint.createDefaultHostEndpoint", create_default, &SWITCH, true, effect);
+        let enabled = self.keyword(
+            "hostEndpoint.autoCreate",
+            auto_create,
+            &SWITCH,
+            false,
+            effect,
+        );
+        let effect = "host endpoints for all interfaces of existing nodes stay as they are, and no \
+                      automatic host endpoint of these nodes is deleted";
+        let default = self.keyword(
+            "hostEndpoint.createDefaultHostEndpoint",
+            create_default,
+            &SWITCH,
+            true,
+            effect,
+        );
         let template_count = templates.len();
         let templates = self.valid_templates(templates);
         if enabled == Some(false) {
-            // `Disabled` deletes all automatic host endpoints, so the other fields and their problems have no effect.
+            // `Disabled` deletes all automatic host endpoints, so the other fields and their
+            // problems have no effect.
             self.problems.truncate(problems_before);
         }
         AutoHostEndpoints {
             enabled: enabled == Some(true),
             default_endpoint: default == Some(true),
-            keep: enabled.is_none_or(|enabled| enabled && (default.is_none() || templates.len() < template_count)),
+            keep: enabled.is_none_or(|enabled| {
+                enabled && (default.is_none() || templates.len() < template_count)
+            }),
             templates,
         }
     }
 
-    fn valid_templates(&mut self, templates: Vec<HostEndpointTemplate>) -> Vec<HostEndpointTemplate> {
-        let mut invalid: BTreeMap<_, _> =
-            invalid_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
+    fn valid_templates(
+        &mut self,
+        templates: Vec<HostEndpointTemplate>,
+    ) -> Vec<HostEndpointTemplate> {
+        let mut invalid: BTreeMap<_, _> = invalid_templates(&templates)
+            .into_iter()
+            .map(|(index, error)| (index, error.to_string()))
+            .collect();
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
-            // Endpoints are named after their template, so an existing endpoint may belong to any template with this
-            // name.
-            if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
+            // Endpoints are named after their template, so an existing endpoint may belong to any
+            // template with this name.
+            if templates
+                .iter()
+                .filter(|other| other.generate_name == *generate_name)
+                .count()
+                > 1
+            {
                 let error = || format!("`{generate_name}` is also the name of another template");
                 invalid.entry(index).or_insert_with(error);
             }
         }
         let messages = invalid.iter().map(|(index, error)| {
             format!(
-                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no automatic host endpoint of \
-                 an existing node is deleted"
+                "hostEndpoint.templates[{index}]: {error}; the template is left out, and no \
+                 automatic host endpoint of an existing node is deleted"
             )
         });
         self.problems.extend(messages);
-        templates.into_iter().enumerate().filter(|(index, _)| !invalid.contains_key(index)).map(|(_, t)| t).collect()
+        templates
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| !invalid.contains_key(index))
+            .map(|(_, t)| t)
+            .collect()
     }
 
     fn assign_ips(&mut self) -> Option<AssignIps> {
         let section = self.spec.controllers.load_balancer.as_ref();
         let given = section.and_then(|section| section.assign_ips.clone());
         let consequence = "no Service gets or loses an address";
-        self.keyword("loadBalancer.assignIPs", given, &ASSIGN_IPS, AssignIps::default(), consequence)
+        self.keyword(
+            "loadBalancer.assignIPs",
+            given,
+            &ASSIGN_IPS,
+            AssignIps::default(),
+            consequence,
+        )
     }
 
-    /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
-    /// among `words`. The reported problem then contains `consequence`, the effect of the invalid value until it is
-    /// corrected.
+    /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if
+    /// the value is not among `words`. The reported problem then contains `consequence`, the effect
+    /// of the invalid value until it is corrected.
     fn keyword<T: Copy>(
         &mut self,
         field: &str,
@@ -270,11 +407,19 @@ impl Merger<'_> {
         default: T,
         consequence: &str,
     ) -> Option<T> {
-        let Some(given) = given.filter(|given| !given.is_empty()) else { return Some(default) };
-        let meaning = words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning);
+        let Some(given) = given.filter(|given| !given.is_empty()) else {
+            return Some(default);
+        };
+        let meaning = words
+            .iter()
+            .find(|(word, _)| *word == given)
+            .map(|(_, meaning)| *meaning);
         if meaning.is_none() {
             let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            self.problems.push(format!("{field}: `{given}` is not one of {}; {consequence}", allowed.join(", ")));
+            self.problems.push(format!(
+                "{field}: `{given}` is not one of {}; {consequence}",
+                allowed.join(", ")
+            ));
         }
         meaning
     }
@@ -282,18 +427,31 @@ impl Merger<'_> {
     fn migrates_policy_names(&mut self) -> bool {
         let section = self.spec.controllers.migration.as_ref();
         let given = section.and_then(|section| section.policy_name_migrator.clone());
-        self.keyword("migration.policyNameMigrator", given, &SWITCH, true, "no policy is renamed") == Some(true)
+        self.keyword(
+            "migration.policyNameMigrator",
+            given,
+            &SWITCH,
+            true,
+            "no policy is renamed",
+        ) == Some(true)
     }
 
     fn health_checks(&mut self) -> bool {
         let configured = self.spec.health_checks.clone();
         let given = self.take_override(&self.environment.health_checks);
         given.unwrap_or_else(|| {
-            self.keyword("healthChecks", configured, &SWITCH, true, "the health checks continue") != Some(false)
+            self.keyword(
+                "healthChecks",
+                configured,
+                &SWITCH,
+                true,
+                "the health checks continue",
+            ) != Some(false)
         })
     }
 
-    /// Returns the port of the metrics. As with upstream the configuration moves the port, but not that of the Service.
+    /// Returns the port of the metrics. As with upstream the configuration moves the port, but not
+    /// that of the Service.
     fn metrics_port(&mut self) -> Option<u16> {
         if let Some(port) = self.take_override(&self.environment.metrics_port) {
             return self.port("prometheusMetricsPort", Some(port.into()));
@@ -302,8 +460,8 @@ impl Merger<'_> {
         if port != PORT_OF_SERVICE {
             self.notes.push(format!(
                 "prometheusMetricsPort: {port} is the port of the metrics, but the Service \
-                 calico-kube-controllers-metrics of our manifests leads to {PORT_OF_SERVICE}; change that too \
-                 (kube-controllers/README.md, Metrics)"
+                 calico-kube-controllers-metrics of our manifests leads to {PORT_OF_SERVICE}; \
+                 change that too (kube-controllers/README.md, Metrics)"
             ));
         }
         Some(port)
@@ -313,42 +471,12 @@ impl Merger<'_> {
         match u16::try_from(port?) {
             Ok(port) => (port != 0).then_some(port),
             Err(_) => {
-                self.notes.push(format!("{field}: {} is not a TCP port; no port is opened", port.unwrap_or_default()));
+                self.notes.push(format!(
+                    "{field}: {} is not a TCP port; no port is opened",
+                    port.unwrap_or_default()
+                ));
                 None
             }
         }
     }
-}
-
-/// Returns the section of an etcd controller. Returns `None` if there is no section, and for other controllers.
-pub(super) fn reconciler(sections: &ControllersConfig, name: ControllerName) -> Option<&ReconcilerConfig> {
-    match name {
-        ControllerName::Policy => sections.policy.as_ref(),
-        ControllerName::Namespace => sections.namespace.as_ref(),
-        ControllerName::ServiceAccount => sections.service_account.as_ref(),
-        ControllerName::WorkloadEndpoint => sections.workload_endpoint.as_ref(),
-        ControllerName::Node | ControllerName::LoadBalancer => None,
-    }
-}
-
-/// Returns a message if the value is invalid, or if no controller that runs with `settings` has work for more workers.
-/// Garbage collection is not such a controller. Upstream reads the variable and uses it for nothing, so no value of it
-/// may end the process.
-fn note_workers(given: &NodeWorkers, settings: &Settings, mode: Mode) -> Option<String> {
-    let NodeWorkers { variable, text, value } = given;
-    let text = text.trim();
-    if let Err(error) = value {
-        return Some(format!("{error}; 1 worker is in force"));
-    }
-    if !settings.enabled.contains(&ControllerName::Node) {
-        return Some(format!("{variable}={text} has no effect: the controller node is not enabled"));
-    }
-    // The other controllers that use these workers copy labels and delete nodes, which only etcd needs.
-    let is_used = mode == Mode::Etcd || settings.host_endpoints.enabled;
-    (!is_used).then(|| {
-        format!(
-            "{variable}={text} has no effect: with the datastore kubernetes only automatic host endpoints use these \
-             workers, and they are off; set GC_PARALLELISM for garbage collection"
-        )
-    })
 }

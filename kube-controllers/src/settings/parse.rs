@@ -45,7 +45,11 @@ pub(super) fn port(variable: &'static str, text: &str) -> Result<u16, SettingsEr
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";
     let number: usize = parsed(variable, text, wanted)?;
-    if number == 0 { Err(invalid(variable, text, wanted)) } else { Ok(number) }
+    if number == 0 {
+        Err(invalid(variable, text, wanted))
+    } else {
+        Ok(number)
+    }
 }
 
 pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsError> {
@@ -69,16 +73,26 @@ pub(super) fn keyword<T: Copy>(
     move |variable, text| {
         let given = text.to_ascii_lowercase();
         let value = keywords.iter().find(|(word, _)| *word == given);
-        value.map(|(_, value)| *value).ok_or_else(|| invalid(variable, text, wanted))
+        value
+            .map(|(_, value)| *value)
+            .ok_or_else(|| invalid(variable, text, wanted))
     }
 }
 
-pub(super) fn parsed<T: FromStr>(variable: &'static str, text: &str, wanted: &'static str) -> Result<T, SettingsError> {
+pub(super) fn parsed<T: FromStr>(
+    variable: &'static str,
+    text: &str,
+    wanted: &'static str,
+) -> Result<T, SettingsError> {
     text.parse().map_err(|_| invalid(variable, text, wanted))
 }
 
 fn invalid(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
-    SettingsError::Value { variable, value: text.into(), wanted }
+    SettingsError::Value {
+        variable,
+        value: text.into(),
+        wanted,
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +104,9 @@ mod tests {
         let page = include_str!("../../../docs/moving.md");
         assert!(page.contains("\n## From flannel or Canal\n"));
         let error = SettingsError::FlannelMigration.to_string();
-        assert!(error.contains("docs/moving.md#from-flannel-or-canal"), "{error}");
+        assert!(
+            error.contains("docs/moving.md#from-flannel-or-canal"),
+            "{error}"
+        );
     }
 }

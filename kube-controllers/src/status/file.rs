@@ -7,16 +7,21 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The variable with the path of the status file. The commands that run in the container see it too.
+/// The variable with the path of the status file. The commands that run in the container see it
+/// too.
 const STATUS_FILE: &str = "STATUS_FILE";
 
-/// Returns the path of the status file unless an option names one: that of `STATUS_FILE`, or else upstream's.
+/// Returns the path of the status file unless an option names one: that of `STATUS_FILE`, or else
+/// upstream's.
 pub fn default_file() -> PathBuf {
     named_file(std::env::var_os(STATUS_FILE))
 }
 
 pub(super) fn named_file(variable: Option<OsString>) -> PathBuf {
-    variable.filter(|path| !path.is_empty()).unwrap_or_else(|| "/status/status.json".into()).into()
+    variable
+        .filter(|path| !path.is_empty())
+        .unwrap_or_else(|| "/status/status.json".into())
+        .into()
 }
 
 /// Content of the status file, in upstream's format (KC-142).
@@ -25,7 +30,8 @@ pub struct StatusFile {
     /// The required components, by name.
     #[serde(rename = "Readiness", default)]
     pub readiness: BTreeMap<String, Condition>,
-    /// The heartbeat. Not part of upstream's format, and present only if liveness is separate from readiness.
+    /// The heartbeat. Not part of upstream's format, and present only if liveness is separate from
+    /// readiness.
     #[serde(rename = "Liveness", default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
 }
@@ -44,7 +50,8 @@ pub struct Condition {
 /// A heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Liveness {
-    /// Time of the heartbeat, in seconds since boot. A correction of the wall clock does not affect it.
+    /// Time of the heartbeat, in seconds since boot. A correction of the wall clock does not affect
+    /// it.
     #[serde(rename = "Heartbeat")]
     pub heartbeat: u64,
 }
@@ -62,15 +69,23 @@ pub struct FileError {
 impl StatusFile {
     /// Reads the file.
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        let failed = |action, source| FileError { action, path: path.into(), source };
+        let failed = |action, source| FileError {
+            action,
+            path: path.into(),
+            source,
+        };
         let bytes = fs::read(path).map_err(|source| failed("read", source))?;
         serde_json::from_slice(&bytes).map_err(|source| failed("parse", source.into()))
     }
 
-    /// Replaces the file, and creates the directories above it. A reader sees either the old or the new content, unless
-    /// the file can only be overwritten in place.
+    /// Replaces the file, and creates the directories above it. A reader sees either the old or the
+    /// new content, unless the file can only be overwritten in place.
     pub(super) fn write(&self, path: &Path) -> Result<(), FileError> {
-        replace(path, self).map_err(|source| FileError { action: "write", path: path.into(), source })
+        replace(path, self).map_err(|source| FileError {
+            action: "write",
+            path: path.into(),
+            source,
+        })
     }
 
     /// Returns true if at least one component is required and all required components are ready.
@@ -81,7 +96,10 @@ impl StatusFile {
     /// Returns the reasons why components are not ready.
     pub fn reasons(&self) -> String {
         let unready = self.readiness.values().filter(|condition| !condition.ready);
-        unready.map(|condition| condition.reason.as_str()).collect::<Vec<_>>().join("; ")
+        unready
+            .map(|condition| condition.reason.as_str())
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 
@@ -97,9 +115,11 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
         .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o644)))
         .and_then(|()| fs::rename(&new, path));
     match renamed.as_ref().map_err(io::Error::kind) {
-        // For example, the file itself is a mount point, which cannot be replaced, or its directory is read-only. So
-        // the file is overwritten in place.
-        Err(ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
+        // For example, the file itself is a mount point, which cannot be replaced, or its directory
+        // is read-only. So the file is overwritten in place.
+        Err(
+            ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem,
+        ) => {
             fs::write(path, &bytes)?;
             fs::set_permissions(path, Permissions::from_mode(0o644))
         }

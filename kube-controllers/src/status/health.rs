@@ -9,13 +9,14 @@ use super::{Component, Status};
 /// First time limit of a response. The limit doubles up to [`LONGEST_TIMEOUT`] while a check fails.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(16);
-/// Pause after a pass in which both checks succeeded. After a failure, the pause is [`FAILURE_CHECK_INTERVAL`].
+/// Pause after a pass in which both checks succeeded. After a failure, the pause is
+/// [`FAILURE_CHECK_INTERVAL`].
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`, and removes them then. `datastore`
-/// initializes the datastore if necessary and checks that it responds. `api_server` requests `/healthz`; its error is
-/// the text after `Error reaching apiserver: `.
+/// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`, and removes
+/// them then. `datastore` initializes the datastore if necessary and checks that it responds.
+/// `api_server` requests `/healthz`; its error is the text after `Error reaching apiserver: `.
 pub async fn watch_health<E: Display, F: Display>(
     status: Status,
     datastore: impl AsyncFn() -> Result<(), E>,
@@ -27,12 +28,32 @@ pub async fn watch_health<E: Display, F: Display>(
     let passes = async {
         loop {
             // The checks run concurrently, so that one without a response does not delay the other.
-            let (stored, served) = tokio::join!(probe(limit, datastore()), probe(limit, api_server()));
+            let (stored, served) =
+                tokio::join!(probe(limit, datastore()), probe(limit, api_server()));
             let ready = stored.is_ok() && served.is_ok();
-            record(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
-            record(&status, Component::KubeApiServer, "Error reaching apiserver", served);
-            limit = if ready { TIMEOUT } else { (limit * 2).min(LONGEST_TIMEOUT) };
-            sleep(if ready { CHECK_INTERVAL } else { FAILURE_CHECK_INTERVAL }).await;
+            record(
+                &status,
+                Component::CalicoDatastore,
+                "Error verifying datastore",
+                stored,
+            );
+            record(
+                &status,
+                Component::KubeApiServer,
+                "Error reaching apiserver",
+                served,
+            );
+            limit = if ready {
+                TIMEOUT
+            } else {
+                (limit * 2).min(LONGEST_TIMEOUT)
+            };
+            sleep(if ready {
+                CHECK_INTERVAL
+            } else {
+                FAILURE_CHECK_INTERVAL
+            })
+            .await;
         }
     };
     stop.run_until_cancelled(passes).await;
@@ -40,8 +61,14 @@ pub async fn watch_health<E: Display, F: Display>(
     status.remove(Component::KubeApiServer);
 }
 
-async fn probe<E: Display>(limit: Duration, check: impl Future<Output = Result<(), E>>) -> Result<(), CheckError<E>> {
-    timeout(limit, check).await.map_err(|_| CheckError::NoAnswer(limit))?.map_err(CheckError::Failed)
+async fn probe<E: Display>(
+    limit: Duration,
+    check: impl Future<Output = Result<(), E>>,
+) -> Result<(), CheckError<E>> {
+    timeout(limit, check)
+        .await
+        .map_err(|_| CheckError::NoAnswer(limit))?
+        .map_err(CheckError::Failed)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +79,12 @@ enum CheckError<E: Display> {
     NoAnswer(Duration),
 }
 
-fn record<E: Display>(status: &Status, component: Component, what: &str, result: Result<(), CheckError<E>>) {
+fn record<E: Display>(
+    status: &Status,
+    component: Component,
+    what: &str,
+    result: Result<(), CheckError<E>>,
+) {
     match result {
         Ok(()) => status.ready(component),
         Err(reason) => _ = status.not_ready(component, format!("{what}: {reason}")),
@@ -75,7 +107,11 @@ mod tests {
     }
 
     fn reasons(status: &Status) -> Vec<String> {
-        status.readiness().into_values().map(|condition| condition.reason).collect()
+        status
+            .readiness()
+            .into_values()
+            .map(|condition| condition.reason)
+            .collect()
     }
 
     #[tokio::test(start_paused = true)]
@@ -84,10 +120,19 @@ mod tests {
         let (begin, asked) = (Instant::now(), RefCell::new(Vec::new()));
         let datastore = async || {
             asked.borrow_mut().push(begin.elapsed().as_secs());
-            if begin.elapsed().as_secs() < 5 { Err("locked") } else { Ok(()) }
+            if begin.elapsed().as_secs() < 5 {
+                Err("locked")
+            } else {
+                Ok(())
+            }
         };
         let api_server = async || Ok::<_, Infallible>(());
-        let watch = watch_health(status.clone(), datastore, api_server, CancellationToken::new());
+        let watch = watch_health(
+            status.clone(),
+            datastore,
+            api_server,
+            CancellationToken::new(),
+        );
         tokio::select! {
             () = watch => unreachable!("it was not stopped"),
             () = async {
@@ -109,10 +154,22 @@ mod tests {
             std::future::pending::<Result<(), Infallible>>().await
         };
         let datastore = async || Ok::<_, Infallible>(());
-        let watch = watch_health(status.clone(), datastore, api_server, CancellationToken::new());
+        let watch = watch_health(
+            status.clone(),
+            datastore,
+            api_server,
+            CancellationToken::new(),
+        );
         assert!(timeout(Duration::from_secs(60), watch).await.is_err());
-        assert_eq!(*asked.borrow(), [0, 6, 16, 34, 52], "4, 8, 16, 16 s, and 2 s in between");
-        assert_eq!(reasons(&status), ["", "Error reaching apiserver: no answer within 16s"]);
+        assert_eq!(
+            *asked.borrow(),
+            [0, 6, 16, 34, 52],
+            "4, 8, 16, 16 s, and 2 s in between"
+        );
+        assert_eq!(
+            reasons(&status),
+            ["", "Error reaching apiserver: no answer within 16s"]
+        );
     }
 
     #[tokio::test(start_paused = true)]

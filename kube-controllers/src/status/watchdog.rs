@@ -1,8 +1,8 @@
 //! [`Watchdog`]: detects work that is stuck.
 //!
-//! Work makes progress when an event wakes it: a response, the deadline of a request, or the end of a pause. Each of
-//! these arrives within minutes, even during an outage. Work that has not been woken for longer is spinning, blocks its
-//! thread, or waits for an event that never comes.
+//! Work makes progress when an event wakes it: a response, the deadline of a request, or the end of
+//! a pause. Each of these arrives within minutes, even during an outage. Work that has not been
+//! woken for longer is spinning, blocks its thread, or waits for an event that never comes.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Component, Status};
 
-/// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
-/// waits for its turn at one request per second.
+/// Time without progress after which work counts as stuck. Longer than any deadline, and longer
+/// than garbage collection waits for its turn at one request per second.
 const STUCK_AFTER: Duration = Duration::from_secs(900);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -39,10 +39,14 @@ struct Progress {
 }
 
 impl Watchdog {
-    /// Runs `work` under observation, with a description for the log. Only wakeups of `work` itself count as progress,
-    /// not wakeups of other futures in the same task.
+    /// Runs `work` under observation, with a description for the log. Only wakeups of `work` itself
+    /// count as progress, not wakeups of other futures in the same task.
     pub async fn observe<F: Future>(&self, description: String, work: F) -> F::Output {
-        let progress = Arc::new(Progress { description, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
+        let progress = Arc::new(Progress {
+            description,
+            last: Mutex::new(Instant::now()),
+            task: AtomicWaker::new(),
+        });
         let waker = Waker::from(progress.clone());
         let _observed = self.register(progress.clone());
         let mut work = pin!(work);
@@ -60,8 +64,8 @@ impl Watchdog {
                 match self.stuck_work() {
                     Some(description) => {
                         let reason = format!(
-                            "{description} has made no progress for {STUCK_AFTER:?}; liveness fails until the work \
-                             continues or the process is restarted"
+                            "{description} has made no progress for {STUCK_AFTER:?}; liveness \
+                             fails until the work continues or the process is restarted"
                         );
                         if status.not_ready(Component::Work, &*reason) {
                             tracing::error!("{reason}");
@@ -78,7 +82,10 @@ impl Watchdog {
     /// Returns the description of work that is stuck, if there is any.
     pub(crate) fn stuck_work(&self) -> Option<String> {
         let active_work = self.active_work();
-        let stuck = active_work.progress.values().find(|progress| progress.last().elapsed() > STUCK_AFTER);
+        let stuck = active_work
+            .progress
+            .values()
+            .find(|progress| progress.last().elapsed() > STUCK_AFTER);
         stuck.map(|progress| progress.description.clone())
     }
 
@@ -87,7 +94,10 @@ impl Watchdog {
         let number = active_work.next;
         active_work.next += 1;
         active_work.progress.insert(number, progress);
-        ActiveWorkGuard { watchdog: self.clone(), number }
+        ActiveWorkGuard {
+            watchdog: self.clone(),
+            number,
+        }
     }
 
     fn active_work(&self) -> MutexGuard<'_, ActiveWork> {
@@ -138,7 +148,10 @@ mod tests {
             () = watchdog.clone().watch(status.clone(), CancellationToken::new()) => {}
             // A future beside the work wakes the same task again and again.
             () = async { loop { sleep(CHECK_INTERVAL).await } } => {}
-            () = async { watchdog.observe("garbage collection".into(), work).await; pending().await } => {}
+            () = async {
+                watchdog.observe("garbage collection".into(), work).await;
+                pending().await
+            } => {}
             () = async {
                 for _ in 0..36 {
                     sleep(Duration::from_secs(100)).await;
@@ -179,6 +192,9 @@ mod tests {
             sleep(MINUTE).await;
         })
         .await;
-        assert!(live.contains(&false) && live.last() == Some(&true), "{live:?}");
+        assert!(
+            live.contains(&false) && live.last() == Some(&true),
+            "{live:?}"
+        );
     }
 }

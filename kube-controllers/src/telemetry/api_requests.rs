@@ -1,7 +1,8 @@
 //! [`ApiRequestMetrics`]: counts the requests to API servers, with client-go's names.
 //!
-//! client-go's label `host` is left out, because a process has one API server, and its label `method` is `verb` here.
-//! Each value of `verb` and `kind` is of a closed list, so that no name of an object becomes a label.
+//! client-go's label `host` is left out, because a process has one API server, and its label
+//! `method` is `verb` here. Each value of `verb` and `kind` is of a closed list, so that no name of
+//! an object becomes a label.
 
 use std::time::Duration;
 
@@ -25,15 +26,20 @@ pub(super) struct ApiRequestMetrics {
 
 impl ApiRequestMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
-        let requests =
-            Opts::new("rest_client_requests_total", "Requests to the API server, by the code of the response.");
+        let requests = Opts::new(
+            "rest_client_requests_total",
+            "Requests to the API server, by the code of the response.",
+        );
         let duration = HistogramOpts::new(
             "rest_client_request_duration_seconds",
             "Time until the head of the API server's response, in seconds.",
         );
         let duration = duration.buckets(LATENCY.to_vec());
         ApiRequestMetrics {
-            requests: register(registry, IntCounterVec::new(requests, &["verb", "kind", "code"])),
+            requests: register(
+                registry,
+                IntCounterVec::new(requests, &["verb", "kind", "code"]),
+            ),
             duration: register(registry, HistogramVec::new(duration, &["verb", "kind"])),
         }
     }
@@ -42,8 +48,12 @@ impl ApiRequestMetrics {
 impl RequestObserver for ApiRequestMetrics {
     fn finished(&self, verb: ApiVerb, kind: &'static str, code: Option<u16>, took: Duration) {
         let code = code.map_or_else(|| NO_RESPONSE.to_owned(), |code| code.to_string());
-        self.requests.with_label_values(&[verb.as_str(), kind, code.as_str()]).inc();
-        self.duration.with_label_values(&[verb.as_str(), kind]).observe(took.as_secs_f64());
+        self.requests
+            .with_label_values(&[verb.as_str(), kind, code.as_str()])
+            .inc();
+        self.duration
+            .with_label_values(&[verb.as_str(), kind])
+            .observe(took.as_secs_f64());
     }
 }
 
@@ -59,7 +69,12 @@ mod tests {
         for code in [Some(200), Some(200), Some(429), None] {
             observer.finished(ApiVerb::List, "pods", code, Duration::from_millis(2));
         }
-        observer.finished(ApiVerb::Patch, "services/status", Some(409), Duration::from_secs(20));
+        observer.finished(
+            ApiVerb::Patch,
+            "services/status",
+            Some(409),
+            Duration::from_secs(20),
+        );
         let text = metrics.text().expect("encodes");
         for expected in [
             "rest_client_requests_total{code=\"200\",kind=\"pods\",verb=\"list\"} 2",
@@ -67,9 +82,13 @@ mod tests {
             "rest_client_requests_total{code=\"<error>\",kind=\"pods\",verb=\"list\"} 1",
             "rest_client_requests_total{code=\"409\",kind=\"services/status\",verb=\"patch\"} 1",
             "rest_client_request_duration_seconds_count{kind=\"pods\",verb=\"list\"} 4",
-            "rest_client_request_duration_seconds_bucket{kind=\"services/status\",verb=\"patch\",le=\"10\"} 0",
+            "rest_client_request_duration_seconds_bucket{kind=\"services/status\",verb=\"patch\",le=\"10\"} \
+             0",
         ] {
-            assert!(text.lines().any(|line| line == expected), "{expected}\n{text}");
+            assert!(
+                text.lines().any(|line| line == expected),
+                "{expected}\n{text}"
+            );
         }
     }
 }

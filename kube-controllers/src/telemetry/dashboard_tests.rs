@@ -1,5 +1,5 @@
-//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics except those in
-//! [`LEFT_OUT`].
+//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics
+//! except those in [`LEFT_OUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +42,9 @@ const LEFT_OUT: [&str; 6] = [
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
-            Value::String(text) if name == "expr" || name == "query" && text.contains('(') => found.push(text.clone()),
+            Value::String(text) if name == "expr" || name == "query" && text.contains('(') => {
+                found.push(text.clone())
+            }
             value => expressions(value, found),
         }),
         Value::Array(values) => values.iter().for_each(|value| expressions(value, found)),
@@ -55,20 +57,36 @@ fn sources() -> Vec<String> {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
             let path = entry.path();
-            let is_test = path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
+            let is_test = path
+                .file_stem()
+                .is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
             if is_test {
                 continue;
             }
-            if path.is_dir() { files(&path, found) } else { found.push(path) }
+            if path.is_dir() {
+                files(&path, found)
+            } else {
+                found.push(path)
+            }
         }
     }
     let mut found = Vec::new();
-    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
-    found.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect()
+    files(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut found,
+    );
+    found
+        .iter()
+        .map(|file| fs::read_to_string(file).expect("a source file"))
+        .collect()
 }
 
 fn literals(source: &str) -> BTreeSet<&str> {
-    let name = |text: &&str| text.chars().all(|sign| sign.is_ascii_lowercase() || sign == '_') && !text.is_empty();
+    let name = |text: &&str| {
+        text.chars()
+            .all(|sign| sign.is_ascii_lowercase() || sign == '_')
+            && !text.is_empty()
+    };
     source.split('"').filter(name).collect()
 }
 
@@ -89,7 +107,10 @@ fn metrics(sources: &[String]) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut metrics = BTreeMap::new();
     for source in sources {
         let literals = literals(source);
-        for name in literals.iter().filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix))) {
+        for name in literals
+            .iter()
+            .filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        {
             metrics.insert(*name, literals.clone());
         }
     }
@@ -102,7 +123,10 @@ fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
 }
 
 fn family(word: &str) -> &str {
-    ["_bucket", "_count", "_sum"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)
+    ["_bucket", "_count", "_sum"]
+        .iter()
+        .find_map(|suffix| word.strip_suffix(suffix))
+        .unwrap_or(word)
 }
 
 #[test]
@@ -117,8 +141,13 @@ fn dashboard_queries_use_existing_metrics_and_labels() {
             .partition(|word| metrics.contains_key(family(word)));
         assert!(!named.is_empty(), "no metric of ours in {expression}");
         for label in labels {
-            let known = named.iter().all(|word| metrics[family(word)].contains(label));
-            assert!(known, "`{label}` in {expression} is neither a metric nor a label of {named:?}");
+            let known = named
+                .iter()
+                .all(|word| metrics[family(word)].contains(label));
+            assert!(
+                known,
+                "`{label}` in {expression} is neither a metric nor a label of {named:?}"
+            );
         }
     }
 }
@@ -127,7 +156,11 @@ fn dashboard_queries_use_existing_metrics_and_labels() {
 fn every_metric_is_on_the_dashboard() {
     let (sources, mut found) = (sources(), Vec::new());
     expressions(&serde_json::from_str(DASHBOARD).expect("JSON"), &mut found);
-    let shown: BTreeSet<_> = found.iter().flat_map(|expression| identifiers(expression)).map(family).collect();
+    let shown: BTreeSet<_> = found
+        .iter()
+        .flat_map(|expression| identifiers(expression))
+        .map(family)
+        .collect();
     let metrics = metrics(&sources);
     assert!(metrics.len() > 35, "{metrics:?}");
     for name in metrics.keys() {

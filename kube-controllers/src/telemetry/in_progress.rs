@@ -34,14 +34,22 @@ impl InProgress {
         let number = begun.next;
         begun.next += 1;
         begun.times.insert(number, Instant::now());
-        UnitInProgress { all: self.clone(), number }
+        UnitInProgress {
+            all: self.clone(),
+            number,
+        }
     }
 
     /// Returns the sum of the ages of all units, and the age of the oldest one, in seconds.
     fn ages(&self) -> (f64, f64) {
         let begun = self.begun();
-        let ages = begun.times.values().map(|time| time.elapsed().as_secs_f64());
-        ages.fold((0.0, 0.0), |(sum, longest), age| (sum + age, age.max(longest)))
+        let ages = begun
+            .times
+            .values()
+            .map(|time| time.elapsed().as_secs_f64());
+        ages.fold((0.0, 0.0), |(sum, longest), age| {
+            (sum + age, age.max(longest))
+        })
     }
 
     fn begun(&self) -> MutexGuard<'_, Begun> {
@@ -70,22 +78,29 @@ impl InProgressVec {
             controllers: Arc::default(),
             unfinished: gauge(
                 "workqueue_unfinished_work_seconds",
-                "Sum of the times since workers took the keys that they are processing, in seconds.",
+                "Sum of the times since workers took the keys that they are processing, in \
+                 seconds.",
             )?,
             longest: gauge(
                 "workqueue_longest_running_processor_seconds",
-                "Time since a worker took the key that has been in progress for the longest time, in seconds.",
+                "Time since a worker took the key that has been in progress for the longest time, \
+                 in seconds.",
             )?,
         })
     }
 
     /// Returns the work in progress of one controller, also if the controller has started again.
     pub(super) fn in_progress(&self, controller: &str) -> InProgress {
-        self.controllers().entry(controller.to_owned()).or_default().clone()
+        self.controllers()
+            .entry(controller.to_owned())
+            .or_default()
+            .clone()
     }
 
     fn controllers(&self) -> MutexGuard<'_, BTreeMap<String, InProgress>> {
-        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.controllers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,7 +130,11 @@ mod tests {
     /// Returns the sum and the maximum that a scrape shows for the controller `policy`.
     fn scraped(metrics: &Metrics) -> [f64; 2] {
         let text = metrics.text().expect("encodes");
-        ["unfinished_work_seconds", "longest_running_processor_seconds"].map(|name| {
+        [
+            "unfinished_work_seconds",
+            "longest_running_processor_seconds",
+        ]
+        .map(|name| {
             let begin = format!("workqueue_{name}{{name=\"policy\"}} ");
             let value = text.lines().find_map(|line| line.strip_prefix(&begin));
             value.expect("a sample").parse().expect("a number")

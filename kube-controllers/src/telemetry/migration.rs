@@ -1,14 +1,18 @@
-//! [`MigrationFamilies`]: the metrics of a migration to `projectcalico.org/v3`, with upstream's names (MIG-77).
+//! [`MigrationFamilies`]: the metrics of a migration to `projectcalico.org/v3`, with upstream's
+//! names (MIG-77).
 //!
-//! `calico_migration_locked_seconds` and `calico_migration_late_writes` are this program's. Each value of a label is of
-//! a closed list, so that no name of an object becomes a label.
+//! `calico_migration_locked_seconds` and `calico_migration_late_writes` are this program's. Each
+//! value of a label is of a closed list, so that no name of an object becomes a label.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::migration::Phase;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
 use time::OffsetDateTime;
 
 use super::labeled::register;
@@ -16,7 +20,10 @@ use super::labeled::register;
 const PHASES: [(Phase, &str); 6] = [
     (Phase::Pending, "pending"),
     (Phase::Migrating, "migrating"),
-    (Phase::WaitingForConflictResolution, "waiting_for_conflict_resolution"),
+    (
+        Phase::WaitingForConflictResolution,
+        "waiting_for_conflict_resolution",
+    ),
     (Phase::Converged, "converged"),
     (Phase::Complete, "complete"),
     (Phase::Failed, "failed"),
@@ -52,20 +59,32 @@ pub(crate) struct CopiedObjects {
 impl MigrationFamilies {
     /// Registers all metrics but `duration`, which exists from the start of the process.
     pub(super) fn new(registry: &Registry, duration: Histogram) -> Self {
-        let counter =
-            |name, help, labels: &[&str]| register(registry, IntCounterVec::new(Opts::new(name, help), labels));
-        let phase = Opts::new("calico_migration_phase", "1 for the present phase of the migration, else 0.");
-        let kind_duration =
-            HistogramOpts::new("calico_migration_type_duration_seconds", "Time to migrate one kind, in seconds.");
-        let late_writes =
-            Opts::new("calico_migration_late_writes", "Objects that were written in v1 after v3 was opened.");
+        let counter = |name, help, labels: &[&str]| {
+            register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let phase = Opts::new(
+            "calico_migration_phase",
+            "1 for the present phase of the migration, else 0.",
+        );
+        let kind_duration = HistogramOpts::new(
+            "calico_migration_type_duration_seconds",
+            "Time to migrate one kind, in seconds.",
+        );
+        let late_writes = Opts::new(
+            "calico_migration_late_writes",
+            "Objects that were written in v1 after v3 was opened.",
+        );
         MigrationFamilies {
             resources: counter(
                 "calico_migration_resources_total",
                 "Objects of a migration, by the outcome.",
                 &["kind", "outcome"],
             ),
-            errors: counter("calico_migration_resource_errors_total", "Objects that could not be migrated.", &["kind"]),
+            errors: counter(
+                "calico_migration_resource_errors_total",
+                "Objects that could not be migrated.",
+                &["kind"],
+            ),
             retries: counter(
                 "calico_migration_retries_total",
                 "Requests of a migration that were sent again.",
@@ -73,7 +92,10 @@ impl MigrationFamilies {
             ),
             phase: register(registry, IntGaugeVec::new(phase, &["phase"])),
             duration,
-            kind_duration: register(registry, HistogramVec::new(kind_duration.buckets(doubling(0.1, 12)), &["kind"])),
+            kind_duration: register(
+                registry,
+                HistogramVec::new(kind_duration.buckets(doubling(0.1, 12)), &["kind"]),
+            ),
             locked: register(registry, ElapsedSeconds::new()),
             late_writes: register(registry, IntGauge::with_opts(late_writes)),
         }
@@ -86,36 +108,59 @@ impl MigrationFamilies {
             return;
         }
         for (phase, label) in PHASES {
-            self.phase.with_label_values(&[label]).set(i64::from(present == Some(phase)));
+            self.phase
+                .with_label_values(&[label])
+                .set(i64::from(present == Some(phase)));
         }
     }
 
     /// Adds the results of one pass over the objects of a kind. `kind` is the kind in v3.
     pub(crate) fn add_copied(&self, kind: &str, copied: CopiedObjects) {
-        let CopiedObjects { migrated, skipped, conflicts, errors, seconds } = copied;
-        for (outcome, number) in [("migrated", migrated), ("skipped", skipped), ("conflict", conflicts)] {
-            self.resources.with_label_values(&[kind, outcome]).inc_by(number as u64);
+        let CopiedObjects {
+            migrated,
+            skipped,
+            conflicts,
+            errors,
+            seconds,
+        } = copied;
+        for (outcome, number) in [
+            ("migrated", migrated),
+            ("skipped", skipped),
+            ("conflict", conflicts),
+        ] {
+            self.resources
+                .with_label_values(&[kind, outcome])
+                .inc_by(number as u64);
         }
         self.errors.with_label_values(&[kind]).inc_by(errors as u64);
-        self.kind_duration.with_label_values(&[kind]).observe(seconds);
+        self.kind_duration
+            .with_label_values(&[kind])
+            .observe(seconds);
     }
 }
 
-/// Registers the only metric of migrations that upstream exposes from the start of the process, without any migration
-/// (KC-155).
+/// Registers the only metric of migrations that upstream exposes from the start of the process,
+/// without any migration (KC-155).
 pub(super) fn register_duration(registry: &Registry) -> Histogram {
-    let opts =
-        HistogramOpts::new("calico_migration_duration_seconds", "Duration of a datastore migration, in seconds.");
-    register(registry, Histogram::with_opts(opts.buckets(doubling(1.0, 15))))
+    let opts = HistogramOpts::new(
+        "calico_migration_duration_seconds",
+        "Duration of a datastore migration, in seconds.",
+    );
+    register(
+        registry,
+        Histogram::with_opts(opts.buckets(doubling(1.0, 15))),
+    )
 }
 
 /// Returns bucket limits, each twice the one before it.
 fn doubling(first: f64, count: u32) -> Vec<f64> {
-    (0..count).map(|power| first * f64::from(1u32 << power)).collect()
+    (0..count)
+        .map(|power| first * f64::from(1u32 << power))
+        .collect()
 }
 
-/// A gauge of the seconds between two times. It grows until the second time is known, and has no sample before the
-/// first time is known.
+/// A gauge of the seconds between two times. It grows until the second time is known, and has no
+/// sample before the first time is known.
 #[derive(Debug, Clone)]
 pub(crate) struct ElapsedSeconds {
     gauge: Gauge,
@@ -132,7 +177,10 @@ impl ElapsedSeconds {
     fn new() -> prometheus::Result<Self> {
         let help = "Time for which no pod could start or end because of a migration, in seconds.";
         let gauge = Gauge::new("calico_migration_locked_seconds", help)?;
-        Ok(ElapsedSeconds { gauge, span: Arc::default() })
+        Ok(ElapsedSeconds {
+            gauge,
+            span: Arc::default(),
+        })
     }
 
     /// Sets both times. `ended` is `None` while the time goes on.
@@ -158,7 +206,9 @@ impl Collector for ElapsedSeconds {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let Some(TimeSpan { began, ended }) = *self.span() else { return Vec::new() };
+        let Some(TimeSpan { began, ended }) = *self.span() else {
+            return Vec::new();
+        };
         let elapsed = ended.unwrap_or_else(OffsetDateTime::now_utc) - began;
         self.gauge.set(elapsed.as_seconds_f64().max(0.0));
         self.gauge.collect()
@@ -174,7 +224,9 @@ mod tests {
 
     fn samples(metrics: &Metrics) -> Vec<String> {
         let text = metrics.text().unwrap();
-        let ours = text.lines().filter(|line| line.starts_with("calico_migration") && !line.contains("_bucket{"));
+        let ours = text
+            .lines()
+            .filter(|line| line.starts_with("calico_migration") && !line.contains("_bucket{"));
         ours.map(str::to_owned).collect()
     }
 
@@ -194,19 +246,44 @@ mod tests {
             "calico_migration_retries_total{kind=\"Tier\",operation=\"get\"} 1",
             "calico_migration_late_writes 2",
         ] {
-            assert!(found.iter().any(|line| line == expected), "{expected}: {found:?}");
+            assert!(
+                found.iter().any(|line| line == expected),
+                "{expected}: {found:?}"
+            );
         }
-        assert_eq!(found.iter().filter(|line| line.starts_with("calico_migration_phase{")).count(), PHASES.len());
+        assert_eq!(
+            found
+                .iter()
+                .filter(|line| line.starts_with("calico_migration_phase{"))
+                .count(),
+            PHASES.len()
+        );
         families.set_phase(None);
-        assert!(!samples(&metrics).iter().any(|line| line.starts_with("calico_migration_phase{")));
+        assert!(
+            !samples(&metrics)
+                .iter()
+                .any(|line| line.starts_with("calico_migration_phase{"))
+        );
     }
 
     #[test]
     fn each_pass_adds_to_the_counters_of_the_kind() {
         let metrics = Metrics::new();
-        let copied = CopiedObjects { migrated: 3, skipped: 2, conflicts: 1, errors: 4, seconds: 0.3 };
+        let copied = CopiedObjects {
+            migrated: 3,
+            skipped: 2,
+            conflicts: 1,
+            errors: 4,
+            seconds: 0.3,
+        };
         metrics.migration().add_copied("IPPool", copied);
-        metrics.migration().add_copied("IPPool", CopiedObjects { skipped: 5, ..CopiedObjects::default() });
+        metrics.migration().add_copied(
+            "IPPool",
+            CopiedObjects {
+                skipped: 5,
+                ..CopiedObjects::default()
+            },
+        );
         let found = samples(&metrics);
         for expected in [
             "calico_migration_resources_total{kind=\"IPPool\",outcome=\"migrated\"} 3",
@@ -215,14 +292,23 @@ mod tests {
             "calico_migration_resource_errors_total{kind=\"IPPool\"} 4",
             "calico_migration_type_duration_seconds_count{kind=\"IPPool\"} 2",
         ] {
-            assert!(found.iter().any(|line| line == expected), "{expected}: {found:?}");
+            assert!(
+                found.iter().any(|line| line == expected),
+                "{expected}: {found:?}"
+            );
         }
         let text = metrics.text().unwrap();
-        let buckets: Vec<&str> =
-            text.lines().filter(|line| line.starts_with("calico_migration_type_duration_seconds_bucket{")).collect();
+        let buckets: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("calico_migration_type_duration_seconds_bucket{"))
+            .collect();
         assert_eq!(buckets.len(), 13, "12 limits, and the rest: {buckets:?}");
         for limit in ["le=\"0.1\"", "le=\"0.2\"", "le=\"204.8\"", "le=\"+Inf\""] {
-            assert_eq!(buckets.iter().filter(|line| line.contains(limit)).count(), 1, "{limit}: {buckets:?}");
+            assert_eq!(
+                buckets.iter().filter(|line| line.contains(limit)).count(),
+                1,
+                "{limit}: {buckets:?}"
+            );
         }
     }
 
@@ -232,7 +318,11 @@ mod tests {
         let locked = metrics.migration().locked;
         let shown = || -> Option<f64> {
             let found = samples(&metrics);
-            found.iter().find_map(|line| line.strip_prefix("calico_migration_locked_seconds "))?.parse().ok()
+            found
+                .iter()
+                .find_map(|line| line.strip_prefix("calico_migration_locked_seconds "))?
+                .parse()
+                .ok()
         };
         locked.end(OffsetDateTime::now_utc());
         assert_eq!(shown(), None);

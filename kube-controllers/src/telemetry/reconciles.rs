@@ -1,8 +1,11 @@
-//! [`ReconcileMetrics`]: the results and the durations of reconciles, with controller-runtime's names.
+//! [`ReconcileMetrics`]: the results and the durations of reconciles, with controller-runtime's
+//! names.
 
 use std::time::Duration;
 
-use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
+};
 
 use super::labeled::{BUCKETS, register};
 
@@ -58,23 +61,34 @@ impl ReconcileMetrics {
 
 impl ReconcileMetricVecs {
     pub(super) fn new(registry: &Registry) -> Self {
-        let counter =
-            |name, help, labels: &[&str]| register(registry, IntCounterVec::new(Opts::new(name, help), labels));
-        let duration =
-            HistogramOpts::new("controller_runtime_reconcile_time_seconds", "Time of a reconcile, in seconds.");
+        let counter = |name, help, labels: &[&str]| {
+            register(registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let duration = HistogramOpts::new(
+            "controller_runtime_reconcile_time_seconds",
+            "Time of a reconcile, in seconds.",
+        );
         ReconcileMetricVecs {
             total: counter(
                 "controller_runtime_reconcile_total",
                 "Reconciles by result; a pass of garbage collection is one.",
                 &["controller", "result"],
             ),
-            errors: counter("controller_runtime_reconcile_errors_total", "Failed reconciles.", &["controller"]),
-            terminal_errors: counter(
-                "controller_runtime_terminal_reconcile_errors_total",
-                "Failed reconciles that are not tried again before a change of an object or of the settings.",
+            errors: counter(
+                "controller_runtime_reconcile_errors_total",
+                "Failed reconciles.",
                 &["controller"],
             ),
-            duration: register(registry, HistogramVec::new(duration.buckets(BUCKETS.to_vec()), &["controller"])),
+            terminal_errors: counter(
+                "controller_runtime_terminal_reconcile_errors_total",
+                "Failed reconciles that are not tried again before a change of an object or of the \
+                 settings.",
+                &["controller"],
+            ),
+            duration: register(
+                registry,
+                HistogramVec::new(duration.buckets(BUCKETS.to_vec()), &["controller"]),
+            ),
         }
     }
 
@@ -103,10 +117,15 @@ mod tests {
         let reconciles = metrics.reconciles("policy");
         let shown = |expected: &str| {
             let text = metrics.text().expect("encodes");
-            assert!(text.lines().any(|line| line == expected), "{expected}\n{text}");
+            assert!(
+                text.lines().any(|line| line == expected),
+                "{expected}\n{text}"
+            );
         };
         for result in ["success", "requeue_after", "error"] {
-            shown(&format!("controller_runtime_reconcile_total{{controller=\"policy\",result=\"{result}\"}} 0"));
+            shown(&format!(
+                "controller_runtime_reconcile_total{{controller=\"policy\",result=\"{result}\"}} 0"
+            ));
         }
         let results = [
             ReconcileResult::Success,
@@ -116,9 +135,14 @@ mod tests {
             ReconcileResult::Error,
             ReconcileResult::TerminalError,
         ];
-        results.iter().for_each(|result| reconciles.record(*result, Duration::from_millis(3)));
+        results
+            .iter()
+            .for_each(|result| reconciles.record(*result, Duration::from_millis(3)));
         for (result, count) in [("success", 2), ("requeue_after", 1), ("error", 3)] {
-            shown(&format!("controller_runtime_reconcile_total{{controller=\"policy\",result=\"{result}\"}} {count}"));
+            shown(&format!(
+                "controller_runtime_reconcile_total{{controller=\"policy\",result=\"{result}\"}} \
+                 {count}"
+            ));
         }
         shown("controller_runtime_reconcile_errors_total{controller=\"policy\"} 3");
         shown("controller_runtime_terminal_reconcile_errors_total{controller=\"policy\"} 1");
@@ -128,7 +152,9 @@ mod tests {
     #[test]
     fn duration_of_a_reconcile_is_counted_in_seconds() {
         let metrics = Metrics::new();
-        metrics.reconciles("policy").record(ReconcileResult::Success, Duration::from_millis(250));
+        metrics
+            .reconciles("policy")
+            .record(ReconcileResult::Success, Duration::from_millis(250));
         let text = metrics.text().expect("encodes");
         let name = "controller_runtime_reconcile_time_seconds";
         for (series, value) in [
@@ -137,7 +163,10 @@ mod tests {
             ("_bucket{controller=\"policy\",le=\"0.5\"}", "1"),
         ] {
             let expected = format!("{name}{series} {value}");
-            assert!(text.lines().any(|line| line == expected), "{expected}\n{text}");
+            assert!(
+                text.lines().any(|line| line == expected),
+                "{expected}\n{text}"
+            );
         }
     }
 }

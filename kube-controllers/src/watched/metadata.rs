@@ -1,5 +1,5 @@
-//! Projections that keep little more than an object's metadata: [`Namespace`], [`Node`], [`ServiceAccount`], and
-//! KubeVirt's [`WatchedVm`] and [`WatchedVmi`].
+//! Projections that keep little more than an object's metadata: [`Namespace`], [`Node`],
+//! [`ServiceAccount`], and KubeVirt's [`WatchedVm`] and [`WatchedVmi`].
 
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
@@ -91,10 +91,22 @@ impl Projection for Namespace {
         &self.name
     }
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredNamespace { metadata: GlobalMetadata { name, uid, labels }, status } = serde_json::from_str(json)?;
+    fn project(
+        json: &str,
+        _: &mut StringInterner,
+        _: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
+        let StoredNamespace {
+            metadata: GlobalMetadata { name, uid, labels },
+            status,
+        } = serde_json::from_str(json)?;
         let (name, labels) = (ObjectKey::global(name), labels.unwrap_or_default());
-        Ok(Namespace { name, uid, labels, phase: status.phase })
+        Ok(Namespace {
+            name,
+            uid,
+            labels,
+            phase: status.phase,
+        })
     }
 }
 
@@ -106,9 +118,19 @@ impl Projection for Node {
         &self.name
     }
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata: GlobalMetadata { name, uid, labels } } = serde_json::from_str(json)?;
-        Ok(Node { name: ObjectKey::global(name), uid, labels: labels.unwrap_or_default() })
+    fn project(
+        json: &str,
+        _: &mut StringInterner,
+        _: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
+        let Stored {
+            metadata: GlobalMetadata { name, uid, labels },
+        } = serde_json::from_str(json)?;
+        Ok(Node {
+            name: ObjectKey::global(name),
+            uid,
+            labels: labels.unwrap_or_default(),
+        })
     }
 }
 
@@ -120,10 +142,23 @@ impl Projection for ServiceAccount {
         &self.name
     }
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+    fn project(
+        json: &str,
+        _: &mut StringInterner,
+        _: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
-        let ServiceAccountMetadata { name, namespace, uid, labels } = metadata;
-        Ok(ServiceAccount { name: ObjectKey::namespaced(namespace, name), uid, labels: labels.unwrap_or_default() })
+        let ServiceAccountMetadata {
+            name,
+            namespace,
+            uid,
+            labels,
+        } = metadata;
+        Ok(ServiceAccount {
+            name: ObjectKey::namespaced(namespace, name),
+            uid,
+            labels: labels.unwrap_or_default(),
+        })
     }
 }
 
@@ -145,8 +180,13 @@ macro_rules! kubevirt_object {
                 &self.name
             }
 
-            fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-                let Stored { metadata: VmMetadata { name, namespace } } = serde_json::from_str(json)?;
+            fn project(
+                json: &str,
+                _: &mut StringInterner,
+                _: ProjectionOptions,
+            ) -> Result<Self, serde_json::Error> {
+                let Stored { metadata } = serde_json::from_str(json)?;
+                let VmMetadata { name, namespace } = metadata;
                 Ok($projection { name: ObjectKey::namespaced(namespace, name) })
             }
         }
@@ -170,9 +210,19 @@ mod tests {
     #[test]
     fn vms_and_vmis_are_keyed_by_namespace_and_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
-        let vmi = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        let vmi = WatchedVmi::project(
+            json,
+            &mut StringInterner::default(),
+            ProjectionOptions::default(),
+        )
+        .unwrap();
         assert_eq!(vmi.key(), ObjectKey::namespaced("ns", "vm"));
-        let vm = WatchedVm::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        let vm = WatchedVm::project(
+            json,
+            &mut StringInterner::default(),
+            ProjectionOptions::default(),
+        )
+        .unwrap();
         assert_eq!(vm.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

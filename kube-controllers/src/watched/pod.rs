@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::{Labels, Projection, ProjectionOptions, StringInterner};
 
-/// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
-/// projection drops `deletionTimestamp` and `status.reason` (KC-267).
+/// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses.
+/// Upstream's projection drops `deletionTimestamp` and `status.reason` (KC-267).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     /// Namespace and name.
@@ -37,8 +37,8 @@ pub struct Pod {
     pub annotations: AddressAnnotations,
 }
 
-/// The annotations that contain a pod's addresses (KC-435). Tenants can write them, so an annotation may keep an
-/// address in use, but never causes a release.
+/// The annotations that contain a pod's addresses (KC-435). Tenants can write them, so an
+/// annotation may keep an address in use, but never causes a release.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct AddressAnnotations {
     /// `cni.projectcalico.org/podIP`.
@@ -50,7 +50,8 @@ pub struct AddressAnnotations {
     /// `vpc.amazonaws.com/pod-ips`.
     #[serde(rename = "vpc.amazonaws.com/pod-ips", default)]
     pub aws_pod_ips: Option<Box<str>>,
-    /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus publishes them.
+    /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus publishes
+    /// them.
     #[serde(rename = "k8s.v1.cni.cncf.io/network-status", default)]
     pub network_status: Option<Box<str>>,
 }
@@ -117,10 +118,21 @@ impl Projection for Pod {
         &self.name
     }
 
-    fn project(json: &str, strings: &mut StringInterner, parts: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata, spec, status } = serde_json::from_str(json)?;
+    fn project(
+        json: &str,
+        strings: &mut StringInterner,
+        parts: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
+        let Stored {
+            metadata,
+            spec,
+            status,
+        } = serde_json::from_str(json)?;
         let (labels, service_account) = if parts.pod_labels {
-            (metadata.labels.unwrap_or_default(), strings.intern(&spec.service_account_name))
+            (
+                metadata.labels.unwrap_or_default(),
+                strings.intern(&spec.service_account_name),
+            )
         } else {
             (Labels::default(), strings.intern(""))
         };
@@ -135,7 +147,12 @@ impl Projection for Pod {
             phase: strings.intern(&status.phase),
             reason: strings.intern(&status.reason),
             pod_ip: status.pod_ip.filter(|ip| !ip.is_empty()),
-            pod_ips: status.pod_ips.into_iter().flatten().map(|PodIp { ip }| ip).collect(),
+            pod_ips: status
+                .pod_ips
+                .into_iter()
+                .flatten()
+                .map(|PodIp { ip }| ip)
+                .collect(),
             annotations: metadata.annotations.unwrap_or_default(),
         })
     }
@@ -151,16 +168,28 @@ mod tests {
         json!({
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "u1", "resourceVersion": "7",
-                "labels": {"app": "web"}, "annotations": {"cni.projectcalico.org/podIP": "", "other": "x".repeat(100)},
+                "labels": {"app": "web"},
+                "annotations": {"cni.projectcalico.org/podIP": "", "other": "x".repeat(100)},
                 "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:spec": {}}}],
             },
-            "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [{"name": "c", "env": [{"a": 1}]}]},
-            "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+            "spec": {
+                "nodeName": "n1", "serviceAccountName": "sa",
+                "containers": [{"name": "c", "env": [{"a": 1}]}],
+            },
+            "status": {
+                "phase": "Running", "podIP": "10.0.0.1",
+                "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            },
         })
     }
 
     fn read(pod: &Value, pod_labels: bool) -> Pod {
-        Pod::project(&pod.to_string(), &mut StringInterner::default(), ProjectionOptions { pod_labels }).unwrap()
+        Pod::project(
+            &pod.to_string(),
+            &mut StringInterner::default(),
+            ProjectionOptions { pod_labels },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -177,18 +206,29 @@ mod tests {
             reason: "".into(),
             pod_ip: Some("10.0.0.1".into()),
             pod_ips: vec!["10.0.0.1".into(), "fd00::1".into()],
-            annotations: AddressAnnotations { pod_ip: Some("".into()), ..AddressAnnotations::default() },
+            annotations: AddressAnnotations {
+                pod_ip: Some("".into()),
+                ..AddressAnnotations::default()
+            },
         };
         assert_eq!(read(&pod(), false), expected);
         let labels = Labels::from([("app".into(), "web".into())]);
-        assert_eq!(read(&pod(), true), Pod { labels, service_account: "sa".into(), ..expected });
+        assert_eq!(
+            read(&pod(), true),
+            Pod {
+                labels,
+                service_account: "sa".into(),
+                ..expected
+            }
+        );
     }
 
     #[test]
     fn projection_of_an_ended_pod_has_its_phase_and_deletion() {
         let mut pod = pod();
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T21:00:00Z".into();
-        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "podIP": "", "podIPs": null});
+        pod["status"] =
+            json!({"phase": "Failed", "reason": "Evicted", "podIP": "", "podIPs": null});
         let pod = read(&pod, false);
         assert!(pod.is_deleting);
         assert_eq!((&*pod.phase, &*pod.reason), ("Failed", "Evicted"));
@@ -197,7 +237,10 @@ mod tests {
 
     #[test]
     fn projection_of_an_unscheduled_pod_has_no_node_or_address() {
-        let pod = read(&json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}), true);
+        let pod = read(
+            &json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": null}}),
+            true,
+        );
         assert_eq!((&*pod.node, &*pod.phase, pod.pod_ip), ("", "", None));
     }
 

@@ -42,9 +42,25 @@ impl Projection for NetworkPolicy {
         &self.name
     }
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredPolicy { metadata: PolicyMetadata { name, namespace, uid }, spec } = serde_json::from_str(json)?;
-        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), uid, spec })
+    fn project(
+        json: &str,
+        _: &mut StringInterner,
+        _: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
+        let StoredPolicy {
+            metadata:
+                PolicyMetadata {
+                    name,
+                    namespace,
+                    uid,
+                },
+            spec,
+        } = serde_json::from_str(json)?;
+        Ok(NetworkPolicy {
+            name: ObjectKey::namespaced(namespace, name),
+            uid,
+            spec,
+        })
     }
 }
 
@@ -99,8 +115,16 @@ impl Projection for Service {
         &self.name
     }
 
-    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let StoredService { metadata, spec, status } = serde_json::from_str(json)?;
+    fn project(
+        json: &str,
+        _: &mut StringInterner,
+        _: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
+        let StoredService {
+            metadata,
+            spec,
+            status,
+        } = serde_json::from_str(json)?;
         let mut annotations = metadata.annotations.unwrap_or_default();
         annotations.retain(|name, _| has_calico_domain(name));
         Ok(Service {
@@ -129,15 +153,29 @@ mod tests {
         let service = json!({
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "9",
-                "annotations": {"projectcalico.org/ipv4pools": "[]", "notprojectcalico.org/a": "", "b": ""},
+                "annotations": {
+                    "projectcalico.org/ipv4pools": "[]", "notprojectcalico.org/a": "", "b": "",
+                },
             },
-            "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
+            "spec": {"type": "LoadBalancer"},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
         });
-        let service =
-            Service::project(&service.to_string(), &mut StringInterner::default(), ProjectionOptions::default())
-                .unwrap();
-        assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
+        let service = Service::project(
+            &service.to_string(),
+            &mut StringInterner::default(),
+            ProjectionOptions::default(),
+        )
+        .unwrap();
+        assert_eq!(
+            service.annotations.keys().collect::<Vec<_>>(),
+            ["projectcalico.org/ipv4pools"]
+        );
         assert_eq!(service.spec.type_.as_deref(), Some("LoadBalancer"));
-        assert_eq!(service.load_balancer.unwrap().ingress.unwrap()[0].ip.as_deref(), Some("10.0.0.1"));
+        assert_eq!(
+            service.load_balancer.unwrap().ingress.unwrap()[0]
+                .ip
+                .as_deref(),
+            Some("10.0.0.1")
+        );
     }
 }

@@ -42,17 +42,24 @@ impl RunningWatches {
         &self.health
     }
 
-    /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds whose list the role
-    /// forbids or that the API server does not serve. Never returns.
+    /// Removes [`Component::Lists`] from `status` when each kind has been listed, except kinds
+    /// whose list the role forbids or that the API server does not serve. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
-            let awaited = self.health.iter().filter(|health| health.stats().is_awaited()).map(|health| health.kind);
+            let awaited = self
+                .health
+                .iter()
+                .filter(|health| health.stats().is_awaited())
+                .map(|health| health.kind);
             let awaited: Vec<&str> = awaited.collect();
             if awaited.is_empty() {
                 status.remove(Component::Lists);
                 return std::future::pending().await;
             }
-            status.not_ready(Component::Lists, format!("not listed yet: {}", awaited.join(", ")));
+            status.not_ready(
+                Component::Lists,
+                format!("not listed yet: {}", awaited.join(", ")),
+            );
             tokio::time::sleep(METRICS_INTERVAL / 10).await;
         }
     }
@@ -70,9 +77,17 @@ impl RunningWatches {
         metrics: &Metrics,
         stop: &CancellationToken,
     ) {
-        self.health.push(WatchHealth { kind: T::KIND, stats: stats.clone() });
-        let updater = MetricsUpdater { metrics: metrics.watch(T::KIND), stats, published: WatchStats::default() };
-        self.tasks.spawn(run_watch(events, subscribers, updater, stop.clone()));
+        self.health.push(WatchHealth {
+            kind: T::KIND,
+            stats: stats.clone(),
+        });
+        let updater = MetricsUpdater {
+            metrics: metrics.watch(T::KIND),
+            stats,
+            published: WatchStats::default(),
+        };
+        self.tasks
+            .spawn(run_watch(events, subscribers, updater, stop.clone()));
     }
 }
 
@@ -83,7 +98,8 @@ async fn run_watch<T: Watched>(
     updater: MetricsUpdater,
     stop: CancellationToken,
 ) {
-    // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
+    // The futures run concurrently, so that an update of the metrics never cancels a request of the
+    // watch.
     tokio::select! {
         () = stop.cancelled() => {}
         () = dispatch(events, subscribers) => {}
@@ -91,7 +107,10 @@ async fn run_watch<T: Watched>(
     }
 }
 
-async fn dispatch<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>, mut subscribers: Subscribers<T>) {
+async fn dispatch<T: Watched>(
+    events: impl Stream<Item = WatchEvent<T, T::Key>>,
+    mut subscribers: Subscribers<T>,
+) {
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         subscribers.dispatch(&match &event {
@@ -115,10 +134,14 @@ impl MetricsUpdater {
         loop {
             let (now, published) = (self.stats.read(), self.published);
             let again = |report: &WatchStats| report.watches.saturating_sub(1);
-            self.metrics.restarts.inc_by(again(&now) - again(&published));
+            self.metrics
+                .restarts
+                .inc_by(again(&now) - again(&published));
             self.metrics.lists.inc_by(now.lists - published.lists);
             self.metrics.events.inc_by(now.changes - published.changes);
-            self.metrics.unreadable.inc_by(now.unreadable - published.unreadable);
+            self.metrics
+                .unreadable
+                .inc_by(now.unreadable - published.unreadable);
             self.metrics.synced.set(i64::from(now.is_synced));
             self.published = now;
             tokio::time::sleep(METRICS_INTERVAL).await;
@@ -128,7 +151,9 @@ impl MetricsUpdater {
 
 #[cfg(test)]
 mod tests {
-    use datastore::watch::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep, Watcher};
+    use datastore::watch::{
+        NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep, Watcher,
+    };
     use futures::stream::unfold;
     use libcalico::api::ObjectKey;
     use tokio::time::sleep;
@@ -136,7 +161,8 @@ mod tests {
     use super::*;
     use crate::watched::Node;
 
-    /// A source that answers each list with an empty list or an error, in the given order. The last outcome repeats.
+    /// A source that answers each list with an empty list or an error, in the given order. The last
+    /// outcome repeats.
     struct Scripted(Vec<Result<(), WatchFailure>>);
 
     impl WatchSource for Scripted {
@@ -152,8 +178,15 @@ mod tests {
         }
 
         async fn list(&mut self, _: Option<()>) -> Result<Page<Self>, WatchFailure> {
-            let outcome = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0].clone() };
-            outcome.map(|()| Page { objects: Vec::<ObjectChange<Node, ObjectKey>>::new(), next: NextPage::Watch(()) })
+            let outcome = if self.0.len() > 1 {
+                self.0.remove(0)
+            } else {
+                self.0[0].clone()
+            };
+            outcome.map(|()| Page {
+                objects: Vec::<ObjectChange<Node, ObjectKey>>::new(),
+                next: NextPage::Watch(()),
+            })
         }
 
         async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
@@ -166,7 +199,9 @@ mod tests {
     }
 
     /// Returns the message of the probes at the start, and after a minute.
-    async fn reported_reasons(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
+    async fn reported_reasons(
+        script: Vec<Result<(), WatchFailure>>,
+    ) -> (Option<String>, Option<String>) {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));
         status.require([Component::Lists]);
@@ -174,8 +209,19 @@ mod tests {
         let mut running = RunningWatches::default();
         let stats = watch.stats();
         let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
-        running.add(Subscribers::<Node>::default(), stats, events, &Metrics::new(), &CancellationToken::new());
-        let reason = || status.readiness().remove("Lists").map(|condition| condition.reason);
+        running.add(
+            Subscribers::<Node>::default(),
+            stats,
+            events,
+            &Metrics::new(),
+            &CancellationToken::new(),
+        );
+        let reason = || {
+            status
+                .readiness()
+                .remove("Lists")
+                .map(|condition| condition.reason)
+        };
         tokio::select! {
             never = running.await_lists(&status) => match never {},
             reasons = async {
@@ -192,9 +238,18 @@ mod tests {
         let awaited = || Some("not listed yet: Node".to_owned());
         let away = || Err(WatchFailure::lost("away"));
         assert_eq!(reported_reasons(vec![Ok(())]).await, (None, None));
-        assert_eq!(reported_reasons(vec![away(), away(), away(), away(), Ok(())]).await, (awaited(), None));
+        assert_eq!(
+            reported_reasons(vec![away(), away(), away(), away(), Ok(())]).await,
+            (awaited(), None)
+        );
         assert_eq!(reported_reasons(vec![away()]).await, (awaited(), awaited()));
-        assert_eq!(reported_reasons(vec![Err(WatchFailure::Refused("forbidden".into()))]).await, (None, None));
-        assert_eq!(reported_reasons(vec![Err(WatchFailure::Missing("no such kind".into()))]).await, (None, None));
+        assert_eq!(
+            reported_reasons(vec![Err(WatchFailure::Refused("forbidden".into()))]).await,
+            (None, None)
+        );
+        assert_eq!(
+            reported_reasons(vec![Err(WatchFailure::Missing("no such kind".into()))]).await,
+            (None, None)
+        );
     }
 }

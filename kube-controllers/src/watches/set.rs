@@ -4,8 +4,8 @@ use datastore::kubernetes::{ApiSource, CollectionError, Decode};
 use datastore::watch::{ObjectChange, Watcher};
 use futures::stream::unfold;
 use libcalico::api::{
-    HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Node as CalicoNode, ObjectKey, Tier,
-    WorkloadEndpoint,
+    HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Node as CalicoNode,
+    ObjectKey, Tier, WorkloadEndpoint,
 };
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
@@ -14,8 +14,8 @@ use super::Subscribers;
 use super::running::RunningWatches;
 use crate::context::Context;
 use crate::watched::{
-    Namespace, NetworkPolicy, Node, Pod, Projection, ProjectionOptions, Service, ServiceAccount, StringInterner,
-    WatchedVm, WatchedVmi, object_key,
+    Namespace, NetworkPolicy, Node, Pod, Projection, ProjectionOptions, Service, ServiceAccount,
+    StringInterner, WatchedVm, WatchedVmi, object_key,
 };
 
 /// Declares one watch per line.
@@ -27,8 +27,8 @@ macro_rules! watches {
         /// The watches to which controllers can subscribe.
         #[derive(Default)]
         pub struct Watches {
-            /// Optional parts of the projections. A controller that needs such a part sets the field of the part when
-            /// the controller subscribes.
+            /// Optional parts of the projections. A controller that needs such a part sets the
+            /// field of the part when the controller subscribes.
             pub options: ProjectionOptions,
             $($(#[$native_doc])* pub $native: Subscribers<$projection>,)*
             $($(#[$calico_doc])* pub $calico: Subscribers<Entry<$kind>>,)*
@@ -96,8 +96,15 @@ watches! {
     }
 }
 
-fn source<T: Projection>(context: &Context, options: ProjectionOptions) -> ApiSource<ProjectionDecoder<T>> {
-    let projected = ProjectionDecoder { strings: StringInterner::default(), options, kind: PhantomData };
+fn source<T: Projection>(
+    context: &Context,
+    options: ProjectionOptions,
+) -> ApiSource<ProjectionDecoder<T>> {
+    let projected = ProjectionDecoder {
+        strings: StringInterner::default(),
+        options,
+        kind: PhantomData,
+    };
     ApiSource::new(context.kubernetes.clone(), projected)
 }
 
@@ -126,7 +133,11 @@ impl<T: Projection> Decode for ProjectionDecoder<T> {
             Err(error) => {
                 let key = self.decode_key(object);
                 let name = key.as_ref().map(ObjectKey::to_string).unwrap_or_default();
-                ObjectChange::Unreadable { name, key, reason: error.to_string() }
+                ObjectChange::Unreadable {
+                    name,
+                    key,
+                    reason: error.to_string(),
+                }
             }
         })
     }

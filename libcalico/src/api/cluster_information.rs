@@ -1,11 +1,13 @@
-//! ClusterInformation: the object that says whether the datastore is ready, and data about the cluster.
+//! ClusterInformation: the object that says whether the datastore is ready, and data about the
+//! cluster.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Unknown};
 
-/// The object that says whether the datastore is ready, and data about the cluster. While the datastore is not ready,
-/// such as during an upgrade, the plugins and kube-controllers change no addresses, endpoints or policies.
+/// The object that says whether the datastore is ready, and data about the cluster. While the
+/// datastore is not ready, such as during an upgrade, the plugins and kube-controllers change no
+/// addresses, endpoints or policies.
 pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.
@@ -22,8 +24,8 @@ pub struct ClusterInformationSpec {
     /// Version of the calico-node that wrote this object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub calico_version: String,
-    /// True if programs may change addresses, endpoints and policies. The plugins treat a missing value as false
-    /// (CNI-76).
+    /// True if programs may change addresses, endpoints and policies. The plugins treat a missing
+    /// value as false (CNI-76).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datastore_ready: Option<bool>,
     /// The active variant of Calico.

@@ -18,8 +18,8 @@ const NANOSECONDS: [(&str, i64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Pattern of the texts that [`GoDuration`] and Go's `time.ParseDuration` accept. It also matches durations longer than
-/// 292 years, which both reject.
+/// Pattern of the texts that [`GoDuration`] and Go's `time.ParseDuration` accept. It also matches
+/// durations longer than 292 years, which both reject.
 #[cfg(any(test, feature = "schema"))]
 const PATTERN: &str = r"^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 
@@ -39,12 +39,16 @@ pub struct DurationError {
 impl GoDuration {
     /// Returns a duration of `seconds`.
     pub const fn from_secs(seconds: u32) -> Self {
-        GoDuration { nanoseconds: seconds as i64 * 1_000_000_000 }
+        GoDuration {
+            nanoseconds: seconds as i64 * 1_000_000_000,
+        }
     }
 
     /// Returns a duration of `minutes`.
     pub const fn from_mins(minutes: u32) -> Self {
-        GoDuration { nanoseconds: minutes as i64 * 60_000_000_000 }
+        GoDuration {
+            nanoseconds: minutes as i64 * 60_000_000_000,
+        }
     }
 
     /// Returns the duration; zero if it is negative.
@@ -56,16 +60,21 @@ impl GoDuration {
 /// Durations longer than Go's maximum of 292 years become that maximum.
 impl From<Duration> for GoDuration {
     fn from(duration: Duration) -> Self {
-        GoDuration { nanoseconds: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX) }
+        GoDuration {
+            nanoseconds: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX),
+        }
     }
 }
 
-/// Parses one or more decimal numbers, each with a unit, or a `0` without a unit, after an optional sign.
+/// Parses one or more decimal numbers, each with a unit, or a `0` without a unit, after an optional
+/// sign.
 impl FromStr for GoDuration {
     type Err = DurationError;
 
     fn from_str(text: &str) -> Result<Self, DurationError> {
-        parse(text).map(|nanoseconds| GoDuration { nanoseconds }).ok_or_else(|| DurationError { text: text.into() })
+        parse(text)
+            .map(|nanoseconds| GoDuration { nanoseconds })
+            .ok_or_else(|| DurationError { text: text.into() })
     }
 }
 
@@ -88,7 +97,8 @@ fn parse(text: &str) -> Option<i64> {
         (unit, rest) = split_at(from_unit, |c| c.is_ascii_digit() || c == '.');
         let (_, scale) = NANOSECONDS.into_iter().find(|(name, _)| *name == unit)?;
         total += of_units(number, scale)?;
-        // The total may reach the magnitude of `i64::MIN`, which Go also accepts and which has no positive counterpart.
+        // The total may reach the magnitude of `i64::MIN`, which Go also accepts and which has no
+        // positive counterpart.
         i64::try_from(-total).ok()?;
     }
     i64::try_from(sign * total).ok()
@@ -98,16 +108,23 @@ fn split_at(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
-/// Returns `number` times `scale`, truncated to whole nanoseconds; `None` if `number` is not a decimal number or is too
-/// large.
+/// Returns `number` times `scale`, truncated to whole nanoseconds; `None` if `number` is not a
+/// decimal number or is too large.
 fn of_units(number: &str, scale: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_decimal = fraction.bytes().all(|byte| byte.is_ascii_digit());
     if !is_decimal || whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(i128::from) };
-    // Digits after the eighteenth decimal place stand for less than a nanosecond, even if the unit is an hour.
+    let digits = |text: &str| {
+        if text.is_empty() {
+            Some(0)
+        } else {
+            text.parse::<u64>().ok().map(i128::from)
+        }
+    };
+    // Digits after the eighteenth decimal place stand for less than a nanosecond, even if the unit
+    // is an hour.
     let fraction: &str = fraction.get(..fraction.len().min(18))?;
     let part = digits(fraction)? * i128::from(scale) / 10i128.pow(fraction.len() as u32);
     Some(digits(whole)? * i128::from(scale) + part)
@@ -120,20 +137,31 @@ impl fmt::Display for GoDuration {
         if self.nanoseconds < 0 {
             f.write_str("-")?;
         }
-        let small = NANOSECONDS.iter().filter(|(_, scale)| (*scale as u64) < 1_000_000_000);
-        if let Some((unit, scale)) = small.rev().find(|(unit, scale)| *unit != "μs" && nanoseconds >= *scale as u64)
+        let small = NANOSECONDS
+            .iter()
+            .filter(|(_, scale)| (*scale as u64) < 1_000_000_000);
+        if let Some((unit, scale)) = small
+            .rev()
+            .find(|(unit, scale)| *unit != "μs" && nanoseconds >= *scale as u64)
             && nanoseconds < 1_000_000_000
         {
             return write!(f, "{}{unit}", decimal(nanoseconds, *scale as u64));
         }
-        let (hours, minutes) = (nanoseconds / 3_600_000_000_000, nanoseconds / 60_000_000_000 % 60);
+        let (hours, minutes) = (
+            nanoseconds / 3_600_000_000_000,
+            nanoseconds / 60_000_000_000 % 60,
+        );
         if hours > 0 {
             write!(f, "{hours}h")?;
         }
         if hours > 0 || minutes > 0 {
             write!(f, "{minutes}m")?;
         }
-        write!(f, "{}s", decimal(nanoseconds % 60_000_000_000, 1_000_000_000))
+        write!(
+            f,
+            "{}s",
+            decimal(nanoseconds % 60_000_000_000, 1_000_000_000)
+        )
     }
 }
 
@@ -141,7 +169,11 @@ fn decimal(nanoseconds: u64, scale: u64) -> String {
     let places = scale.ilog10() as usize;
     let (whole, fraction) = (nanoseconds / scale, nanoseconds % scale);
     let text = format!("{whole}.{fraction:0places$}");
-    if fraction == 0 { whole.to_string() } else { text.trim_end_matches('0').to_owned() }
+    if fraction == 0 {
+        whole.to_string()
+    } else {
+        text.trim_end_matches('0').to_owned()
+    }
 }
 
 impl Serialize for GoDuration {
@@ -152,7 +184,9 @@ impl Serialize for GoDuration {
 
 impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
     }
 }
 
@@ -204,9 +238,24 @@ mod tests {
 
     #[test]
     fn invalid_go_duration_is_rejected() {
-        for text in ["", "5", "m", "-", "5x", "5 m", "1.2.3s", ".s", "9999999999h", "five", "5m5"] {
+        for text in [
+            "",
+            "5",
+            "m",
+            "-",
+            "5x",
+            "5 m",
+            "1.2.3s",
+            ".s",
+            "9999999999h",
+            "five",
+            "5m5",
+        ] {
             let error = text.parse::<GoDuration>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("`{text}` is not a duration")), "{error}");
+            assert!(
+                error.starts_with(&format!("`{text}` is not a duration")),
+                "{error}"
+            );
         }
     }
 
@@ -255,27 +304,60 @@ mod tests {
             "0.100000000000000000000h",
             "0.830103483285477580700h",
         ] {
-            assert!(text.parse::<GoDuration>().is_ok() && pattern.is_match(text), "{text}");
+            assert!(
+                text.parse::<GoDuration>().is_ok() && pattern.is_match(text),
+                "{text}"
+            );
         }
-        for text in ["", "3", "-", "s", ".", "-.", ".s", "+.s", "1d", "15", "1.123456789012345678.9s", "5m ", "5m\n"] {
-            assert!(text.parse::<GoDuration>().is_err() && !pattern.is_match(text), "{text}");
+        for text in [
+            "",
+            "3",
+            "-",
+            "s",
+            ".",
+            "-.",
+            ".s",
+            "+.s",
+            "1d",
+            "15",
+            "1.123456789012345678.9s",
+            "5m ",
+            "5m\n",
+        ] {
+            assert!(
+                text.parse::<GoDuration>().is_err() && !pattern.is_match(text),
+                "{text}"
+            );
         }
-        for text in
-            ["9223372036854775808ns", "-9223372036854775809ns", "3000000h", "9223372036854ms775us808ns9223372036s"]
-        {
-            assert!(text.parse::<GoDuration>().is_err() && pattern.is_match(text), "{text}");
+        for text in [
+            "9223372036854775808ns",
+            "-9223372036854775809ns",
+            "3000000h",
+            "9223372036854ms775us808ns9223372036s",
+        ] {
+            assert!(
+                text.parse::<GoDuration>().is_err() && pattern.is_match(text),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn negative_go_duration_counts_as_zero() {
-        assert_eq!("-5m".parse::<GoDuration>().unwrap().duration(), Duration::ZERO);
-        assert_eq!(GoDuration::from_mins(15).duration(), Duration::from_secs(900));
+        assert_eq!(
+            "-5m".parse::<GoDuration>().unwrap().duration(),
+            Duration::ZERO
+        );
+        assert_eq!(
+            GoDuration::from_mins(15).duration(),
+            Duration::from_secs(900)
+        );
         assert_eq!(GoDuration::from_mins(1), GoDuration::from_secs(60));
     }
 
     proptest! {
-        /// A number has at most six digits: no duration is longer than 292 years, which the pattern does not limit.
+        /// A number has at most six digits: no duration is longer than 292 years, which the pattern
+        /// does not limit.
         #[test]
         fn duration_pattern_matches_exactly_the_parsable_texts(
             text in "[-+]?([0-9.]{0,2}(ns|us|µs|μs|ms|s|m|h|d| )?){0,3}",

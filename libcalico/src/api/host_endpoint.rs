@@ -17,7 +17,8 @@ pub struct HostEndpointSpec {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
     pub node: String,
-    /// Name of the interface, or `*` for all. If empty, the interface is found by the expected addresses.
+    /// Name of the interface, or `*` for all. If empty, the interface is found by the expected
+    /// addresses.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 15)))]
     pub interface_name: String,
@@ -68,7 +69,8 @@ mod tests {
                 "name": "node-1-auto-hep", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
                 "creationTimestamp": "2026-08-22T06:33:20Z",
                 "labels": {
-                    "kubernetes.io/hostname": "node-1", "projectcalico.org/created-by": "calico-kube-controllers",
+                    "kubernetes.io/hostname": "node-1",
+                    "projectcalico.org/created-by": "calico-kube-controllers",
                 },
             },
             "spec": {

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use super::{Object, StringEnum, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// The finalizer by which kube-controllers, in `projectcalico.org/v3`, keeps a deleted pool until its blocks are
-/// released.
+/// The finalizer by which kube-controllers, in `projectcalico.org/v3`, keeps a deleted pool until
+/// its blocks are released.
 pub const IP_POOL_FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
 /// A range from which addresses are assigned.
 pub type IpPool = Object<IpPoolSpec>;
 
-/// `spec` of an IPPool. The fields are as stored; `block_prefix`, `allows` and `is_automatic` use upstream's defaults
-/// for missing values (IPAM-93).
+/// `spec` of an IPPool. The fields are as stored; `block_prefix`, `allows` and `is_automatic` use
+/// upstream's defaults for missing values (IPAM-93).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
@@ -36,7 +36,10 @@ pub struct IpPoolSpec {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
     /// Whether to exclude the pool from BGP advertisements.
-    #[serde(rename = "disableBGPExport", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(
+        rename = "disableBGPExport",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
     pub disable_bgp_export: bool,
     /// Prefix length of a block: 20 to 32 for IPv4, 116 to 128 for IPv6; the default is 26 or 122.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 128)))]
@@ -90,7 +93,8 @@ impl IpPoolSpec {
         self.cidr.parse()
     }
 
-    /// Returns the prefix length of a block. If the pool sets none or 0, this is 26 for IPv4 and 122 for IPv6.
+    /// Returns the prefix length of a block. If the pool sets none or 0, this is 26 for IPv4 and
+    /// 122 for IPv6.
     pub fn block_prefix(&self, version: IpVersion) -> u8 {
         match (self.block_size, version) {
             (Some(size), _) if size != 0 => size,
@@ -99,17 +103,23 @@ impl IpPoolSpec {
         }
     }
 
-    /// Returns true if the pool's addresses may be used for `purpose`: if `allowed_uses` contains it, or if
-    /// `allowed_uses` is empty and the purpose is workloads or tunnels.
+    /// Returns true if the pool's addresses may be used for `purpose`: if `allowed_uses` contains
+    /// it, or if `allowed_uses` is empty and the purpose is workloads or tunnels.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         let is_default = matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel);
-        if self.allowed_uses.is_empty() { is_default } else { self.allowed_uses.iter().any(|u| u.is(&purpose)) }
+        if self.allowed_uses.is_empty() {
+            is_default
+        } else {
+            self.allowed_uses.iter().any(|u| u.is(&purpose))
+        }
     }
 
-    /// Returns true if requests that name no pool may use this pool: if the mode is `Automatic` or missing. Returns
-    /// false for `Manual` and for a mode that is unknown to this build.
+    /// Returns true if requests that name no pool may use this pool: if the mode is `Automatic` or
+    /// missing. Returns false for `Manual` and for a mode that is unknown to this build.
     pub fn is_automatic(&self) -> bool {
-        self.assignment_mode.as_ref().is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
+        self.assignment_mode
+            .as_ref()
+            .is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
     }
 }
 
@@ -133,23 +143,43 @@ mod tests {
         assert!(!spec.allows(AllowedUse::Tunnel) && !spec.allows(AllowedUse::LoadBalancer));
         assert!(!spec.is_automatic());
         assert_eq!(serde_json::to_value(&spec).unwrap(), value);
-        let spec: IpPoolSpec = serde_json::from_value(stored(json!(["Gateway"]), "Automatic")).unwrap();
-        assert!(!spec.allows(AllowedUse::Workload), "only the use that is not known");
+        let spec: IpPoolSpec =
+            serde_json::from_value(stored(json!(["Gateway"]), "Automatic")).unwrap();
+        assert!(
+            !spec.allows(AllowedUse::Workload),
+            "only the use that is not known"
+        );
         assert!(spec.is_automatic());
-        assert!(serde_json::from_value::<IpPoolSpec>(stored(json!([1]), "Manual")).is_err(), "no text");
+        assert!(
+            serde_json::from_value::<IpPoolSpec>(stored(json!([1]), "Manual")).is_err(),
+            "no text"
+        );
     }
 
     #[test]
     fn pool_of_a_newer_calico_is_listed() {
-        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "newer"},
+        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool",
+                "metadata": {"name": "newer"},
             "spec": stored(json!(["Gateway"]), "OnDemand")});
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<IpPool>(&Default::default());
         let path = IpPool::path(&crate::api::ObjectKey::global("newer"));
-        let entry =
-            RawEntry { path, value: pool.to_string().into_bytes(), revision: crate::store::Revision("1".into()) };
+        let entry = RawEntry {
+            path,
+            value: pool.to_string().into_bytes(),
+            revision: crate::store::Revision("1".into()),
+        };
         let listed = Answers::new(vec![vec![entry]]).list(&ticket);
-        assert_eq!(listed.iter().map(|entry| entry.value.metadata.name.as_str()).collect::<Vec<_>>(), ["newer"]);
-        assert_eq!(listed[0].value.spec.range().unwrap().version(), IpVersion::V4);
+        assert_eq!(
+            listed
+                .iter()
+                .map(|entry| entry.value.metadata.name.as_str())
+                .collect::<Vec<_>>(),
+            ["newer"]
+        );
+        assert_eq!(
+            listed[0].value.spec.range().unwrap().version(),
+            IpVersion::V4
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! KubeControllersConfiguration: the settings of kube-controllers, and in its status the settings in effect.
+//! KubeControllersConfiguration: the settings of kube-controllers, and in its status the settings
+//! in effect.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::go_duration::GoDuration;
 use super::{Object, Unknown};
 
-/// The settings of kube-controllers, and in the status the settings in effect. Environment variables may override
-/// settings.
+/// The settings of kube-controllers, and in the status the settings in effect. Environment
+/// variables may override settings.
 pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
 
 /// `spec` of KubeControllersConfiguration.
@@ -34,8 +35,9 @@ pub struct KubeControllersConfigurationSpec {
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65535)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus_metrics_port: Option<i64>,
-    /// Settings of the controllers. The sections select the controllers that run, unless `ENABLED_CONTROLLERS` is set.
-    /// `policy`, `workloadEndpoint`, `serviceAccount` and `namespace` have an effect only with etcd.
+    /// Settings of the controllers. The sections select the controllers that run, unless
+    /// `ENABLED_CONTROLLERS` is set. `policy`, `workloadEndpoint`, `serviceAccount` and `namespace`
+    /// have an effect only with etcd.
     pub controllers: ControllersConfig,
     /// TCP port on localhost for profiles of the process; 0 disables it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,15 +99,16 @@ pub struct NodeControllerConfig {
     /// Without effect; accepted because upstream's object has the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconciler_period: Option<GoDuration>,
-    /// Synchronization of Kubernetes node labels to Calico nodes that are separate objects: `Enabled` or `Disabled`.
+    /// Synchronization of Kubernetes node labels to Calico nodes that are separate objects:
+    /// `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_labels: Option<String>,
     /// Host endpoints that are created for nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_endpoint: Option<AutoHostEndpointConfig>,
-    /// Time for which an address must look leaked before it is released; with 0s only addresses of deleted nodes and of
-    /// virtual machines are released.
+    /// Time for which an address must look leaked before it is released; with 0s only addresses of
+    /// deleted nodes and of virtual machines are released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leak_grace_period: Option<GoDuration>,
     /// All other fields.
@@ -169,7 +172,9 @@ pub struct HostEndpointTemplate {
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerControllerConfig {
     /// Services that get addresses: all, or only those that request one.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["AllServices", "RequestedServicesOnly"])))]
+    #[cfg_attr(
+        feature = "schema", schemars(extend("enum" = ["AllServices", "RequestedServicesOnly"]))
+    )]
     #[serde(rename = "assignIPs", skip_serializing_if = "Option::is_none")]
     pub assign_ips: Option<String>,
     /// All other fields.

@@ -30,7 +30,8 @@ pub struct ObjectMeta {
     /// The revision of the object as read. The encoded object does not contain it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// The creation time in RFC 3339, in whole seconds and UTC. `None` is written as `null`, as Go writes it.
+    /// The creation time in RFC 3339, in whole seconds and UTC. `None` is written as `null`, as Go
+    /// writes it.
     pub creation_timestamp: Option<String>,
     /// The time at which deletion began, while the object is being deleted (Kubernetes only).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,8 +48,8 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
-    /// Sets the uid and the creation time if they are not set yet. A datastore without an API server leaves this
-    /// to the client that creates an object (DS-32).
+    /// Sets the uid and the creation time if they are not set yet. A datastore without an API
+    /// server leaves this to the client that creates an object (DS-32).
     pub fn stamp(&mut self, uid: Uuid, now: OffsetDateTime) {
         if self.uid.is_empty() {
             self.uid = uid.to_string();
@@ -69,7 +70,10 @@ pub(crate) fn seconds_in_utc(time: OffsetDateTime) -> String {
     let time = time.checked_to_offset(UtcOffset::UTC).unwrap_or(time);
     let (year, month, day) = time.to_calendar_date();
     let (hour, minute, second) = time.to_hms();
-    format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
+    format!(
+        "{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z",
+        u8::from(month)
+    )
 }
 
 /// Parses a time in RFC 3339 with any offset and fraction. Returns `None` for any other text.
@@ -80,8 +84,9 @@ pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
 /// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
 
-/// The annotation of a stored policy that contains the policy's name. A decoded policy does not have it. In the API
-/// group v1, the annotation of this key contains the v3 metadata of any kind of custom resource.
+/// The annotation of a stored policy that contains the policy's name. A decoded policy does not
+/// have it. In the API group v1, the annotation of this key contains the v3 metadata of any kind of
+/// custom resource.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Deserialize)]
@@ -93,16 +98,23 @@ struct Named {
     _unknown: Map<String, Value>,
 }
 
-/// Adds the annotation with the policy's name, before the policy is stored. The name in the key may differ, because
-/// Calico before 3.32 put the tier before it (DS-33).
+/// Adds the annotation with the policy's name, before the policy is stored. The name in the key may
+/// differ, because Calico before 3.32 put the tier before it (DS-33).
 pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
-    metadata.annotations.insert(NAME_ANNOTATION.into(), json!({ "name": metadata.name }).to_string());
+    metadata.annotations.insert(
+        NAME_ANNOTATION.into(),
+        json!({ "name": metadata.name }).to_string(),
+    );
 }
 
-/// Removes the annotation from the metadata of a stored policy and sets the policy's name to the name in the
-/// annotation. If the annotation or the name in it is missing, the name in the metadata remains, for a policy of the
-/// default tier without the prefix `default.`. Returns an error if the annotation is not a JSON object of that form.
-pub(crate) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
+/// Removes the annotation from the metadata of a stored policy and sets the policy's name to the
+/// name in the annotation. If the annotation or the name in it is missing, the name in the metadata
+/// remains, for a policy of the default tier without the prefix `default.`. Returns an error if the
+/// annotation is not a JSON object of that form.
+pub(crate) fn restore_policy_name(
+    metadata: &mut ObjectMeta,
+    tier: &str,
+) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,
         None => String::new(),
@@ -115,8 +127,8 @@ pub(crate) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Resu
     Ok(())
 }
 
-/// Returns the name of a policy of the default tier without the prefix `default.` of Calico before 3.32. A name without
-/// the prefix is returned unchanged.
+/// Returns the name of a policy of the default tier without the prefix `default.` of Calico before
+/// 3.32. A name without the prefix is returned unchanged.
 pub(crate) fn without_tier(name: &str) -> &str {
     name.strip_prefix("default.").unwrap_or(name)
 }
@@ -135,7 +147,10 @@ mod tests {
         let mut meta = ObjectMeta::default();
         meta.stamp(Uuid::from_u128(1), datetime!(2026-08-22 08:33:20.9 +02:00));
         assert_eq!(meta.uid, "00000000-0000-0000-0000-000000000001");
-        assert_eq!(meta.creation_timestamp.as_deref(), Some("2026-08-22T06:33:20Z"));
+        assert_eq!(
+            meta.creation_timestamp.as_deref(),
+            Some("2026-08-22T06:33:20Z")
+        );
         let stamped = meta.clone();
         meta.stamp(Uuid::from_u128(2), datetime!(2027-01-01 00:00 UTC));
         assert_eq!(meta, stamped);
@@ -143,13 +158,21 @@ mod tests {
 
     #[test]
     fn stored_times_are_utc_in_full_seconds() {
-        assert_eq!(seconds_in_utc(datetime!(2026-08-22 03:02:03.999 +2)), "2026-08-22T01:02:03Z");
-        assert_eq!(parse_time("2026-08-22T01:02:03Z"), Some(datetime!(2026-08-22 01:02:03 UTC)));
+        assert_eq!(
+            seconds_in_utc(datetime!(2026-08-22 03:02:03.999 +2)),
+            "2026-08-22T01:02:03Z"
+        );
+        assert_eq!(
+            parse_time("2026-08-22T01:02:03Z"),
+            Some(datetime!(2026-08-22 01:02:03 UTC))
+        );
         assert_eq!(parse_time("yesterday"), None);
     }
 
     fn decoded(metadata: Value, tier: &str) -> NetworkPolicy {
-        let stored = json!({"metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"}});
+        let stored = json!({
+            "metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"},
+        });
         NetworkPolicy::decode(stored.to_string().as_bytes()).unwrap()
     }
 
@@ -161,7 +184,10 @@ mod tests {
             "default",
         );
         assert_eq!(policy.key(), ObjectKey::namespaced("ns", "a"));
-        assert_eq!(policy.metadata.annotations.keys().collect::<Vec<_>>(), ["x"]);
+        assert_eq!(
+            policy.metadata.annotations.keys().collect::<Vec<_>>(),
+            ["x"]
+        );
         let stored: Value = serde_json::from_slice(&policy.encode().unwrap()).unwrap();
         let annotations = json!({"x": "y", NAME_ANNOTATION: "{\"name\":\"a\"}"});
         assert_eq!(stored["metadata"]["annotations"], annotations);
@@ -172,9 +198,22 @@ mod tests {
     #[test]
     fn policy_names_of_an_older_calico_lose_the_default_tier_prefix() {
         assert_eq!(decoded(json!({"name": "default.a"}), "").metadata.name, "a");
-        assert_eq!(decoded(json!({"name": "default.a"}), "default").metadata.name, "a");
-        assert_eq!(decoded(json!({"name": "other.a"}), "other").metadata.name, "other.a");
-        assert_eq!(decoded(json!({"name": "knp.default.a"}), "default").metadata.name, "knp.default.a");
+        assert_eq!(
+            decoded(json!({"name": "default.a"}), "default")
+                .metadata
+                .name,
+            "a"
+        );
+        assert_eq!(
+            decoded(json!({"name": "other.a"}), "other").metadata.name,
+            "other.a"
+        );
+        assert_eq!(
+            decoded(json!({"name": "knp.default.a"}), "default")
+                .metadata
+                .name,
+            "knp.default.a"
+        );
         let wrong = json!({"metadata": {"annotations": {NAME_ANNOTATION: "{"}}});
         assert!(NetworkPolicy::decode(wrong.to_string().as_bytes()).is_err());
     }

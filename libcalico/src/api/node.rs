@@ -16,16 +16,28 @@ pub struct NodeSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bgp: Option<NodeBgp>,
     /// IPv4 address of the VXLAN device.
-    #[serde(rename = "ipv4VXLANTunnelAddr", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "ipv4VXLANTunnelAddr",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub ipv4_vxlan_tunnel_addr: String,
     /// MAC of the VXLAN device.
-    #[serde(rename = "vxlanTunnelMACAddr", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "vxlanTunnelMACAddr",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub vxlan_tunnel_mac_addr: String,
     /// IPv6 address of the IPv6 VXLAN device.
-    #[serde(rename = "ipv6VXLANTunnelAddr", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "ipv6VXLANTunnelAddr",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub ipv6_vxlan_tunnel_addr: String,
     /// MAC of the IPv6 VXLAN device.
-    #[serde(rename = "vxlanTunnelMACAddrV6", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "vxlanTunnelMACAddrV6",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub vxlan_tunnel_mac_addr_v6: String,
     /// The node's names in orchestrators.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -45,10 +57,13 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// Returns the node's name in the first reference to Kubernetes; `None` if there is no such reference or its name
-    /// is empty (KC-402).
+    /// Returns the node's name in the first reference to Kubernetes; `None` if there is no such
+    /// reference or its name is empty (KC-402).
     pub fn kubernetes_name(&self) -> Option<&str> {
-        let reference = self.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
+        let reference = self
+            .orch_refs
+            .iter()
+            .find(|reference| reference.orchestrator == "k8s")?;
         Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
     }
 }
@@ -67,10 +82,16 @@ pub struct NodeBgp {
     #[serde(rename = "ipv6Address", skip_serializing_if = "String::is_empty")]
     pub ipv6_address: String,
     /// Address of the IPIP device.
-    #[serde(rename = "ipv4IPIPTunnelAddr", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "ipv4IPIPTunnelAddr",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub ipv4_ipip_tunnel_addr: String,
     /// Identifier of the cluster that a route reflector serves.
-    #[serde(rename = "routeReflectorClusterID", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "routeReflectorClusterID",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub route_reflector_cluster_id: String,
     /// All other fields.
     #[serde(flatten)]
@@ -96,10 +117,16 @@ pub struct OrchRef {
 #[serde(default)]
 pub struct NodeWireguard {
     /// IPv4 address of the device.
-    #[serde(rename = "interfaceIPv4Address", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "interfaceIPv4Address",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub interface_ipv4_address: String,
     /// IPv6 address of the IPv6 device.
-    #[serde(rename = "interfaceIPv6Address", skip_serializing_if = "String::is_empty")]
+    #[serde(
+        rename = "interfaceIPv6Address",
+        skip_serializing_if = "String::is_empty"
+    )]
     pub interface_ipv6_address: String,
     /// All other fields.
     #[serde(flatten)]
@@ -133,10 +160,14 @@ mod tests {
             "kind": "Node", "apiVersion": "projectcalico.org/v3",
             "metadata": {
                 "name": "node-1", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
-                "creationTimestamp": "2026-08-22T06:33:20Z", "labels": {"kubernetes.io/hostname": "node-1"},
+                "creationTimestamp": "2026-08-22T06:33:20Z",
+                "labels": {"kubernetes.io/hostname": "node-1"},
             },
             "spec": {
-                "bgp": {"asNumber": 64512, "ipv4Address": "192.168.0.11/24", "ipv4IPIPTunnelAddr": "10.244.1.1"},
+                "bgp": {
+                    "asNumber": 64512, "ipv4Address": "192.168.0.11/24",
+                    "ipv4IPIPTunnelAddr": "10.244.1.1",
+                },
                 "ipv4VXLANTunnelAddr": "10.244.1.0", "vxlanTunnelMACAddr": "66:4e:2a:00:00:01",
                 "orchRefs": [{"nodeName": "node-1", "orchestrator": "k8s"}],
                 "addresses": [
@@ -159,9 +190,15 @@ mod tests {
                 orchestrator: (*orchestrator).into(),
                 ..OrchRef::default()
             };
-            NodeSpec { orch_refs: references.iter().map(reference).collect(), ..NodeSpec::default() }
+            NodeSpec {
+                orch_refs: references.iter().map(reference).collect(),
+                ..NodeSpec::default()
+            }
         };
-        assert_eq!(node(&[("other", "a"), ("k8s", "b")]).kubernetes_name(), Some("b"));
+        assert_eq!(
+            node(&[("other", "a"), ("k8s", "b")]).kubernetes_name(),
+            Some("b")
+        );
         assert_eq!(node(&[("other", "a")]).kubernetes_name(), None);
         assert_eq!(node(&[("k8s", "")]).kubernetes_name(), None);
         assert_eq!(node(&[]).kubernetes_name(), None);

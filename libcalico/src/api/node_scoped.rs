@@ -1,4 +1,5 @@
-//! Kinds that are modeled only as far as needed to delete the objects that belong to a deleted node (KC-472).
+//! Kinds that are modeled only as far as needed to delete the objects that belong to a deleted node
+//! (KC-472).
 
 use serde::{Deserialize, Serialize};
 

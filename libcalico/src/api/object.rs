@@ -61,17 +61,24 @@ impl<S: Spec> Object<S> {
         Object {
             kind: S::KIND.into(),
             api_version: API_VERSION.into(),
-            metadata: ObjectMeta { name: name.into(), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: name.into(),
+                ..ObjectMeta::default()
+            },
             spec,
             status: None,
             unknown: Unknown::new(),
         }
     }
 
-    /// Returns the name of this object, with its namespace. A policy may be stored under another key (DS-33).
+    /// Returns the name of this object, with its namespace. A policy may be stored under another
+    /// key (DS-33).
     pub fn key(&self) -> ObjectKey {
         let namespace = S::NAMESPACED.then(|| self.metadata.namespace.clone());
-        ObjectKey { namespace, name: self.metadata.name.clone() }
+        ObjectKey {
+            namespace,
+            name: self.metadata.name.clone(),
+        }
     }
 }
 
@@ -87,16 +94,22 @@ pub struct ObjectKey {
 impl ObjectKey {
     /// Returns a cluster-scoped name.
     pub fn global(name: impl Into<String>) -> Self {
-        ObjectKey { namespace: None, name: name.into() }
+        ObjectKey {
+            namespace: None,
+            name: name.into(),
+        }
     }
 
     /// Returns a namespaced name.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        ObjectKey { namespace: Some(namespace.into()), name: name.into() }
+        ObjectKey {
+            namespace: Some(namespace.into()),
+            name: name.into(),
+        }
     }
 
-    /// Parses `<namespace>/<name>`; the namespace ends at the first `/`. Returns `None` if the `/`, the namespace or
-    /// the name is missing.
+    /// Parses `<namespace>/<name>`; the namespace ends at the first `/`. Returns `None` if the `/`,
+    /// the namespace or the name is missing.
     pub(crate) fn parse_namespaced(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| Self::namespaced(namespace, name))
@@ -117,7 +130,8 @@ impl fmt::Display for ObjectKey {
 pub struct ObjectSelect {
     /// The namespace; `None` selects all.
     pub namespace: Option<String>,
-    /// The prefix of the names; empty selects all. A prefix of names of a namespaced kind requires a namespace (DS-42).
+    /// The prefix of the names; empty selects all. A prefix of names of a namespaced kind requires
+    /// a namespace (DS-42).
     pub name_prefix: String,
 }
 
@@ -131,14 +145,25 @@ impl<S: Spec> Kind for Object<S> {
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
-        let rest = path.strip_prefix(OBJECT_ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
+        let rest = path
+            .strip_prefix(OBJECT_ROOT)?
+            .strip_prefix(S::PLURAL)?
+            .strip_prefix('/')?;
         let is_name = !rest.is_empty() && !rest.contains('/');
-        if S::NAMESPACED { ObjectKey::parse_namespaced(rest) } else { is_name.then(|| ObjectKey::global(rest)) }
+        if S::NAMESPACED {
+            ObjectKey::parse_namespaced(rest)
+        } else {
+            is_name.then(|| ObjectKey::global(rest))
+        }
     }
 
     fn prefix(select: &ObjectSelect) -> String {
         match &select.namespace {
-            Some(namespace) => format!("{OBJECT_ROOT}{}/{namespace}/{}", S::PLURAL, select.name_prefix),
+            Some(namespace) => format!(
+                "{OBJECT_ROOT}{}/{namespace}/{}",
+                S::PLURAL,
+                select.name_prefix
+            ),
             None => format!("{OBJECT_ROOT}{}/{}", S::PLURAL, select.name_prefix),
         }
     }

@@ -102,6 +102,10 @@ impl<K: PolicyKind> Spec for PolicySpec<K> {
     const NAMESPACED: bool = K::NAMESPACED;
 
     fn tier(&self) -> Option<&str> {
-        Some(if self.tier.is_empty() { DEFAULT_TIER } else { &self.tier })
+        Some(if self.tier.is_empty() {
+            DEFAULT_TIER
+        } else {
+            &self.tier
+        })
     }
 }

@@ -47,13 +47,15 @@ pub enum PortParseError {
 }
 
 impl Protocol {
-    /// Parses a number from 0 to 255, or a name. A known name is converted to Calico's spelling; any other text becomes
-    /// a name unchanged.
+    /// Parses a number from 0 to 255, or a name. A known name is converted to Calico's spelling;
+    /// any other text becomes a name unchanged.
     pub fn parse(text: &str) -> Self {
         if let Ok(number) = text.parse() {
             return Protocol::Number(number);
         }
-        let known = PROTOCOLS.iter().find(|known| known.eq_ignore_ascii_case(text));
+        let known = PROTOCOLS
+            .iter()
+            .find(|known| known.eq_ignore_ascii_case(text));
         Protocol::Name(known.map_or(text, |known| *known).to_owned())
     }
 
@@ -61,7 +63,9 @@ impl Protocol {
     pub fn has_ports(&self) -> bool {
         match self {
             Protocol::Number(number) => matches!(number, 6 | 17 | 132),
-            Protocol::Name(name) => ["TCP", "UDP", "SCTP"].iter().any(|with| with.eq_ignore_ascii_case(name)),
+            Protocol::Name(name) => ["TCP", "UDP", "SCTP"]
+                .iter()
+                .any(|with| with.eq_ignore_ascii_case(name)),
         }
     }
 }
@@ -79,15 +83,29 @@ impl Port {
     /// Parses `80`, `80:90` or `http` (KC-308).
     pub fn parse(text: &str) -> Result<Self, PortParseError> {
         if is_digits(text) {
-            let number = text.parse().map_err(|_| PortParseError::Number(text.into()))?;
+            let number = text
+                .parse()
+                .map_err(|_| PortParseError::Number(text.into()))?;
             return Ok(Port::Numbers(number, number));
         }
-        if let Some((min, max)) = text.split_once(':').filter(|(min, max)| is_digits(min) && is_digits(max)) {
-            let bound = |bound: &str| bound.parse().map_err(|_| PortParseError::Bound(text.into()));
+        if let Some((min, max)) = text
+            .split_once(':')
+            .filter(|(min, max)| is_digits(min) && is_digits(max))
+        {
+            let bound = |bound: &str| {
+                bound
+                    .parse()
+                    .map_err(|_| PortParseError::Bound(text.into()))
+            };
             let (min, max) = (bound(min)?, bound(max)?);
-            return if min <= max { Ok(Port::Numbers(min, max)) } else { Err(PortParseError::Order(min, max)) };
+            return if min <= max {
+                Ok(Port::Numbers(min, max))
+            } else {
+                Err(PortParseError::Order(min, max))
+            };
         }
-        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        let is_of_name =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
         if (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_of_name) {
             return Ok(Port::Named(text.into()));
         }
@@ -128,10 +146,16 @@ impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {
             NumberOrText::Number(number) => {
-                let outside = |_| serde::de::Error::custom(format!("invalid protocol number {number}; use 0 to 255"));
+                let outside = |_| {
+                    serde::de::Error::custom(format!(
+                        "invalid protocol number {number}; use 0 to 255"
+                    ))
+                };
                 u8::try_from(number).map(Protocol::Number).map_err(outside)
             }
-            NumberOrText::Text(text) => Ok(text.parse().map_or(Protocol::Name(text), Protocol::Number)),
+            NumberOrText::Text(text) => {
+                Ok(text.parse().map_or(Protocol::Name(text), Protocol::Number))
+            }
         }
     }
 }
@@ -167,8 +191,19 @@ mod tests {
             let port: Port = serde_json::from_value(given.clone()).unwrap();
             assert_eq!(serde_json::to_value(port).unwrap(), written, "{given}");
         }
-        for wrong in [json!("90:80"), json!(70000), json!("70000"), json!(""), json!("a:b"), json!(-1), json!(null)] {
-            assert!(serde_json::from_value::<Port>(wrong.clone()).is_err(), "{wrong}");
+        for wrong in [
+            json!("90:80"),
+            json!(70000),
+            json!("70000"),
+            json!(""),
+            json!("a:b"),
+            json!(-1),
+            json!(null),
+        ] {
+            assert!(
+                serde_json::from_value::<Port>(wrong.clone()).is_err(),
+                "{wrong}"
+            );
         }
     }
 
@@ -179,8 +214,14 @@ mod tests {
         assert_eq!(error("http:90"), "invalid name for named port (http:90)");
         assert_eq!(error("65536"), "invalid port number (65536)");
         assert_eq!(error("1:65536"), "invalid port number in range (1:65536)");
-        assert_eq!(error("2:1"), "minimum port number (2) is greater than maximum port number (1) in port range");
-        assert_eq!(error(&"n".repeat(129)), format!("invalid name for named port ({})", "n".repeat(129)));
+        assert_eq!(
+            error("2:1"),
+            "minimum port number (2) is greater than maximum port number (1) in port range"
+        );
+        assert_eq!(
+            error(&"n".repeat(129)),
+            format!("invalid name for named port ({})", "n".repeat(129))
+        );
     }
 
     #[test]
@@ -188,8 +229,13 @@ mod tests {
         assert_eq!(Protocol::parse("icmpV6"), Protocol::Name("ICMPv6".into()));
         assert_eq!(Protocol::parse("foo"), Protocol::Name("foo".into()));
         assert_eq!(Protocol::parse("17"), Protocol::Number(17));
-        let json = |value: Value| serde_json::to_value(serde_json::from_value::<Protocol>(value).unwrap()).unwrap();
-        assert_eq!([json(json!("tcp")), json(json!("6")), json(json!(6))], [json!("tcp"), json!(6), json!(6)]);
+        let json = |value: Value| {
+            serde_json::to_value(serde_json::from_value::<Protocol>(value).unwrap()).unwrap()
+        };
+        assert_eq!(
+            [json(json!("tcp")), json(json!("6")), json(json!(6))],
+            [json!("tcp"), json!(6), json!(6)]
+        );
         assert!(serde_json::from_value::<Protocol>(json!(256)).is_err());
         assert!(Protocol::Number(132).has_ports() && Protocol::Name("udp".into()).has_ports());
         assert!(!Protocol::Number(1).has_ports() && !Protocol::Name("ICMP".into()).has_ports());

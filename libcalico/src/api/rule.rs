@@ -1,5 +1,5 @@
-//! [`Rule`]: a rule of a policy or profile. Only the fields that our programs use are typed; all other fields are kept
-//! unchanged.
+//! [`Rule`]: a rule of a policy or profile. Only the fields that our programs use are typed; all
+//! other fields are kept unchanged.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,8 @@ pub struct Rule {
     pub unknown: Unknown,
 }
 
-/// A side of a rule. An empty side is not written: an allow-all rule is `{"action":"Allow"}` (KC-313).
+/// A side of a rule. An empty side is not written: an allow-all rule is `{"action":"Allow"}`
+/// (KC-313).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleEntity {
@@ -35,8 +36,9 @@ pub struct RuleEntity {
     /// The selector of the endpoints that match; empty for all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// The selector of the endpoints' namespaces. If it is empty and `selector` is not, only endpoints of the policy's
-    /// namespace match, or endpoints of all namespaces in a global policy.
+    /// The selector of the endpoints' namespaces. If it is empty and `selector` is not, only
+    /// endpoints of the policy's namespace match, or endpoints of all namespaces in a global
+    /// policy.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace_selector: String,
     /// The ports; an empty list means all.
@@ -53,7 +55,10 @@ pub struct RuleEntity {
 impl Rule {
     /// Returns a rule that allows all traffic.
     pub fn allow() -> Self {
-        Rule { action: "Allow".into(), ..Rule::default() }
+        Rule {
+            action: "Allow".into(),
+            ..Rule::default()
+        }
     }
 }
 
@@ -72,14 +77,20 @@ mod tests {
 
     #[test]
     fn unknown_rule_fields_are_preserved_and_empty_sides_omitted() {
-        let stored = json!({"action": "Deny", "ipVersion": 4, "protocol": "ICMP", "icmp": {"type": 8},
+        let stored = json!({"action": "Deny", "ipVersion": 4, "protocol": "ICMP",
+                "icmp": {"type": 8},
             "source": {"notSelector": "a == 'b'", "ports": [80, "81:82", "http"]}});
         let rule: Rule = serde_json::from_value(stored.clone()).unwrap();
         assert_eq!(serde_json::to_value(&rule).unwrap(), stored);
         assert!(!rule.source.is_anything() && rule.destination.is_anything());
         // Calico before 3.30 wrote empty sides.
-        let rule: Rule = serde_json::from_value(json!({"action": "Allow", "source": {}, "destination": {}})).unwrap();
+        let rule: Rule =
+            serde_json::from_value(json!({"action": "Allow", "source": {}, "destination": {}}))
+                .unwrap();
         assert_eq!(rule, Rule::allow());
-        assert_eq!(serde_json::to_value(&rule).unwrap(), json!({"action": "Allow"}));
+        assert_eq!(
+            serde_json::to_value(&rule).unwrap(),
+            json!({"action": "Allow"})
+        );
     }
 }

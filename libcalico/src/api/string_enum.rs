@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A value of the set `T` in its stored form. A value unknown to this build is kept as text, so that the object stays
-/// readable and the value survives a rewrite.
+/// A value of the set `T` in its stored form. A value unknown to this build is kept as text, so
+/// that the object stays readable and the value survives a rewrite.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StringEnum<T> {

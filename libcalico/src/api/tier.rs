@@ -9,8 +9,11 @@ use super::{Object, Unknown};
 pub type Tier = Object<TierSpec>;
 
 /// Name, default action and order of the built-in tiers (DS-51).
-pub const BUILT_IN_TIERS: [(&str, &str, u32); 3] =
-    [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
+pub const BUILT_IN_TIERS: [(&str, &str, u32); 3] = [
+    ("default", "Deny", 1_000_000),
+    ("kube-admin", "Pass", 1_000),
+    ("kube-baseline", "Pass", 10_000_000),
+];
 
 /// `spec` of Tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -20,7 +23,8 @@ pub struct TierSpec {
     /// Order of the tier; lower values come first, a tier without an order last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Number>,
-    /// Action for traffic that the tier's policies select but no rule of theirs matches: `Deny` or `Pass`.
+    /// Action for traffic that the tier's policies select but no rule of theirs matches: `Deny` or
+    /// `Pass`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Pass", "Deny"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_action: Option<String>,

@@ -72,15 +72,21 @@ pub struct WorkloadEndpointSpec {
 }
 
 impl WorkloadEndpointSpec {
-    /// Returns the networks of the endpoint's addresses, which may be stored without a prefix length. Invalid entries
-    /// are skipped.
+    /// Returns the networks of the endpoint's addresses, which may be stored without a prefix
+    /// length. Invalid entries are skipped.
     pub fn networks(&self) -> impl Iterator<Item = Cidr> {
-        self.ip_networks.iter().filter_map(|text| Cidr::parse_or_host(text))
+        self.ip_networks
+            .iter()
+            .filter_map(|text| Cidr::parse_or_host(text))
     }
 
-    /// Returns the name of the host interface, and the endpoint's addresses, which the host routes to that interface.
+    /// Returns the name of the host interface, and the endpoint's addresses, which the host routes
+    /// to that interface.
     pub fn host_link(&self) -> (String, Vec<IpAddr>) {
-        (self.interface_name.clone(), self.networks().map(|network| network.network()).collect())
+        (
+            self.interface_name.clone(),
+            self.networks().map(|network| network.network()).collect(),
+        )
     }
 }
 
@@ -136,7 +142,10 @@ mod tests {
         let stored = json!({
             "ipNATs": [{"internalIP": "10.65.0.9", "externalIP": "192.0.2.7", "future": [1]}],
             "ports": [
-                {"name": "web", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "", "future": {"a": "b"}},
+                {
+                    "name": "web", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "",
+                    "future": {"a": "b"},
+                },
             ],
         });
         let spec = serde_json::from_value::<WorkloadEndpointSpec>(stored.clone()).unwrap();
@@ -146,8 +155,10 @@ mod tests {
     #[test]
     fn endpoint_networks_may_lack_a_prefix_length() {
         let texts = ["10.65.0.9", "10.65.0.10/32", "fd65::9", "no address"];
-        let spec =
-            WorkloadEndpointSpec { ip_networks: texts.map(str::to_owned).into(), ..WorkloadEndpointSpec::default() };
+        let spec = WorkloadEndpointSpec {
+            ip_networks: texts.map(str::to_owned).into(),
+            ..WorkloadEndpointSpec::default()
+        };
         let networks: Vec<_> = spec.networks().map(|network| network.to_string()).collect();
         assert_eq!(networks, ["10.65.0.9/32", "10.65.0.10/32", "fd65::9/128"]);
     }

@@ -13,7 +13,10 @@ fn main() -> ExitCode {
     match write(&folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cannot write the definitions into {}: {error}", folder.display());
+            eprintln!(
+                "cannot write the definitions into {}: {error}",
+                folder.display()
+            );
             ExitCode::FAILURE
         }
     }

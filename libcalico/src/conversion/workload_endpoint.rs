@@ -6,18 +6,22 @@ use std::net::IpAddr;
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
 use crate::validation_error::ValidationError;
-use crate::workload::{KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodIdentity, WorkloadIdentity};
+use crate::workload::{
+    KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodIdentity, WorkloadIdentity,
+};
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
-/// The length from which a service account's name gets no label, as in upstream (DS-76). A label's value may have this
-/// length.
+/// The length from which a service account's name gets no label, as in upstream (DS-76). A label's
+/// value may have this length.
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl WorkloadIdentity {
-    /// Builds the endpoint of a workload that has none yet. The caller sets `interfaceName` and `mac`.
+    /// Builds the endpoint of a workload that has none yet. The caller sets `interfaceName` and
+    /// `mac`.
     pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
-        let mut endpoint = WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
+        let mut endpoint =
+            WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
         endpoint.spec.endpoint = self.endpoint.clone();
         match &self.orchestrator {
             Orchestrator::Cni(container) => {
@@ -33,8 +37,9 @@ impl WorkloadIdentity {
 
     /// Updates the endpoint of a workload, which keeps the fields that we do not model.
     ///
-    /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A plain container's endpoint
-    /// gets the network's profile and Calico's two labels, and keeps its addresses (CNI-149).
+    /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A plain
+    /// container's endpoint gets the network's profile and Calico's two labels, and keeps its
+    /// addresses (CNI-149).
     pub fn update(&self, existing: WorkloadEndpoint, addresses: &[IpAddr]) -> WorkloadEndpoint {
         let mut endpoint = existing;
         match &self.orchestrator {
@@ -70,12 +75,19 @@ fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodIdentity) {
     endpoint.spec.service_account_name = pod.service_account.clone();
     endpoint.spec.profiles = vec![format!("kns.{}", pod.namespace)];
     if !pod.service_account.is_empty() {
-        endpoint.spec.profiles.push(format!("ksa.{}.{}", pod.namespace, pod.service_account));
+        endpoint
+            .spec
+            .profiles
+            .push(format!("ksa.{}.{}", pod.namespace, pod.service_account));
     }
 }
 
 /// Returns the labels of a pod's endpoint. Calico's labels replace labels of the pod.
-pub fn pod_labels(namespace: &str, labels: &BTreeMap<String, String>, account: &str) -> BTreeMap<String, String> {
+pub fn pod_labels(
+    namespace: &str,
+    labels: &BTreeMap<String, String>,
+    account: &str,
+) -> BTreeMap<String, String> {
     let mut labels = labels.clone();
     labels.insert(NAMESPACE_LABEL.into(), namespace.into());
     labels.insert(ORCHESTRATOR_LABEL.into(), KUBERNETES.into());
@@ -88,11 +100,17 @@ pub fn pod_labels(namespace: &str, labels: &BTreeMap<String, String>, account: &
 fn force_labels(endpoint: &mut WorkloadEndpoint) {
     let labels = &mut endpoint.metadata.labels;
     labels.insert(NAMESPACE_LABEL.into(), endpoint.metadata.namespace.clone());
-    labels.insert(ORCHESTRATOR_LABEL.into(), endpoint.spec.orchestrator.clone());
+    labels.insert(
+        ORCHESTRATOR_LABEL.into(),
+        endpoint.spec.orchestrator.clone(),
+    );
 }
 
 fn networks(addresses: &[IpAddr]) -> Vec<String> {
-    addresses.iter().map(|ip| Cidr::host(*ip).to_string()).collect()
+    addresses
+        .iter()
+        .map(|ip| Cidr::host(*ip).to_string())
+        .collect()
 }
 
 #[cfg(test)]
@@ -119,11 +137,13 @@ mod tests {
             json!({
                 "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
                 "metadata": {
-                    "name": "node--1-cni-c0ffee01000000-eth0", "namespace": "team", "creationTimestamp": null,
+                    "name": "node--1-cni-c0ffee01000000-eth0", "namespace": "team",
+                    "creationTimestamp": null,
                     "labels": {"a-b": "x", NAMESPACE_LABEL: "team", ORCHESTRATOR_LABEL: "cni"},
                 },
                 "spec": {
-                    "orchestrator": "cni", "node": "node-1", "containerID": "c0ffee01000000", "endpoint": "eth0",
+                    "orchestrator": "cni", "node": "node-1", "containerID": "c0ffee01000000",
+                    "endpoint": "eth0",
                     "ipNetworks": ["10.0.0.1/32", "fd00::1/128"], "profiles": ["net1"],
                 },
             })
@@ -150,10 +170,17 @@ mod tests {
     fn pod_endpoint_update_follows_the_pod_and_retains_its_name() {
         let mut existing = pod().create(&addresses()).unwrap();
         assert_eq!(existing.spec.profiles, ["kns.prod", "ksa.prod.robot"]);
-        assert_eq!(existing.metadata.labels["projectcalico.org/serviceaccount"], "robot");
+        assert_eq!(
+            existing.metadata.labels["projectcalico.org/serviceaccount"],
+            "robot"
+        );
         existing.metadata.labels.insert("stale".into(), "1".into());
         existing.spec.qos_controls = Some(json!({"dscp": 1}));
-        let later = WorkloadIdentity { container_id: "new".into(), endpoint: "eth7".into(), ..pod() };
+        let later = WorkloadIdentity {
+            container_id: "new".into(),
+            endpoint: "eth7".into(),
+            ..pod()
+        };
         let updated = later.update(existing.clone(), &addresses()[1..]);
         assert_eq!(updated.metadata.name, existing.metadata.name);
         assert_eq!(updated.spec.endpoint, "eth0");

@@ -14,8 +14,14 @@ pub(super) struct CustomResource {
 }
 
 impl CustomResource {
-    /// Creates the definition of a kind whose `spec` is `S`. Only v3 requires `metadata` and `spec` (DS-54).
-    pub(super) fn new<S: JsonSchema>(group: ApiGroup, kind: &'static str, plural: &str, about: &str) -> Self {
+    /// Creates the definition of a kind whose `spec` is `S`. Only v3 requires `metadata` and `spec`
+    /// (DS-54).
+    pub(super) fn new<S: JsonSchema>(
+        group: ApiGroup,
+        kind: &'static str,
+        plural: &str,
+        about: &str,
+    ) -> Self {
         let (group_name, version) = group.api_version().split_once('/').unwrap_or_default();
         let mut spec = structural::<S>();
         spec["description"] = format!("The fields of this {kind}.").into();
@@ -23,7 +29,9 @@ impl CustomResource {
             "type": "object",
             "description": about,
             "properties": {
-                "apiVersion": { "type": "string", "description": "API group and version of this object." },
+                "apiVersion": {
+                    "type": "string", "description": "API group and version of this object.",
+                },
                 "kind": { "type": "string", "description": "Kind of this object." },
                 "metadata": { "type": "object" },
                 "spec": spec,
@@ -40,14 +48,23 @@ impl CustomResource {
             "metadata": { "name": format!("{plural}.{group_name}") },
             "spec": {
                 "group": group_name,
-                "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular },
+                "names": {
+                    "kind": kind, "listKind": format!("{kind}List"), "plural": plural,
+                    "singular": singular,
+                },
                 // An installed definition from before structural schemas may have `true`.
                 "preserveUnknownFields": false,
                 "scope": "Cluster",
-                "versions": [{ "name": version, "served": true, "storage": true, "schema": schema }],
+                "versions": [{
+                    "name": version, "served": true, "storage": true, "schema": schema,
+                }],
             },
         });
-        CustomResource { group, kind, definition }
+        CustomResource {
+            group,
+            kind,
+            definition,
+        }
     }
 
     /// Adds short names for kubectl in v3. Upstream has none in v1.
@@ -61,7 +78,8 @@ impl CustomResource {
     /// Adds a column of `kubectl get` in v3. Upstream has none in v1.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
-            let column = json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
+            let column =
+                json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
             push(&mut self.version()["additionalPrinterColumns"], column);
         }
         self
@@ -75,14 +93,20 @@ impl CustomResource {
     /// Adds a field for field selectors in v3. Upstream has none in v1.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
-            push(&mut self.version()["selectableFields"], json!({ "jsonPath": path }));
+            push(
+                &mut self.version()["selectableFields"],
+                json!({ "jsonPath": path }),
+            );
         }
         self
     }
 
     /// Adds a CEL rule that each object must satisfy.
     pub(super) fn rule(mut self, cel: &str, message: &str) -> Self {
-        push(&mut self.schema()["x-kubernetes-validations"], rule(cel, message));
+        push(
+            &mut self.schema()["x-kubernetes-validations"],
+            rule(cel, message),
+        );
         self
     }
 
@@ -92,8 +116,13 @@ impl CustomResource {
         self
     }
 
-    /// Adds a status subresource with the schema of `S`. `more` adds constraints that the type cannot express.
-    pub(super) fn status<S: JsonSchema>(mut self, about: &str, more: impl FnOnce(&mut Field<'_>)) -> Self {
+    /// Adds a status subresource with the schema of `S`. `more` adds constraints that the type
+    /// cannot express.
+    pub(super) fn status<S: JsonSchema>(
+        mut self,
+        about: &str,
+        more: impl FnOnce(&mut Field<'_>),
+    ) -> Self {
         let mut status = structural::<S>();
         status["description"] = about.into();
         more(&mut Field::new(&mut status));
@@ -105,7 +134,11 @@ impl CustomResource {
     pub(super) fn conditions(self) -> Self {
         let about = format!("Status that controllers report for this {}.", self.kind);
         self.status::<Conditions>(&about, |status| {
-            status.at("conditions").each().at("observedGeneration").set("format", "int64");
+            status
+                .at("conditions")
+                .each()
+                .at("observedGeneration")
+                .set("format", "int64");
         })
     }
 
@@ -142,7 +175,10 @@ pub struct Condition {
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// Reason in one word, for programs.
-    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"))]
+    #[schemars(
+        length(min = 1, max = 1024),
+        regex(pattern = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")
+    )]
     pub reason: String,
     /// Reason as text, for people; may be empty.
     #[schemars(length(max = 32768))]
@@ -176,7 +212,11 @@ impl<'s> Field<'s> {
 
     /// Returns the schema of each item of this list, or of each value of this map.
     pub(super) fn each(&mut self) -> Field<'_> {
-        let key = if self.schema.get("items").is_some() { "items" } else { "additionalProperties" };
+        let key = if self.schema.get("items").is_some() {
+            "items"
+        } else {
+            "additionalProperties"
+        };
         Field::new(&mut self.schema[key])
     }
 
@@ -192,7 +232,10 @@ impl<'s> Field<'s> {
 
     /// Adds a CEL rule that the value must satisfy.
     pub(super) fn rule(&mut self, cel: &str, message: &str) -> &mut Self {
-        push(&mut self.schema["x-kubernetes-validations"], rule(cel, message));
+        push(
+            &mut self.schema["x-kubernetes-validations"],
+            rule(cel, message),
+        );
         self
     }
 

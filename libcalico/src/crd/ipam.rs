@@ -9,7 +9,8 @@ use super::custom_resource::CustomResource;
 use crate::api::IpamConfigurationSpec;
 use crate::kubernetes::ApiGroup;
 
-/// `spec` of an IPAMBlock as the API server stores it, with some other names than in etcd and with an unused field.
+/// `spec` of an IPAMBlock as the API server stores it, with some other names than in etcd and with
+/// an unused field.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 pub struct IpamBlockSpec {
@@ -28,7 +29,8 @@ pub struct IpamBlockSpec {
     pub attributes: Vec<AllocationAttribute>,
     /// Counter that increases with each write of the block.
     pub sequence_number: Option<i64>,
-    /// Sequence number of the block before the write that assigned an address, by the position of the address.
+    /// Sequence number of the block before the write that assigned an address, by the position of
+    /// the address.
     pub sequence_number_for_allocation: Option<BTreeMap<String, i64>>,
     /// Set just before the block is deleted. Do not set it by hand.
     pub deleted: Option<bool>,
@@ -57,19 +59,28 @@ pub(super) fn block(group: ApiGroup) -> Value {
     CustomResource::new::<IpamBlockSpec>(group, "IPAMBlock", "ipamblocks", about)
         .column("CIDR", "string", ".spec.cidr", "Range of the block")
         .column("Affinity", "string", ".spec.affinity", "Owner of the block")
-        .column("ClaimTime", "date", ".spec.affinityClaimTime", "Time at which the owner claimed the block")
+        .column(
+            "ClaimTime",
+            "date",
+            ".spec.affinityClaimTime",
+            "Time at which the owner claimed the block",
+        )
         .spec(|spec| {
             spec.at("sequenceNumber").default(0).set("format", "int64");
-            spec.at("sequenceNumberForAllocation").each().set("format", "int64");
+            spec.at("sequenceNumberForAllocation")
+                .each()
+                .set("format", "int64");
             if group == ApiGroup::V3 {
                 spec.at("cidr").set("format", "cidr");
-                spec.at("affinity").set("pattern", r"^(host|virtual):[a-zA-Z0-9\.\-_]+$");
+                spec.at("affinity")
+                    .set("pattern", r"^(host|virtual):[a-zA-Z0-9\.\-_]+$");
             }
         })
         .definition
 }
 
-/// `spec` of a BlockAffinity as the API server stores it, including the data that etcd has in the path.
+/// `spec` of a BlockAffinity as the API server stores it, including the data that etcd has in the
+/// path.
 #[derive(JsonSchema)]
 pub struct BlockAffinitySpec {
     /// State of the affinity: `pending`, `confirmed` or `pendingDeletion`.
@@ -85,7 +96,8 @@ pub struct BlockAffinitySpec {
     pub deleted: bool,
 }
 
-/// Returns the definition. In v1 the mark for deletion is text, and neither the state nor the range is checked (DS-54).
+/// Returns the definition. In v1 the mark for deletion is text, and neither the state nor the range
+/// is checked (DS-54).
 pub(super) fn affinity(group: ApiGroup) -> Value {
     let about = "Assignment of a block of addresses to a node. Written by IPAM.";
     CustomResource::new::<BlockAffinitySpec>(group, "BlockAffinity", "blockaffinities", about)
@@ -98,13 +110,15 @@ pub(super) fn affinity(group: ApiGroup) -> Value {
             ApiGroup::V3 => {
                 spec.at("cidr").set("format", "cidr");
                 spec.at("deleted").default(false);
-                spec.at("state").set("enum", ["", "confirmed", "pending", "pendingDeletion"]);
+                spec.at("state")
+                    .set("enum", ["", "confirmed", "pending", "pendingDeletion"]);
             }
         })
         .definition
 }
 
-/// `spec` of an IPAMHandle as the API server stores it, including the ID from which the name is derived.
+/// `spec` of an IPAMHandle as the API server stores it, including the ID from which the name is
+/// derived.
 #[derive(JsonSchema)]
 pub struct IpamHandleSpec {
     /// ID of the handle, in its original case.
@@ -117,7 +131,8 @@ pub struct IpamHandleSpec {
 }
 
 pub(super) fn handle(group: ApiGroup) -> Value {
-    let about = "Number of addresses that one owner, such as a container, has in each block. Written by IPAM.";
+    let about = "Number of addresses that one owner, such as a container, has in each block. \
+                 Written by IPAM.";
     CustomResource::new::<IpamHandleSpec>(group, "IPAMHandle", "ipamhandles", about)
         .column("ID", "string", ".spec.handleID", "ID of the handle")
         .definition
@@ -134,15 +149,27 @@ pub(super) fn settings(group: ApiGroup) -> Value {
     CustomResource::new::<IpamConfigurationSpec>(group, kind, plural, about)
         .short_names(&["ipamconfig", "ipamconfigs"])
         .column("StrictAffinity", "boolean", ".spec.strictAffinity", strict)
-        .column("MaxBlocksPerHost", "integer", ".spec.maxBlocksPerHost", "Maximum number of blocks of a node")
-        .column("AutoAllocateBlocks", "boolean", ".spec.autoAllocateBlocks", "Whether nodes claim blocks")
+        .column(
+            "MaxBlocksPerHost",
+            "integer",
+            ".spec.maxBlocksPerHost",
+            "Maximum number of blocks of a node",
+        )
+        .column(
+            "AutoAllocateBlocks",
+            "boolean",
+            ".spec.autoAllocateBlocks",
+            "Whether nodes claim blocks",
+        )
         .spec(|spec| {
             spec.required(&["autoAllocateBlocks", "strictAffinity"]);
             match group {
                 ApiGroup::CrdV1 => _ = spec.at("maxBlocksPerHost").set("maximum", i32::MAX),
                 ApiGroup::V3 => {
                     spec.at("autoAllocateBlocks").default(true);
-                    spec.at("maxBlocksPerHost").default(0).set("format", "int32");
+                    spec.at("maxBlocksPerHost")
+                        .default(0)
+                        .set("format", "int32");
                     spec.at("strictAffinity").default(false);
                 }
             }

@@ -1,5 +1,5 @@
-//! Calico's four kinds of policies, and their tiers. The types have all fields of upstream's, because the API server
-//! would drop any other.
+//! Calico's four kinds of policies, and their tiers. The types have all fields of upstream's,
+//! because the API server would drop any other.
 
 #![allow(dead_code, reason = "only the schemas of the types are used")]
 
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::custom_resource::CustomResource;
 use crate::api::{
-    BUILT_IN_TIERS, DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace, TierSpec,
+    BUILT_IN_TIERS, DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace,
+    TierSpec,
 };
 use crate::kubernetes::ApiGroup;
 
@@ -230,7 +231,10 @@ impl JsonSchema for NumberOrText {
 }
 
 pub(super) fn in_namespace(group: ApiGroup) -> Value {
-    of::<InNamespace, PolicyFields>(group, "Rules for traffic to and from the endpoints of a namespace.")
+    of::<InNamespace, PolicyFields>(
+        group,
+        "Rules for traffic to and from the endpoints of a namespace.",
+    )
 }
 
 pub(super) fn global(group: ApiGroup) -> Value {
@@ -239,43 +243,78 @@ pub(super) fn global(group: ApiGroup) -> Value {
 }
 
 pub(super) fn staged_in_namespace(group: ApiGroup) -> Value {
-    let about = "A preview of a NetworkPolicy: the effect of the policy is reported, but not enforced.";
+    let about =
+        "A preview of a NetworkPolicy: the effect of the policy is reported, but not enforced.";
     of::<StagedInNamespace, StagedFields<PolicyFields>>(group, about)
 }
 
 pub(super) fn staged_global(group: ApiGroup) -> Value {
-    let about = "A preview of a GlobalNetworkPolicy: the effect of the policy is reported, but not enforced.";
+    let about = "A preview of a GlobalNetworkPolicy: the effect of the policy is reported, but not \
+                 enforced.";
     of::<StagedGlobal, StagedFields<GlobalFields>>(group, about)
 }
 
 fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Value {
-    let policy = CustomResource::new::<S>(group, K::KIND, K::PLURAL, about).selectable(".spec.tier").spec(|spec| {
-        spec.at("tier").default(DEFAULT_TIER);
-        spec.at("types").set("x-kubernetes-list-type", "set");
-        spec.at("performanceHints").set("x-kubernetes-list-type", "set");
-    });
-    if K::NAMESPACED { policy.namespaced() } else { policy }.definition
+    let policy = CustomResource::new::<S>(group, K::KIND, K::PLURAL, about)
+        .selectable(".spec.tier")
+        .spec(|spec| {
+            spec.at("tier").default(DEFAULT_TIER);
+            spec.at("types").set("x-kubernetes-list-type", "set");
+            spec.at("performanceHints")
+                .set("x-kubernetes-list-type", "set");
+        });
+    if K::NAMESPACED {
+        policy.namespaced()
+    } else {
+        policy
+    }
+    .definition
 }
 
-/// Returns the definition of Tier. The built-in tiers must keep their order and default action (DS-97).
+/// Returns the definition of Tier. The built-in tiers must keep their order and default action
+/// (DS-97).
 pub(super) fn tier(group: ApiGroup) -> Value {
     let about = "A group of network policies that are evaluated together.";
     let mut tier = CustomResource::new::<TierSpec>(group, "Tier", "tiers", about)
-        .column("Order", "integer", ".spec.order", "Order of evaluation; lower values come first")
-        .column("DefaultAction", "string", ".spec.defaultAction", "Action for traffic that no rule matches")
-        .column("Status", "string", ".status.conditions[?(@.type=='Ready')].reason", "Reason of the condition Ready")
+        .column(
+            "Order",
+            "integer",
+            ".spec.order",
+            "Order of evaluation; lower values come first",
+        )
+        .column(
+            "DefaultAction",
+            "string",
+            ".spec.defaultAction",
+            "Action for traffic that no rule matches",
+        )
+        .column(
+            "Status",
+            "string",
+            ".status.conditions[?(@.type=='Ready')].reason",
+            "Reason of the condition Ready",
+        )
         .conditions()
         .spec(|spec| {
             spec.at("defaultAction").default("Deny");
         });
     for (name, action, order) in BUILT_IN_TIERS {
         let has_value = |field: &str, value: &str| {
-            format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
+            format!(
+                "self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == \
+                 {value})"
+            )
         };
         let has_action = has_value("defaultAction", &format!("'{action}'"));
         tier = tier
-            .rule(&has_action, &format!("the tier {name} must have the default action {action}"))
-            .rule(&has_value("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
+            .rule(
+                &has_action,
+                &format!("the tier {name} must have the default action {action}"),
+            )
+            .rule(
+                &has_value("order", &format!("{order}.0")),
+                &format!("the tier {name} must have the order {order}"),
+            );
     }
     tier.definition
 }

@@ -2,16 +2,20 @@
 //!
 //! The schema that schemars generates is changed in these ways:
 //!
-//! | schemars | here | why |
-//! |---|---|---|
-//! | `"type": ["string", "null"]`, or `anyOf` with null, of a field | without null | the API server drops a null |
-//! | the same of an item or a map's value | without null, and `"nullable": true` | a null stands for a free address |
-//! | `oneOf` of the variants of an enum | `enum` | no type may be inside `oneOf` |
-//! | `additionalProperties` beside `properties` | none | our types keep unknown fields; the API server drops them |
-//! | `default` | none | it is the value that we read for a missing field, not one that the API server should store |
-//! | `format: uint8`, `int64` … | none | widths of Rust types; the API server's numbers are 64 bits wide |
-//! | `title`, `$schema` | none | |
-//! | `(DS-42)` in a description | none | citations are for readers of this code, not of `kubectl explain` |
+//! - A field that may be null, by `"type": ["string", "null"]` or `anyOf`, loses the null, because
+//!   the API server drops a null.
+//! - An item or a map's value that may be null loses the null too, and gets `"nullable": true`. A
+//!   null stands for a free address.
+//! - `oneOf` of the variants of an enum becomes `enum`, because no type may be inside `oneOf`.
+//! - `additionalProperties` beside `properties` is removed. Our types keep unknown fields, but the
+//!   API server drops them.
+//! - `default` is removed. It is the value that we read for a missing field, not one that the API
+//!   server should store.
+//! - `format`, such as `uint8`, is removed. It is the width of a Rust type, and the API server's
+//!   numbers are 64 bits wide.
+//! - `title` and `$schema` are removed.
+//! - A citation such as `(DS-42)` in a description is removed. It is for readers of this code, not
+//!   of `kubectl explain`.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -22,21 +26,30 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
     });
-    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    let mut schema = settings
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value();
     convert(&mut schema);
     schema
 }
 
 /// Converts a schema and all schemas in it. Returns true if the schema allowed null.
 fn convert(schema: &mut Value) -> bool {
-    let Some(schema) = schema.as_object_mut() else { return false };
+    let Some(schema) = schema.as_object_mut() else {
+        return false;
+    };
     let mut is_nullable = remove_null_branch(schema);
     is_nullable |= remove_null_type(schema);
     variants_as_enum(schema);
     for keyword in ["title", "$schema", "default"] {
         schema.remove(keyword);
     }
-    if schema.get("format").and_then(Value::as_str).is_some_and(is_integer_width) {
+    if schema
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(is_integer_width)
+    {
         schema.remove("format");
     }
     if let Some(Value::String(description)) = schema.get_mut("description") {
@@ -58,10 +71,18 @@ fn convert(schema: &mut Value) -> bool {
 
 /// Replaces an `anyOf` of one schema and null by that schema. Returns true if there was a null.
 fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
-    let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
+    let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else {
+        return false;
+    };
     let is_null = |branch: &&Value| branch["type"] == "null";
-    let others: Vec<Value> = branches.iter().filter(|branch| !is_null(branch)).cloned().collect();
-    let [Value::Object(only)] = &others[..] else { return false };
+    let others: Vec<Value> = branches
+        .iter()
+        .filter(|branch| !is_null(branch))
+        .cloned()
+        .collect();
+    let [Value::Object(only)] = &others[..] else {
+        return false;
+    };
     let is_nullable = branches.iter().any(|branch| is_null(&branch));
     schema.remove("anyOf");
     for (keyword, value) in only {
@@ -70,11 +91,21 @@ fn remove_null_branch(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Removes null from a list of one type and null, and from the values of an enum. Returns true if null was in the list.
+/// Removes null from a list of one type and null, and from the values of an enum. Returns true if
+/// null was in the list.
 fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
-    let Some(Value::Array(types)) = schema.get("type") else { return false };
+    let Some(Value::Array(types)) = schema.get("type") else {
+        return false;
+    };
     let is_nullable = types.iter().any(|one| one == "null");
-    let [only] = &types.iter().filter(|one| *one != "null").cloned().collect::<Vec<_>>()[..] else { return false };
+    let [only] = &types
+        .iter()
+        .filter(|one| *one != "null")
+        .cloned()
+        .collect::<Vec<_>>()[..]
+    else {
+        return false;
+    };
     schema.insert("type".into(), only.clone());
     if let Some(Value::Array(values)) = schema.get_mut("enum") {
         values.retain(|value| !value.is_null());
@@ -82,16 +113,28 @@ fn remove_null_type(schema: &mut Map<String, Value>) -> bool {
     is_nullable
 }
 
-/// Converts the `oneOf` of an enum's variants to one `enum`, whose description contains those of the variants.
+/// Converts the `oneOf` of an enum's variants to one `enum`, whose description contains those of
+/// the variants.
 fn variants_as_enum(schema: &mut Map<String, Value>) {
-    let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
-    let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();
+    let Some(Value::Array(variants)) = schema.get("oneOf") else {
+        return;
+    };
+    let values: Vec<_> = variants
+        .iter()
+        .filter_map(|variant| variant.get("const").cloned())
+        .collect();
     if values.len() != variants.len() {
         return;
     }
-    let mut description = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut description = schema
+        .get("description")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     for variant in variants {
-        if let (Some(value), Some(about)) = (variant["const"].as_str(), variant["description"].as_str()) {
+        if let (Some(value), Some(about)) =
+            (variant["const"].as_str(), variant["description"].as_str())
+        {
             description.push_str(&format!(" {value}: {about}"));
         }
     }
@@ -102,7 +145,10 @@ fn variants_as_enum(schema: &mut Map<String, Value>) {
 }
 
 fn is_integer_width(format: &str) -> bool {
-    let width = format.strip_prefix('u').unwrap_or(format).strip_prefix("int");
+    let width = format
+        .strip_prefix('u')
+        .unwrap_or(format)
+        .strip_prefix("int");
     width.is_some_and(|width| width.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -110,7 +156,9 @@ fn without_citations(description: &str) -> String {
     let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut from = 0;
     while let Some(open) = text[from..].find(" (").map(|at| from + at) {
-        let Some(close) = text[open..].find(')').map(|at| open + at) else { break };
+        let Some(close) = text[open..].find(')').map(|at| open + at) else {
+            break;
+        };
         if text[open + 2..close].split(", ").all(is_citation) {
             text.replace_range(open..=close, "");
             from = open;
@@ -122,8 +170,12 @@ fn without_citations(description: &str) -> String {
 }
 
 fn is_citation(text: &str) -> bool {
-    let Some((chapter, number)) = text.split_once('-') else { return false };
-    let consists_of = |part: &str, is_valid: fn(&u8) -> bool| !part.is_empty() && part.bytes().all(|b| is_valid(&b));
+    let Some((chapter, number)) = text.split_once('-') else {
+        return false;
+    };
+    let consists_of = |part: &str, is_valid: fn(&u8) -> bool| {
+        !part.is_empty() && part.bytes().all(|b| is_valid(&b))
+    };
     consists_of(chapter, u8::is_ascii_uppercase) && consists_of(number, u8::is_ascii_digit)
 }
 
@@ -181,7 +233,9 @@ mod tests {
                     "description": "One of two. One: This. Other: That.",
                 },
                 "letter": { "type": "string", "enum": ["a", "b"] },
-                "counts": { "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } },
+                "counts": {
+                    "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 },
+                },
             },
             "required": ["someText", "free", "counts"],
         });

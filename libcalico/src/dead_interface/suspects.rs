@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use crate::names::InterfaceAlias;
 
-/// The interval between two looks. An interface whose pod the datastore names is removed after it was dead in two looks
-/// that are at least this far apart, and in each look between them. On an API server such a pod exists before its
-/// interface, so it has an endpoint. On etcd an ADD writes the endpoint after the interface, while its process runs.
+/// The interval between two looks. An interface whose pod the datastore names is removed after it
+/// was dead in two looks that are at least this far apart, and in each look between them. On an API
+/// server such a pod exists before its interface, so it has an endpoint. On etcd an ADD writes the
+/// endpoint after the interface, while its process runs.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time for which an interface has to be dead if the datastore names no pod for it, as for the target of a live
-/// migration: the allocation has the handle of the virtual machine, and no host route leads to the address. After the
-/// ADD such a pod has no evidence of its use until the container runtime has started its sandbox. The runtime has to do
-/// so within the timeout of kubelet for a sandbox: twice `runtimeRequestTimeout`, by default 4 minutes.
+/// The time for which an interface has to be dead if the datastore names no pod for it, as for the
+/// target of a live migration: the allocation has the handle of the virtual machine, and no host
+/// route leads to the address. After the ADD such a pod has no evidence of its use until the
+/// container runtime has started its sandbox. The runtime has to do so within the timeout of
+/// kubelet for a sandbox: twice `runtimeRequestTimeout`, by default 4 minutes.
 pub const UNNAMED_POD_CONFIRMATION: Duration = Duration::from_secs(600);
 
 /// An interface that no container uses.
@@ -26,17 +28,22 @@ pub struct DeadLink {
     pub alias: InterfaceAlias,
 }
 
-/// The interfaces that were dead in the last look, with the time of the first look of an unbroken series.
+/// The interfaces that were dead in the last look, with the time of the first look of an unbroken
+/// series.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects(Vec<(DeadLink, Duration)>);
 
 impl Suspects {
-    /// Records a look at `now`, on a clock that never jumps, which found the interfaces `dead`, each with the time for
-    /// which it has to be dead. Returns those to remove.
+    /// Records a look at `now`, on a clock that never jumps, which found the interfaces `dead`,
+    /// each with the time for which it has to be dead. Returns those to remove.
     pub fn look(&mut self, now: Duration, dead: Vec<(DeadLink, Duration)>) -> Vec<DeadLink> {
         let former = std::mem::take(&mut self.0);
-        let first_seen =
-            |link: &DeadLink| former.iter().find(|(known, _)| known == link).map_or(now, |(_, since)| *since);
+        let first_seen = |link: &DeadLink| {
+            former
+                .iter()
+                .find(|(known, _)| known == link)
+                .map_or(now, |(_, since)| *since)
+        };
         let mut due = Vec::new();
         for (link, confirmation) in dead {
             let since = first_seen(&link);
@@ -54,7 +61,11 @@ mod tests {
     use super::*;
 
     fn link(name: &str, index: u32, container: &str) -> DeadLink {
-        DeadLink { name: name.to_owned(), index, alias: InterfaceAlias::for_container(container) }
+        DeadLink {
+            name: name.to_owned(),
+            index,
+            alias: InterfaceAlias::for_container(container),
+        }
     }
 
     fn at(seconds: u64) -> Duration {
@@ -71,8 +82,15 @@ mod tests {
         let mut suspects = Suspects::default();
         assert_eq!(suspects.look(at(0), vec![dead("cali1", 7, "c1")]), []);
         assert_eq!(suspects.look(at(59), vec![dead("cali1", 7, "c1")]), []);
-        assert_eq!(suspects.look(at(60), vec![dead("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
-        for other in [dead("cali1", 8, "c1"), dead("cali1", 7, "c2"), dead("cali2", 7, "c1")] {
+        assert_eq!(
+            suspects.look(at(60), vec![dead("cali1", 7, "c1")]),
+            [link("cali1", 7, "c1")]
+        );
+        for other in [
+            dead("cali1", 8, "c1"),
+            dead("cali1", 7, "c2"),
+            dead("cali2", 7, "c1"),
+        ] {
             let mut suspects = Suspects::default();
             suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
             assert_eq!(suspects.look(at(60), vec![other.clone()]), [], "{other:?}");
@@ -81,11 +99,16 @@ mod tests {
 
     #[test]
     fn interface_of_an_unnamed_pod_is_due_after_ten_minutes() {
-        let (mut suspects, unnamed) = (Suspects::default(), || (link("cali1", 7, "c1"), UNNAMED_POD_CONFIRMATION));
+        let (mut suspects, unnamed) = (Suspects::default(), || {
+            (link("cali1", 7, "c1"), UNNAMED_POD_CONFIRMATION)
+        });
         for seconds in [0, 60, 599] {
             assert_eq!(suspects.look(at(seconds), vec![unnamed()]), [], "{seconds}");
         }
-        assert_eq!(suspects.look(at(600), vec![unnamed()]), [link("cali1", 7, "c1")]);
+        assert_eq!(
+            suspects.look(at(600), vec![unnamed()]),
+            [link("cali1", 7, "c1")]
+        );
     }
 
     #[test]
@@ -94,7 +117,10 @@ mod tests {
         suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
         suspects.look(at(60), Vec::new());
         assert_eq!(suspects.look(at(120), vec![dead("cali1", 7, "c1")]), []);
-        assert_eq!(suspects.look(at(180), vec![dead("cali1", 7, "c1")]), [link("cali1", 7, "c1")]);
+        assert_eq!(
+            suspects.look(at(180), vec![dead("cali1", 7, "c1")]),
+            [link("cali1", 7, "c1")]
+        );
     }
 
     #[test]
@@ -103,6 +129,9 @@ mod tests {
         let both = || vec![dead("cali1", 7, "c1"), dead("cali2", 9, "c2")];
         suspects.look(at(0), vec![dead("cali1", 7, "c1")]);
         assert_eq!(suspects.look(at(60), both()), [link("cali1", 7, "c1")]);
-        assert_eq!(suspects.look(at(120), both()), [link("cali1", 7, "c1"), link("cali2", 9, "c2")]);
+        assert_eq!(
+            suspects.look(at(120), both()),
+            [link("cali1", 7, "c1"), link("cali2", 9, "c2")]
+        );
     }
 }

@@ -17,7 +17,8 @@ const ALL_INTERFACES: &str = "*";
 pub struct DesiredEndpoints {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// True if no endpoint of the node may be deleted, because part of the configuration could not be read or applied.
+    /// True if no endpoint of the node may be deleted, because part of the configuration could not
+    /// be read or applied.
     pub keep: bool,
     /// The templates that cannot be applied.
     pub problems: Vec<TemplateProblem>,
@@ -43,19 +44,25 @@ enum InvalidTemplateField {
     InterfacePattern(String),
 }
 
-/// Returns the endpoints that `node` should have. `is_match` gets an interface pattern and the name of an interface.
+/// Returns the endpoints that `node` should have. `is_match` gets an interface pattern and the name
+/// of an interface.
 pub fn desired<E: fmt::Display>(
     node: &HostNode,
     wanted: &AutoHostEndpoints,
     is_match: impl Fn(&str, &str) -> Result<bool, E>,
 ) -> DesiredEndpoints {
-    let mut desired = DesiredEndpoints { keep: wanted.keep, ..DesiredEndpoints::default() };
+    let mut desired = DesiredEndpoints {
+        keep: wanted.keep,
+        ..DesiredEndpoints::default()
+    };
     if !wanted.enabled {
         return desired;
     }
     if wanted.default_endpoint {
         let name = auto_host_endpoint_name(&node.name, None, None);
-        desired.endpoints.push(endpoint(node, name, ALL_INTERFACES, &node.addresses, None));
+        desired
+            .endpoints
+            .push(endpoint(node, name, ALL_INTERFACES, &node.addresses, None));
     }
     for template in &wanted.templates {
         match template_endpoints(node, template, &is_match) {
@@ -82,7 +89,8 @@ fn template_endpoints<E: fmt::Display>(
     if template.interface_pattern.is_empty() {
         let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
         // No policy could apply to an endpoint that has neither an interface nor an address.
-        let endpoint = (!addresses.is_empty()).then(|| endpoint(node, name, "", &addresses, Some(template)));
+        let endpoint =
+            (!addresses.is_empty()).then(|| endpoint(node, name, "", &addresses, Some(template)));
         return Ok(endpoint.into_iter().collect());
     }
     let mut endpoints = Vec::new();
@@ -92,16 +100,41 @@ fn template_endpoints<E: fmt::Display>(
             continue;
         }
         let mut addresses = addresses.clone();
-        addresses.extend(interface.addresses.iter().filter(|ip| !addresses.contains(ip)).copied().collect::<Vec<_>>());
-        let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), Some(&interface.name));
-        endpoints.push(endpoint(node, name, &interface.name, &addresses, Some(template)));
+        addresses.extend(
+            interface
+                .addresses
+                .iter()
+                .filter(|ip| !addresses.contains(ip))
+                .copied()
+                .collect::<Vec<_>>(),
+        );
+        let name = auto_host_endpoint_name(
+            &node.name,
+            Some(&template.generate_name),
+            Some(&interface.name),
+        );
+        endpoints.push(endpoint(
+            node,
+            name,
+            &interface.name,
+            &addresses,
+            Some(template),
+        ));
     }
     Ok(endpoints)
 }
 
 fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, CidrParseError> {
-    let parsed: Vec<Cidr> = ranges.iter().map(|range| range.parse()).collect::<Result<_, _>>()?;
-    Ok(node.addresses.iter().filter(|ip| parsed.iter().any(|range| range.contains(**ip))).copied().collect())
+    let parsed: Vec<Cidr> = ranges
+        .iter()
+        .map(|range| range.parse())
+        .collect::<Result<_, _>>()?;
+    Ok(node
+        .addresses
+        .iter()
+        .filter(|ip| parsed.iter().any(|range| range.contains(**ip)))
+        .copied()
+        .collect())
 }
 
 fn endpoint(
@@ -129,11 +162,13 @@ fn endpoint(
     endpoint
 }
 
-/// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared (KC-488).
+/// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared
+/// (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
     let (old, new) = (&found.metadata, &wanted.metadata);
     let metadata_differs = (&old.labels, &old.annotations) != (&new.labels, &new.annotations);
     let (old, new) = (&found.spec, &wanted.spec);
     metadata_differs
-        || (&old.node, &old.interface_name, &old.expected_ips) != (&new.node, &new.interface_name, &new.expected_ips)
+        || (&old.node, &old.interface_name, &old.expected_ips)
+            != (&new.node, &new.interface_name, &new.expected_ips)
 }

@@ -18,7 +18,8 @@ pub enum AffinityOwner {
     Virtual(String),
 }
 
-/// The name of the virtual owner of the blocks for Services, also used as the node of their addresses (KC-500).
+/// The name of the virtual owner of the blocks for Services, also used as the node of their
+/// addresses (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
 impl AffinityOwner {
@@ -76,16 +77,21 @@ pub enum AffinityState {
     /// The owner is giving the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// Stored without a state, as by old Calico versions. The allocator treats it as confirmed (IPAM-68).
+    /// Stored without a state, as by old Calico versions. The allocator treats it as confirmed
+    /// (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
 }
 
 impl AffinityState {
-    /// Returns true if a process of the owner is claiming the block or giving it up, or was interrupted meanwhile.
+    /// Returns true if a process of the owner is claiming the block or giving it up, or was
+    /// interrupted meanwhile.
     pub fn is_unfinished(self) -> bool {
-        matches!(self, AffinityState::Pending | AffinityState::PendingDeletion)
+        matches!(
+            self,
+            AffinityState::Pending | AffinityState::PendingDeletion
+        )
     }
 }
 
@@ -95,7 +101,8 @@ pub struct BlockAffinity {
     /// The progress of claiming the block or giving it up.
     #[serde(default)]
     pub state: AffinityState,
-    /// True if the affinity is marked for deletion, as upstream does in Kubernetes before the deletion (DS-72).
+    /// True if the affinity is marked for deletion, as upstream does in Kubernetes before the
+    /// deletion (DS-72).
     #[serde(default)]
     pub deleted: bool,
     /// Fields that this version does not model.
@@ -114,36 +121,49 @@ pub struct AffinityKey {
 
 impl fmt::Display for AffinityKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cidr={}, host={}, affinityType={}", self.cidr, self.owner.name(), self.owner.kind())
+        write!(
+            f,
+            "cidr={}, host={}, affinityType={}",
+            self.cidr,
+            self.owner.name(),
+            self.owner.kind()
+        )
     }
 }
 
-/// The affinities to list; by default those of all hosts, but of no virtual owner, as in upstream (IPAM-80).
+/// The affinities to list; by default those of all hosts, but of no virtual owner, as in upstream
+/// (IPAM-80).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffinitySelect {
     /// The owner whose affinities are listed.
     pub owner: Option<AffinityOwner>,
     /// The address family to list, if an owner is given; `None` for both.
     pub version: Option<IpVersion>,
-    /// Whether to list only the affinities without labels, which old Calico versions wrote to Kubernetes. A list by
-    /// owner misses them (DS-70).
+    /// Whether to list only the affinities without labels, which old Calico versions wrote to
+    /// Kubernetes. A list by owner misses them (DS-70).
     pub without_labels: bool,
 }
 
 impl AffinitySelect {
     /// Selects the affinities of an owner.
     pub fn of(owner: AffinityOwner) -> Self {
-        AffinitySelect { owner: Some(owner), ..Self::default() }
+        AffinitySelect {
+            owner: Some(owner),
+            ..Self::default()
+        }
     }
 
     /// Selects the affinities without labels, which lists by owner miss.
     pub fn without_labels() -> Self {
-        AffinitySelect { without_labels: true, ..Self::default() }
+        AffinitySelect {
+            without_labels: true,
+            ..Self::default()
+        }
     }
 }
 
-/// The path prefix that selects the affinities without labels. No object has such a path; the Kubernetes datastore
-/// translates it.
+/// The path prefix that selects the affinities without labels. No object has such a path; the
+/// Kubernetes datastore translates it.
 pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
 /// The beginning of the paths of all affinities.
@@ -155,13 +175,21 @@ impl Kind for BlockAffinity {
     type Select = AffinitySelect;
 
     fn path(key: &AffinityKey) -> String {
-        format!("{ROOT}{}/{}/{}", key.owner.kind(), key.owner.name(), cidr_path(&key.cidr))
+        format!(
+            "{ROOT}{}/{}/{}",
+            key.owner.kind(),
+            key.owner.name(),
+            cidr_path(&key.cidr)
+        )
     }
 
     fn parse_path(path: &str) -> Option<AffinityKey> {
         let (kind, rest) = path.strip_prefix(ROOT)?.split_once('/')?;
         let (name, tail) = rest.split_once('/')?;
-        Some(AffinityKey { owner: AffinityOwner::of_kind(kind, name)?, cidr: parse_cidr_path(tail)? })
+        Some(AffinityKey {
+            owner: AffinityOwner::of_kind(kind, name)?,
+            cidr: parse_cidr_path(tail)?,
+        })
     }
 
     fn prefix(select: &AffinitySelect) -> String {
@@ -171,12 +199,20 @@ impl Kind for BlockAffinity {
         match (&select.owner, select.version) {
             (None, _) => format!("{ROOT}host/"),
             (Some(owner), None) => format!("{ROOT}{}/{}/", owner.kind(), owner.name()),
-            (Some(owner), Some(version)) => format!("{ROOT}{}/{}/ipv{version}/block/", owner.kind(), owner.name()),
+            (Some(owner), Some(version)) => format!(
+                "{ROOT}{}/{}/ipv{version}/block/",
+                owner.kind(),
+                owner.name()
+            ),
         }
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         // Calico before v3 wrote an empty value (DS-34).
-        if bytes.is_empty() { Ok(Self::default()) } else { serde_json::from_slice(bytes) }
+        if bytes.is_empty() {
+            Ok(Self::default())
+        } else {
+            serde_json::from_slice(bytes)
+        }
     }
 }

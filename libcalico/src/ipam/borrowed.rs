@@ -37,13 +37,16 @@ pub struct Borrowings {
     pub without_node: usize,
 }
 
-/// Finds the borrowed addresses: those with a node other than the owner of their block. Addresses that cool down are
-/// left out.
+/// Finds the borrowed addresses: those with a node other than the owner of their block. Addresses
+/// that cool down are left out.
 pub fn borrowed<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Borrowings {
     let mut found = Borrowings::default();
     for block in blocks {
         let owner = owner_name(block);
-        for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
+        for allocation in block
+            .allocated()
+            .filter(|allocation| !allocation.is_cooling())
+        {
             match attribute(&allocation, "node") {
                 "" => found.without_node += 1,
                 node if node == owner => {}
@@ -61,7 +64,10 @@ fn owner_name(block: &Block) -> &str {
 
 fn row(block: &Block, owner: &str, node: &str, allocation: &Allocation<'_>) -> BorrowedAddress {
     let namespaced = |name: &str| format!("{}/{name}", attribute(allocation, "namespace"));
-    let (kind, allocated_to) = match (attribute(allocation, "vmi-name"), attribute(allocation, "pod")) {
+    let (kind, allocated_to) = match (
+        attribute(allocation, "vmi-name"),
+        attribute(allocation, "pod"),
+    ) {
         ("", "") => (attribute(allocation, "type"), String::new()),
         ("", pod) => ("pod", namespaced(pod)),
         (machine, _) => ("vmi", namespaced(machine)),
@@ -78,7 +84,10 @@ fn row(block: &Block, owner: &str, node: &str, allocation: &Allocation<'_>) -> B
 
 /// Returns an attribute of the active owner, or an empty text if it is missing.
 fn attribute<'a>(allocation: &Allocation<'a>, key: &str) -> &'a str {
-    allocation.attributes().and_then(|attributes| attributes.get(key)).map_or("", String::as_str)
+    allocation
+        .attributes()
+        .and_then(|attributes| attributes.get(key))
+        .map_or("", String::as_str)
 }
 
 #[cfg(test)]
@@ -89,7 +98,8 @@ mod tests {
 
     fn block(affinity: Value, allocations: Value, attributes: Value) -> Block {
         let stored = json!({
-            "cidr": "10.0.0.0/30", "affinity": affinity, "allocations": allocations, "unallocated": [],
+            "cidr": "10.0.0.0/30", "affinity": affinity, "allocations": allocations,
+            "unallocated": [],
             "attributes": attributes,
         });
         serde_json::from_value(stored).unwrap()
@@ -106,7 +116,11 @@ mod tests {
     #[test]
     fn addresses_of_other_nodes_than_the_owner_are_borrowed() {
         let pod = [("namespace", "ns"), ("pod", "web")];
-        let machine = [("namespace", "ns"), ("pod", "virt-launcher-vm"), ("vmi-name", "vm")];
+        let machine = [
+            ("namespace", "ns"),
+            ("pod", "virt-launcher-vm"),
+            ("vmi-name", "vm"),
+        ];
         let attributes = json!([
             of_node("node1", &[]),
             of_node("node2", &pod),
@@ -117,7 +131,14 @@ mod tests {
         let rows: Vec<[&str; 4]> = found
             .rows
             .iter()
-            .map(|row| [row.node.as_str(), row.block_owner.as_str(), row.kind.as_str(), row.allocated_to.as_str()])
+            .map(|row| {
+                [
+                    row.node.as_str(),
+                    row.block_owner.as_str(),
+                    row.kind.as_str(),
+                    row.allocated_to.as_str(),
+                ]
+            })
             .collect();
         let expected = [
             ["node2", "node1", "pod", "ns/web"],
@@ -131,9 +152,20 @@ mod tests {
 
     #[test]
     fn addresses_without_node_or_attribute_are_counted() {
-        let attributes = json!([{ "handle_id": "h", "secondary": { "pod": "web", "namespace": "ns" } }]);
-        let found = borrowed([&block(json!("host:node1"), json!([0, 9, null, null]), attributes)]);
-        assert_eq!(found, Borrowings { rows: Vec::new(), without_node: 2 });
+        let attributes =
+            json!([{ "handle_id": "h", "secondary": { "pod": "web", "namespace": "ns" } }]);
+        let found = borrowed([&block(
+            json!("host:node1"),
+            json!([0, 9, null, null]),
+            attributes,
+        )]);
+        assert_eq!(
+            found,
+            Borrowings {
+                rows: Vec::new(),
+                without_node: 2
+            }
+        );
     }
 
     #[test]
@@ -141,13 +173,24 @@ mod tests {
         let mut cooling = of_node("node2", &[]);
         cooling["releasedAt"] = json!("2026-11-23T04:42:10Z");
         let attributes = json!([of_node("load-balancer", &[]), cooling]);
-        let found = borrowed([&block(json!("virtual:load-balancer"), json!([0, 1, null, null]), attributes)]);
+        let found = borrowed([&block(
+            json!("virtual:load-balancer"),
+            json!([0, 1, null, null]),
+            attributes,
+        )]);
         assert_eq!(found, Borrowings::default());
     }
 
     #[test]
     fn addresses_of_a_block_without_owner_are_borrowed() {
-        let found = borrowed([&block(json!(null), json!([0, null, null, null]), json!([of_node("node1", &[])]))]);
-        assert_eq!((found.rows.len(), found.rows[0].block_owner.as_str()), (1, ""));
+        let found = borrowed([&block(
+            json!(null),
+            json!([0, null, null, null]),
+            json!([of_node("node1", &[])]),
+        )]);
+        assert_eq!(
+            (found.rows.len(), found.rows[0].block_owner.as_str()),
+            (1, "")
+        );
     }
 }

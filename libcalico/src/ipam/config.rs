@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::api::{IpamConfigurationSpec, Unknown};
 use crate::store::Kind;
 
-/// The maximum number of blocks of a node in the pools of one request if the settings name none (IPAM-103).
+/// The maximum number of blocks of a node in the pools of one request if the settings name none
+/// (IPAM-103).
 pub const DEFAULT_BLOCK_LIMIT: usize = 20;
 
-/// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies, which differs from `{}`
-/// (IPAM-77).
+/// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies, which
+/// differs from `{}` (IPAM-77).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpamConfig {
@@ -19,14 +20,25 @@ pub struct IpamConfig {
     /// Whether to claim blocks for nodes automatically.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_allocate_blocks: bool,
-    /// The maximum number of blocks per node in the pools of one request; 0 selects [`DEFAULT_BLOCK_LIMIT`].
-    #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "crate::api::is_zero")]
+    /// The maximum number of blocks per node in the pools of one request; 0 selects
+    /// [`DEFAULT_BLOCK_LIMIT`].
+    #[serde(
+        rename = "maxBlocksPerHost",
+        skip_serializing_if = "crate::api::is_zero"
+    )]
     pub max_blocks_per_host: i64,
-    /// `Enabled` or `None` if a VMI keeps its addresses when its pod is replaced, otherwise `Disabled`.
-    #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
+    /// `Enabled` or `None` if a VMI keeps its addresses when its pod is replaced, otherwise
+    /// `Disabled`.
+    #[serde(
+        rename = "kubeVirtVMAddressPersistence",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub kube_virt_vm_address_persistence: Option<String>,
     /// The time in seconds for which a released address cools down.
-    #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "crate::api::is_zero")]
+    #[serde(
+        rename = "ipCooldownSeconds",
+        skip_serializing_if = "crate::api::is_zero"
+    )]
     pub ip_cooldown_seconds: i64,
     /// Fields that this version does not model.
     #[serde(flatten)]
@@ -36,7 +48,10 @@ pub struct IpamConfig {
 impl IpamConfig {
     /// Returns the settings that apply if no object is stored.
     pub fn absent() -> Self {
-        IpamConfig { auto_allocate_blocks: true, ..IpamConfig::default() }
+        IpamConfig {
+            auto_allocate_blocks: true,
+            ..IpamConfig::default()
+        }
     }
 
     /// Returns the settings of the v3 object, without fields that this version does not model.

@@ -1,5 +1,5 @@
-//! Replays recorded calls of upstream's plugin (`tests/golden/etcd`): our changes of blocks and handles must equal
-//! upstream's.
+//! Replays recorded calls of upstream's plugin (`tests/golden/etcd`): our changes of blocks and
+//! handles must equal upstream's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -56,7 +56,9 @@ fn numbers_for_marks(value: &mut Value) {
 }
 
 fn decode_all<K: Kind>(store: &Store) -> Vec<(K::Key, K)> {
-    let entries = store.iter().filter_map(|(path, value)| Some((K::parse_path(path)?, value)));
+    let entries = store
+        .iter()
+        .filter_map(|(path, value)| Some((K::parse_path(path)?, value)));
     entries
         .map(|(key, value)| {
             let mut value = value.clone();
@@ -86,18 +88,26 @@ struct Call {
 impl Call {
     fn of(step: &Step) -> Self {
         let node = step.stdin["nodename"].as_str().unwrap();
-        let args: BTreeMap<&str, &str> = step
-            .env
-            .get("CNI_ARGS")
-            .map_or_else(BTreeMap::new, |args| args.split(';').filter_map(|pair| pair.split_once('=')).collect());
+        let args: BTreeMap<&str, &str> =
+            step.env.get("CNI_ARGS").map_or_else(BTreeMap::new, |args| {
+                args.split(';')
+                    .filter_map(|pair| pair.split_once('='))
+                    .collect()
+            });
         let mut attributes = BTreeMap::from([("node", node), ("timestamp", "<go-time>")]);
         for (arg, attribute) in [("K8S_POD_NAME", "pod"), ("K8S_POD_NAMESPACE", "namespace")] {
             attributes.extend(args.get(arg).map(|value| (attribute, *value)));
         }
         Call {
             owner: AffinityOwner::Host(node.into()),
-            handle: HandleId::for_container(step.stdin["name"].as_str().unwrap(), &step.env["CNI_CONTAINERID"]),
-            attributes: attributes.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            handle: HandleId::for_container(
+                step.stdin["name"].as_str().unwrap(),
+                &step.env["CNI_CONTAINERID"],
+            ),
+            attributes: attributes
+                .into_iter()
+                .map(|(k, v)| (k.to_owned(), v.to_owned()))
+                .collect(),
             requested_ip: args.get("IP").map(|ip| ip.parse().unwrap()),
             is_add: step.env["CNI_COMMAND"] == "ADD",
             has_failed: step.exit != 0,
@@ -122,7 +132,9 @@ impl Call {
             self.assign(&mut block);
         }
         if !self.is_add || self.has_failed {
-            block.release_by_handle(&self.handle, None, 0, Self::now()).unwrap();
+            block
+                .release_by_handle(&self.handle, None, 0, Self::now())
+                .unwrap();
             block.count_write();
         }
         block
@@ -137,14 +149,23 @@ impl Call {
         };
         match self.requested_ip {
             Some(ip) => block.assign_address(ip, &request).unwrap(),
-            None => assert_eq!(block.assign(1, &request, &Reservations::none()).unwrap().len(), 1),
+            None => assert_eq!(
+                block
+                    .assign(1, &request, &Reservations::none())
+                    .unwrap()
+                    .len(),
+                1
+            ),
         }
         block.count_write();
     }
 }
 
 fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock {
-    let pools: Vec<IpPool> = decode_all::<IpPool>(store).into_iter().map(|(_, pool)| pool).collect();
+    let pools: Vec<IpPool> = decode_all::<IpPool>(store)
+        .into_iter()
+        .map(|(_, pool)| pool)
+        .collect();
     let request = PoolRequest {
         version,
         requested: &[],
@@ -158,8 +179,22 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     let stored = blocks(store);
     let ranges = stored.keys().copied().collect();
     let none = Reservations::none();
-    let room = |cidr: &Cidr| Some(Some(Room::of(stored.get(cidr)?, &none, &call.owner, Call::now())));
-    usable_block(&choice.chosen, &room, &ranges, &none, &call.owner, Call::now())
+    let room = |cidr: &Cidr| {
+        Some(Some(Room::of(
+            stored.get(cidr)?,
+            &none,
+            &call.owner,
+            Call::now(),
+        )))
+    };
+    usable_block(
+        &choice.chosen,
+        &room,
+        &ranges,
+        &none,
+        &call.owner,
+        Call::now(),
+    )
 }
 
 /// Returns the numbers of blocks that the step changed and claimed.
@@ -167,7 +202,11 @@ fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
     let (blocks_before, blocks_after) = (blocks(before), blocks(&step.after.store));
     let (mut handles_now, handles_after) = (handles(before), handles(&step.after.store));
     let (mut changes, mut claims) = (0, 0);
-    let cidrs: BTreeSet<Cidr> = blocks_before.keys().chain(blocks_after.keys()).copied().collect();
+    let cidrs: BTreeSet<Cidr> = blocks_before
+        .keys()
+        .chain(blocks_after.keys())
+        .copied()
+        .collect();
     for cidr in cidrs {
         let (old, new) = (blocks_before.get(&cidr), &blocks_after[&cidr]);
         if old == Some(new) {
@@ -177,7 +216,11 @@ fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
         let call = Call::of(step);
         if old.is_none() && call.requested_ip.is_none() {
             claims += 1;
-            assert_eq!(expected_claim(&call, before, cidr.version()), UsableBlock::Claim(cidr), "{name}");
+            assert_eq!(
+                expected_claim(&call, before, cidr.version()),
+                UsableBlock::Claim(cidr),
+                "{name}"
+            );
         }
         let reproduced = call.apply(cidr, old, new);
         assert_eq!(
@@ -210,7 +253,10 @@ fn every_recorded_step_reproduces_upstreams_blocks_and_handles() {
         let scenario: Scenario = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         let mut before = &scenario.initial;
         for (index, step) in scenario.steps.iter().enumerate() {
-            let name = format!("{} step {index}", path.file_name().unwrap().to_string_lossy());
+            let name = format!(
+                "{} step {index}",
+                path.file_name().unwrap().to_string_lossy()
+            );
             let (changed, claimed) = replay(&name, before, step);
             changes += changed;
             claims += claimed;

@@ -1,4 +1,5 @@
-//! [`Pool`]: the allocator's view of a pool. [`PoolRejection`]: the reason why a pool gave no address.
+//! [`Pool`]: the allocator's view of a pool. [`PoolRejection`]: the reason why a pool gave no
+//! address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,9 +25,13 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns the range of the block for `ip`; `None` if the address is outside the pool or the block size is invalid.
+    /// Returns the range of the block for `ip`; `None` if the address is outside the pool or the
+    /// block size is invalid.
     pub fn block_of(&self, ip: IpAddr) -> Option<Cidr> {
-        self.cidr.contains(ip).then(|| Cidr::new(ip, self.block_prefix)).flatten()
+        self.cidr
+            .contains(ip)
+            .then(|| Cidr::new(ip, self.block_prefix))
+            .flatten()
     }
 
     /// Returns true if the pool's addresses may be used for `purpose`.
@@ -36,20 +41,37 @@ impl Pool {
 
     /// Checks that a block fits into the pool and is not too large (IPAM-107).
     pub fn check_block_size(&self) -> Result<(), PoolRejection> {
-        let (shortest, longest) = if self.cidr.version() == IpVersion::V4 { (20, 32) } else { (116, 128) };
+        let (shortest, longest) = if self.cidr.version() == IpVersion::V4 {
+            (20, 32)
+        } else {
+            (116, 128)
+        };
         let (min, max) = (self.cidr.prefix().max(shortest), longest);
         let block_size = self.block_prefix;
-        if (min..=max).contains(&block_size) { Ok(()) } else { Err(PoolRejection::BlockSize { block_size, min, max }) }
+        if (min..=max).contains(&block_size) {
+            Ok(())
+        } else {
+            Err(PoolRejection::BlockSize {
+                block_size,
+                min,
+                max,
+            })
+        }
     }
 }
 
-/// Returns the pool of an object if it is of the family and in service: neither disabled nor being deleted nor marked
-/// as not allocatable (IPAM-93). That also applies to requests for a particular address (IPAM-132).
+/// Returns the pool of an object if it is of the family and in service: neither disabled nor being
+/// deleted nor marked as not allocatable (IPAM-93). That also applies to requests for a particular
+/// address (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRejection> {
     let spec = &object.spec;
-    let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr { cidr: spec.cidr.clone() })?;
+    let cidr = spec.range().map_err(|_| PoolRejection::InvalidCidr {
+        cidr: spec.cidr.clone(),
+    })?;
     if cidr.version() != version {
-        return Err(PoolRejection::OtherFamily { version: cidr.version() });
+        return Err(PoolRejection::OtherFamily {
+            version: cidr.version(),
+        });
     }
     if let Some(range) = cidr.unassignable() {
         return Err(PoolRejection::Unassignable { range });
@@ -66,34 +88,60 @@ pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, PoolRej
     Ok(pool_of(object, cidr))
 }
 
-/// Returns the pool that contains `ip`. A release also needs the pools that are not in service (IPAM-141).
+/// Returns the pool that contains `ip`. A release also needs the pools that are not in service
+/// (IPAM-141).
 pub fn any_pool_of(pools: &[IpPool], ip: IpAddr) -> Option<Pool> {
-    let mut ranges = pools.iter().filter_map(|object| Some((object, object.spec.range().ok()?)));
-    ranges.find(|(_, cidr)| cidr.contains(ip)).map(|(object, cidr)| pool_of(object, cidr))
+    let mut ranges = pools
+        .iter()
+        .filter_map(|object| Some((object, object.spec.range().ok()?)));
+    ranges
+        .find(|(_, cidr)| cidr.contains(ip))
+        .map(|(object, cidr)| pool_of(object, cidr))
 }
 
 fn pool_of(object: &IpPool, cidr: Cidr) -> Pool {
     let spec = &object.spec;
-    let uses = [AllowedUse::Workload, AllowedUse::Tunnel, AllowedUse::LoadBalancer];
+    let uses = [
+        AllowedUse::Workload,
+        AllowedUse::Tunnel,
+        AllowedUse::LoadBalancer,
+    ];
     Pool {
         name: object.metadata.name.clone(),
         cidr,
         block_prefix: spec.block_prefix(cidr.version()),
         node_selector: spec.node_selector.clone(),
-        allowed_uses: uses.into_iter().filter(|purpose| spec.allows(*purpose)).collect(),
+        allowed_uses: uses
+            .into_iter()
+            .filter(|purpose| spec.allows(*purpose))
+            .collect(),
     }
 }
 
 fn not_allocatable(object: &IpPool) -> Option<String> {
     let conditions = object.status.as_ref()?.get("conditions")?.as_array()?;
-    let condition = conditions.iter().find(|c| c["type"] == "Allocatable" && c["status"] == "False")?;
-    let texts = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
-    Some(texts.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
+    let condition = conditions
+        .iter()
+        .find(|c| c["type"] == "Allocatable" && c["status"] == "False")?;
+    let texts = ["message", "reason"]
+        .iter()
+        .filter_map(|key| condition.get(key)?.as_str());
+    Some(
+        texts
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned)
+            .next()
+            .unwrap_or_default(),
+    )
 }
 
 /// The reason why a pool was not used, or gave no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
-#[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[serde(
+    tag = "reason",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
 pub enum PoolRejection {
     /// The pool's CIDR is invalid.
     #[error("its cidr `{cidr}` is invalid")]
@@ -151,7 +199,9 @@ pub enum PoolRejection {
         node: String,
     },
     /// The pool's namespace selector does not select the namespace.
-    #[error("its namespaceSelector `{selector}` does not match{}", of_namespace(namespace.as_deref()))]
+    #[error(
+        "its namespaceSelector `{selector}` does not match{}", of_namespace(namespace.as_deref())
+    )]
     NamespaceSelector {
         /// The selector.
         selector: String,
@@ -169,7 +219,8 @@ pub enum PoolRejection {
     /// No address is free in any block that the node may use.
     #[error("full: {in_use} of {capacity} in use")]
     Full {
-        /// An upper bound of the number of addresses that are not free, or are reserved; `capacity` at most.
+        /// An upper bound of the number of addresses that are not free, or are reserved; `capacity`
+        /// at most.
         in_use: u64,
         /// The number of addresses in the pool.
         capacity: u64,
@@ -181,10 +232,14 @@ pub enum PoolRejection {
         limit: usize,
     },
     /// The free addresses are in blocks that the node does not own, and affinity is strict.
-    #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
+    #[error(
+        "strict affinity: the node's blocks are full, and those of other nodes may not be used"
+    )]
     StrictAffinity,
     /// Nodes do not claim blocks automatically, and do not borrow addresses either (IPAM-105).
-    #[error("autoAllocateBlocks is false: the node's blocks are full, and the node may not claim more")]
+    #[error(
+        "autoAllocateBlocks is false: the node's blocks are full, and the node may not claim more"
+    )]
     AutoAllocateOff,
     /// IPReservations cover the whole pool.
     #[error("IPReservations cover the whole pool")]
@@ -213,13 +268,22 @@ impl fmt::Display for RejectedPool {
 }
 
 fn after_colon(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": {message}") }
+    if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    }
 }
 
 fn of_namespace(namespace: Option<&str>) -> String {
-    namespace.map_or(", as the request has no namespace".into(), |namespace| format!(" namespace {namespace}"))
+    namespace.map_or(", as the request has no namespace".into(), |namespace| {
+        format!(" namespace {namespace}")
+    })
 }
 
-fn display<T: fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+fn display<T: fmt::Display, S: serde::Serializer>(
+    value: &T,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

@@ -7,7 +7,10 @@ use crate::net::Cidr;
 
 /// An entry of an IPReservation that is neither a CIDR nor an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("IPReservation {reservation}: ignoring the entry `{entry}`, which is neither a CIDR nor an IP address")]
+#[error(
+    "IPReservation {reservation}: ignoring the entry `{entry}`, which is neither a CIDR nor an IP \
+     address"
+)]
 pub struct MalformedReservation {
     /// The name of the IPReservation.
     pub reservation: String,
@@ -37,14 +40,18 @@ impl Reservations {
     }
 
     /// Returns the ranges that the stored objects reserve, and the malformed entries.
-    pub fn of<'a>(objects: impl IntoIterator<Item = &'a IpReservation>) -> (Self, Vec<MalformedReservation>) {
+    pub fn of<'a>(
+        objects: impl IntoIterator<Item = &'a IpReservation>,
+    ) -> (Self, Vec<MalformedReservation>) {
         let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {
             for entry in &object.spec.reserved_cidrs {
                 match Cidr::parse_or_host(entry) {
                     Some(range) => ranges.push(range),
-                    None => malformed
-                        .push(MalformedReservation { reservation: object.metadata.name.clone(), entry: entry.clone() }),
+                    None => malformed.push(MalformedReservation {
+                        reservation: object.metadata.name.clone(),
+                        entry: entry.clone(),
+                    }),
                 }
             }
         }
@@ -68,7 +75,8 @@ impl Reservations {
 
     /// Returns the single range that covers `block`, if there is one.
     pub fn covering(&self, block: &Cidr) -> Option<Cidr> {
-        self.range_of(block.network()).filter(|range| range.covers(block))
+        self.range_of(block.network())
+            .filter(|range| range.covers(block))
     }
 
     /// Returns the number of reserved addresses in `cidr`.
@@ -87,7 +95,10 @@ impl Reservations {
 
     fn range_of(&self, ip: IpAddr) -> Option<Cidr> {
         let after = self.ranges.partition_point(|range| range.network() <= ip);
-        self.ranges[..after].last().copied().filter(|range| range.contains(ip))
+        self.ranges[..after]
+            .last()
+            .copied()
+            .filter(|range| range.contains(ip))
     }
 }
 
@@ -107,18 +118,33 @@ mod tests {
     #[test]
     fn reservation_entries_are_trimmed_and_masked_and_invalid_entries_reported() {
         let spec = IpReservationSpec {
-            reserved_cidrs: [" 10.0.0.5/24 ", "10.1.0.1", "fd00::1", "\tfd01::5/64\n", "", "10.0.0.0/33", "ten"]
-                .map(String::from)
-                .into(),
+            reserved_cidrs: [
+                " 10.0.0.5/24 ",
+                "10.1.0.1",
+                "fd00::1",
+                "\tfd01::5/64\n",
+                "",
+                "10.0.0.0/33",
+                "ten",
+            ]
+            .map(String::from)
+            .into(),
             ..IpReservationSpec::default()
         };
         let (parsed, malformed) = Reservations::of([&IpReservation::new("office", spec)]);
         let ranges = ["10.0.0.0/24", "10.1.0.1/32", "fd00::1/128", "fd01::/64"].map(cidr);
         assert_eq!(parsed.ranges(), ranges);
-        assert_eq!(malformed.iter().map(|m| m.entry.as_str()).collect::<Vec<_>>(), ["", "10.0.0.0/33", "ten"]);
+        assert_eq!(
+            malformed
+                .iter()
+                .map(|m| m.entry.as_str())
+                .collect::<Vec<_>>(),
+            ["", "10.0.0.0/33", "ten"]
+        );
         assert_eq!(
             malformed[2].to_string(),
-            "IPReservation office: ignoring the entry `ten`, which is neither a CIDR nor an IP address"
+            "IPReservation office: ignoring the entry `ten`, which is neither a CIDR nor an IP \
+             address"
         );
     }
 
@@ -150,11 +176,25 @@ mod tests {
             (&["10.0.0.0/31", "10.0.0.2", "10.0.0.3"], true, 4),
             (&["10.0.0.0/31", "10.0.0.2"], false, 3),
             // Each address counts once.
-            (&["10.0.0.0/31", "10.0.0.0", "10.0.0.1", "10.0.0.0/31", "10.0.0.2"], false, 3),
+            (
+                &[
+                    "10.0.0.0/31",
+                    "10.0.0.0",
+                    "10.0.0.1",
+                    "10.0.0.0/31",
+                    "10.0.0.2",
+                ],
+                false,
+                3,
+            ),
             (&["10.0.0.4/30", "0.0.0.0/32", "fd00::/8"], false, 0),
         ] {
             let reserved = reservations(ranges);
-            assert_eq!((reserved.covers(&block), reserved.within(&block)), (covered, within), "{ranges:?}");
+            assert_eq!(
+                (reserved.covers(&block), reserved.within(&block)),
+                (covered, within),
+                "{ranges:?}"
+            );
         }
         assert!(reservations(&["::/0"]).covers(&cidr("fd00::/122")));
     }
@@ -162,7 +202,10 @@ mod tests {
     #[test]
     fn covering_returns_the_single_range_that_covers_the_block() {
         let reserved = reservations(&["10.0.0.0/24", "10.1.0.0/31", "10.1.0.2/31"]);
-        assert_eq!(reserved.covering(&cidr("10.0.0.64/26")), Some(cidr("10.0.0.0/24")));
+        assert_eq!(
+            reserved.covering(&cidr("10.0.0.64/26")),
+            Some(cidr("10.0.0.0/24"))
+        );
         assert_eq!(reserved.covering(&cidr("10.1.0.0/30")), None);
     }
 }

@@ -15,7 +15,8 @@ pub struct BlockUse {
     pub owner: Option<String>,
     /// The number of addresses in the block.
     pub capacity: u128,
-    /// The number of addresses that are not free, including those that are cooling down or reserved by a host.
+    /// The number of addresses that are not free, including those that are cooling down or reserved
+    /// by a host.
     pub in_use: u128,
     /// The number of addresses that IPReservations cover, allocated or not.
     pub reserved: u128,
@@ -68,31 +69,52 @@ impl BlockUse {
     }
 }
 
-/// Counts the addresses of pools, given by name and range, and of their blocks. A block counts for the first pool that
-/// contains it.
+/// Counts the addresses of pools, given by name and range, and of their blocks. A block counts for
+/// the first pool that contains it.
 pub fn utilization<'a>(
     pools: impl IntoIterator<Item = (&'a str, Cidr)>,
     blocks: impl IntoIterator<Item = &'a Block>,
     reservations: &Reservations,
 ) -> Utilization {
-    let mut remaining: Vec<BlockUse> = blocks.into_iter().map(|block| BlockUse::of(block, reservations)).collect();
+    let mut remaining: Vec<BlockUse> = blocks
+        .into_iter()
+        .map(|block| BlockUse::of(block, reservations))
+        .collect();
     remaining.sort_by_key(|block| block.cidr);
     let mut pool_uses = Vec::new();
     for (name, cidr) in pools {
-        let (inside, outside) = remaining.into_iter().partition(|block| cidr.covers(&block.cidr));
+        let (inside, outside) = remaining
+            .into_iter()
+            .partition(|block| cidr.covers(&block.cidr));
         remaining = outside;
         pool_uses.push(pool_use(name, cidr, inside, reservations));
     }
-    Utilization { pools: pool_uses, orphans: remaining }
+    Utilization {
+        pools: pool_uses,
+        orphans: remaining,
+    }
 }
 
 fn pool_use(name: &str, cidr: Cidr, blocks: Vec<BlockUse>, reservations: &Reservations) -> PoolUse {
-    let sum = |count: fn(&BlockUse) -> u128| blocks.iter().fold(0u128, |sum, block| sum.saturating_add(count(block)));
+    let sum = |count: fn(&BlockUse) -> u128| {
+        blocks
+            .iter()
+            .fold(0u128, |sum, block| sum.saturating_add(count(block)))
+    };
     let (capacity, reserved) = (cidr.size(), reservations.within(&cidr));
     let outside_blocks = capacity.saturating_sub(sum(|block| block.capacity));
     let reserved_outside = reserved.saturating_sub(sum(|block| block.reserved));
-    let available = sum(|block| block.available).saturating_add(outside_blocks.saturating_sub(reserved_outside));
-    PoolUse { name: name.to_owned(), cidr, capacity, in_use: sum(|block| block.in_use), reserved, available, blocks }
+    let available = sum(|block| block.available)
+        .saturating_add(outside_blocks.saturating_sub(reserved_outside));
+    PoolUse {
+        name: name.to_owned(),
+        cidr,
+        capacity,
+        in_use: sum(|block| block.in_use),
+        reserved,
+        available,
+        blocks,
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +154,10 @@ mod tests {
 
     #[test]
     fn pool_utilization_sums_blocks_reservations_and_unclaimed_space() {
-        let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
+        let blocks = [
+            block("10.0.0.0/30", 3, false),
+            block("10.0.0.8/30", 2, true),
+        ];
         for (reserved, expected) in [
             (&[][..], (16, 5, 0, 11)),
             (&["10.0.0.3/32"][..], (16, 5, 1, 10)),
@@ -140,7 +165,10 @@ mod tests {
             (&["10.0.0.4/30"], (16, 5, 4, 7)),
             (&["10.0.1.0/24"], (16, 5, 0, 11)),
             (&["10.0.0.0/8"], (16, 5, 16, 0)),
-            (&["10.0.0.4/30", "10.0.0.4/31", "10.0.0.6/32"], (16, 5, 4, 7)),
+            (
+                &["10.0.0.4/30", "10.0.0.4/31", "10.0.0.6/32"],
+                (16, 5, 4, 7),
+            ),
         ] {
             let reservations = Reservations::new(reserved.iter().map(|range| cidr(range)));
             let used = utilization([("p", cidr("10.0.0.0/28"))], &blocks, &reservations);
@@ -150,11 +178,32 @@ mod tests {
 
     #[test]
     fn blocks_outside_all_pools_are_orphans_in_both_families() {
-        let blocks = [block("fd00::/122", 1, false), block("10.9.0.0/30", 1, false), block("10.0.0.0/30", 0, false)];
+        let blocks = [
+            block("fd00::/122", 1, false),
+            block("10.9.0.0/30", 1, false),
+            block("10.0.0.0/30", 0, false),
+        ];
         let used = utilization([("p", cidr("10.0.0.0/28"))], &blocks, &Reservations::none());
-        assert_eq!(used.pools[0].blocks.iter().map(|b| b.cidr).collect::<Vec<_>>(), [cidr("10.0.0.0/30")]);
-        assert_eq!(used.orphans.iter().map(|b| b.cidr).collect::<Vec<_>>(), [cidr("10.9.0.0/30"), cidr("fd00::/122")]);
-        assert_eq!((used.orphans[1].capacity, used.orphans[1].in_use, used.orphans[1].available), (64, 1, 63));
+        assert_eq!(
+            used.pools[0]
+                .blocks
+                .iter()
+                .map(|b| b.cidr)
+                .collect::<Vec<_>>(),
+            [cidr("10.0.0.0/30")]
+        );
+        assert_eq!(
+            used.orphans.iter().map(|b| b.cidr).collect::<Vec<_>>(),
+            [cidr("10.9.0.0/30"), cidr("fd00::/122")]
+        );
+        assert_eq!(
+            (
+                used.orphans[1].capacity,
+                used.orphans[1].in_use,
+                used.orphans[1].available
+            ),
+            (64, 1, 63)
+        );
     }
 
     #[test]

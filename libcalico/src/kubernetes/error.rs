@@ -6,7 +6,8 @@ use crate::store::StoreError;
 /// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    /// The kind or the operation is not supported on an API server. The text is upstream's (DS-118).
+    /// The kind or the operation is not supported on an API server. The text is upstream's
+    /// (DS-118).
     #[error("operation {operation} is not supported on {object}: {reason}")]
     Unsupported {
         /// The operation, such as `Create` or `List`.
@@ -62,7 +63,8 @@ pub fn beginning(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
 
-/// A value on a pod that its endpoint cannot contain as written. The texts are upstream's, if upstream has one.
+/// A value on a pod that its endpoint cannot contain as written. The texts are upstream's, if
+/// upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodProblem {
     /// An address of the pod.

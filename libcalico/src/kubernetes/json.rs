@@ -34,7 +34,8 @@ pub(super) fn text<'f>(fields: &'f Fields, key: &str) -> Option<&'f str> {
     fields.get(key)?.as_str()
 }
 
-/// Serializes a value. `Value::to_string` formats in small pieces, which took 5 % of the work of an ADD.
+/// Serializes a value. `Value::to_string` formats in small pieces, which took 5 % of the work of an
+/// ADD.
 pub fn json_bytes(value: &Value) -> Vec<u8> {
     // Writing to memory cannot fail.
     serde_json::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes())

@@ -1,7 +1,8 @@
 //! Maps each stored kind to its resource on the API server (DS-53).
 
 use super::resource::{
-    ApiGroup, NAMESPACES, NODES, PODS, Resource, SERVICES, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES,
+    ApiGroup, NAMESPACES, NODES, PODS, Resource, SERVICES, VIRTUAL_MACHINE_INSTANCES,
+    VIRTUAL_MACHINES,
 };
 
 /// A kind of stored object, by its representation on the API server.
@@ -52,15 +53,28 @@ pub(super) struct ObjectKind {
 }
 
 const fn same(kind: &'static str, plural: &'static str) -> ObjectKind {
-    ObjectKind { kind, plural, v1: (kind, plural), namespaced: false, is_policy: false }
+    ObjectKind {
+        kind,
+        plural,
+        v1: (kind, plural),
+        namespaced: false,
+        is_policy: false,
+    }
 }
 
 const fn policy(kind: &'static str, plural: &'static str, namespaced: bool) -> ObjectKind {
-    ObjectKind { namespaced, is_policy: true, ..same(kind, plural) }
+    ObjectKind {
+        namespaced,
+        is_policy: true,
+        ..same(kind, plural)
+    }
 }
 
 const fn namespaced(kind: &'static str, plural: &'static str) -> ObjectKind {
-    ObjectKind { namespaced: true, ..same(kind, plural) }
+    ObjectKind {
+        namespaced: true,
+        ..same(kind, plural)
+    }
 }
 
 const OBJECTS: &[ObjectKind] = &[
@@ -73,14 +87,27 @@ const OBJECTS: &[ObjectKind] = &[
     policy("GlobalNetworkPolicy", "globalnetworkpolicies", false),
     same("GlobalNetworkSet", "globalnetworksets"),
     same("HostEndpoint", "hostendpoints"),
-    ObjectKind { v1: ("IPAMConfig", "ipamconfigs"), ..same("IPAMConfiguration", "ipamconfigurations") },
+    ObjectKind {
+        v1: ("IPAMConfig", "ipamconfigs"),
+        ..same("IPAMConfiguration", "ipamconfigurations")
+    },
     same("IPPool", "ippools"),
     same("IPReservation", "ipreservations"),
-    same("KubeControllersConfiguration", "kubecontrollersconfigurations"),
+    same(
+        "KubeControllersConfiguration",
+        "kubecontrollersconfigurations",
+    ),
     policy("NetworkPolicy", "networkpolicies", true),
     namespaced("NetworkSet", "networksets"),
-    policy("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", false),
-    namespaced("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies"),
+    policy(
+        "StagedGlobalNetworkPolicy",
+        "stagedglobalnetworkpolicies",
+        false,
+    ),
+    namespaced(
+        "StagedKubernetesNetworkPolicy",
+        "stagedkubernetesnetworkpolicies",
+    ),
     policy("StagedNetworkPolicy", "stagednetworkpolicies", true),
     same("Tier", "tiers"),
 ];
@@ -108,7 +135,12 @@ impl StoredKind {
 
     /// Returns the resource that represents the kind; for a profile, that of namespaces.
     pub(super) fn resource(self, group: ApiGroup) -> Resource {
-        let custom = |kind, plural| Resource { api_version: group.api_version(), kind, plural, namespaced: false };
+        let custom = |kind, plural| Resource {
+            api_version: group.api_version(),
+            kind,
+            plural,
+            namespaced: false,
+        };
         match self {
             StoredKind::Block => custom("IPAMBlock", "ipamblocks"),
             StoredKind::Affinity => custom("BlockAffinity", "blockaffinities"),
@@ -118,8 +150,15 @@ impl StoredKind {
                 ApiGroup::V3 => custom("IPAMConfiguration", "ipamconfigurations"),
             },
             StoredKind::Object(object) => {
-                let (kind, plural) = if group == ApiGroup::CrdV1 { object.v1 } else { (object.kind, object.plural) };
-                Resource { namespaced: object.namespaced, ..custom(kind, plural) }
+                let (kind, plural) = if group == ApiGroup::CrdV1 {
+                    object.v1
+                } else {
+                    (object.kind, object.plural)
+                };
+                Resource {
+                    namespaced: object.namespaced,
+                    ..custom(kind, plural)
+                }
             }
             StoredKind::Endpoint | StoredKind::Pod | StoredKind::PodOnNode => PODS,
             StoredKind::Node => NODES,
@@ -132,7 +171,10 @@ impl StoredKind {
 
     /// Returns true if upstream marks objects of the kind before it deletes them (DS-72).
     pub(super) fn has_tombstones(self) -> bool {
-        matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
+        matches!(
+            self,
+            StoredKind::Block | StoredKind::Affinity | StoredKind::Handle
+        )
     }
 
     /// Returns true if the kind is read from objects that Calico does not create or delete.

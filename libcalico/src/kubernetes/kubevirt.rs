@@ -67,8 +67,8 @@ pub struct VmiPod {
     pub vm_uid: Option<String>,
     /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does DEL release
-    /// addresses that persist from pod to pod.
+    /// True if the VM, or a VMI that no VM owns, is being deleted or does not exist. Only then does
+    /// DEL release addresses that persist from pod to pod.
     pub is_being_deleted: bool,
 }
 
@@ -84,7 +84,11 @@ impl Pod {
     }
 
     fn migration(&self) -> Option<String> {
-        self.metadata.labels.get(MIGRATION_LABEL).filter(|uid| !uid.is_empty()).cloned()
+        self.metadata
+            .labels
+            .get(MIGRATION_LABEL)
+            .filter(|uid| !uid.is_empty())
+            .cloned()
     }
 }
 
@@ -96,14 +100,20 @@ impl VirtualMachineInstance {
 }
 
 fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerReference> {
-    let owners = metadata.unknown.get("ownerReferences").and_then(Value::as_array);
-    let owners = owners.into_iter().flatten().filter_map(|owner| OwnerReference::deserialize(owner).ok());
+    let owners = metadata
+        .unknown
+        .get("ownerReferences")
+        .and_then(Value::as_array);
+    let owners = owners
+        .into_iter()
+        .flatten()
+        .filter_map(|owner| OwnerReference::deserialize(owner).ok());
     owners.filter(move |owner| owner.api_version == API_VERSION && owner.kind == kind)
 }
 
 impl VmiPod {
-    /// Combines the pod, its `owner` reference, the VMI of that name, and the VM. A missing VM counts as being deleted,
-    /// unless the VMI exists and no VM owns it.
+    /// Combines the pod, its `owner` reference, the VMI of that name, and the VM. A missing VM
+    /// counts as being deleted, unless the VMI exists and no VM owns it.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,
@@ -129,12 +139,16 @@ impl VmiPod {
         self.migration_uid.is_some()
     }
 
-    /// Returns the attributes that are stored with each address of the VMI in addition to the pod's.
+    /// Returns the attributes that are stored with each address of the VMI in addition to the
+    /// pod's.
     pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
         let vm = self.vm_uid.iter().map(|uid| ("vm-uid", uid));
         let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));
         let vmi = [("vmi-name", &self.vmi_name), ("vmi-uid", &self.vmi_uid)];
-        vmi.into_iter().chain(vm).chain(migration).map(|(key, value)| (key.to_owned(), value.clone()))
+        vmi.into_iter()
+            .chain(vm)
+            .chain(migration)
+            .map(|(key, value)| (key.to_owned(), value.clone()))
     }
 }
 
@@ -148,7 +162,9 @@ macro_rules! unconverted_kinds {
             type Select = ();
 
             fn path(key: &ObjectKey) -> String {
-                format!(concat!($root, "{}/{}"), key.namespace.as_deref().unwrap_or_default(), key.name)
+                format!(
+                    concat!($root, "{}/{}"), key.namespace.as_deref().unwrap_or_default(), key.name,
+                )
             }
 
             fn parse_path(path: &str) -> Option<ObjectKey> {
@@ -176,30 +192,43 @@ mod tests {
     use super::*;
 
     fn pod(owner: Value, label: Option<&str>) -> Pod {
-        let labels = label.map(|uid| json!({ MIGRATION_LABEL: uid })).unwrap_or(json!({}));
+        let labels = label
+            .map(|uid| json!({ MIGRATION_LABEL: uid }))
+            .unwrap_or(json!({}));
         let metadata = json!({ "name": "virt-launcher-vm1-x", "namespace": "ns", "labels": labels,
                                "ownerReferences": [{ "kind": "Node", "controller": true, "x": 1 }, owner] });
         serde_json::from_value(json!({ "metadata": metadata })).unwrap()
     }
 
     fn vmi_owner() -> Value {
-        json!({ "apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "name": "vm1", "uid": "i-1", "controller": true })
+        json!({
+            "apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "name": "vm1", "uid": "i-1",
+            "controller": true,
+        })
     }
 
     fn vmi(owned: bool, going: bool) -> VirtualMachineInstance {
-        let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": VM_KIND, "name": "vm1", "uid": "m-1" });
+        let owner =
+            json!({ "apiVersion": "kubevirt.io/v1", "kind": VM_KIND, "name": "vm1", "uid": "m-1" });
         let owners = if owned { json!([owner]) } else { json!([]) };
         let since = going.then_some("2026-08-22T06:33:20Z");
-        let metadata = json!({ "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since });
+        let metadata = json!({
+            "name": "vm1", "uid": "i-1", "ownerReferences": owners, "deletionTimestamp": since,
+        });
         serde_json::from_value(json!({ "metadata": metadata })).unwrap()
     }
 
     fn vm(going: bool) -> VirtualMachine {
         let since = going.then_some("2026-08-22T06:33:20Z");
-        serde_json::from_value(json!({ "metadata": { "name": "vm1", "deletionTimestamp": since } })).unwrap()
+        serde_json::from_value(json!({ "metadata": { "name": "vm1", "deletionTimestamp": since } }))
+            .unwrap()
     }
 
-    fn vmi_pod(label: Option<&str>, vmi: Option<&VirtualMachineInstance>, vm: Option<&VirtualMachine>) -> VmiPod {
+    fn vmi_pod(
+        label: Option<&str>,
+        vmi: Option<&VirtualMachineInstance>,
+        vm: Option<&VirtualMachine>,
+    ) -> VmiPod {
         let pod = pod(vmi_owner(), label);
         VmiPod::new(&pod, &pod.vmi_owner().unwrap(), vmi, vm)
     }
@@ -207,9 +236,11 @@ mod tests {
     #[test]
     fn only_the_controlling_vmi_owns_a_launcher_pod() {
         assert_eq!(pod(vmi_owner(), None).vmi_owner().unwrap().name, "vm1");
-        for (field, value) in
-            [("apiVersion", json!("kubevirt.io/v2")), ("kind", json!("Pod")), ("controller", json!(null))]
-        {
+        for (field, value) in [
+            ("apiVersion", json!("kubevirt.io/v2")),
+            ("kind", json!("Pod")),
+            ("controller", json!(null)),
+        ] {
             let mut owner = vmi_owner();
             owner[field] = value;
             assert_eq!(pod(owner, None).vmi_owner(), None, "{field}");
@@ -217,9 +248,15 @@ mod tests {
         let mut two = pod(vmi_owner(), None);
         let mut other = vmi_owner();
         (other["name"], other["controller"]) = (json!("vm2"), json!(false));
-        two.metadata.unknown["ownerReferences"].as_array_mut().unwrap().insert(0, other);
+        two.metadata.unknown["ownerReferences"]
+            .as_array_mut()
+            .unwrap()
+            .insert(0, other);
         assert_eq!(two.vmi_owner().unwrap().name, "vm1");
-        assert!(may_be_virt_launcher("virt-launcher-vm1-x") && !may_be_virt_launcher("web-virt-launcher-"));
+        assert!(
+            may_be_virt_launcher("virt-launcher-vm1-x")
+                && !may_be_virt_launcher("web-virt-launcher-")
+        );
         assert_eq!(vmi(true, false).vm_owner().unwrap().uid, "m-1");
         assert_eq!(vmi(false, false).vm_owner(), None);
     }
@@ -243,11 +280,26 @@ mod tests {
     #[test]
     fn vmi_attributes_of_source_and_target_are_recorded() {
         let attributes_of = |label, owned| -> BTreeMap<String, String> {
-            vmi_pod(label, Some(&vmi(owned, false)), None).attributes().collect()
+            vmi_pod(label, Some(&vmi(owned, false)), None)
+                .attributes()
+                .collect()
         };
-        let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        assert_eq!(attributes_of(None, false), pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")]));
-        let target = [("vmi-name", "vm1"), ("vmi-uid", "i-1"), ("vm-uid", "m-1"), ("vmim-uid", "job")];
+        let pairs = |pairs: &[(&str, &str)]| {
+            pairs
+                .iter()
+                .map(|(k, v)| (k.to_string(), v.to_string()))
+                .collect()
+        };
+        assert_eq!(
+            attributes_of(None, false),
+            pairs(&[("vmi-name", "vm1"), ("vmi-uid", "i-1")])
+        );
+        let target = [
+            ("vmi-name", "vm1"),
+            ("vmi-uid", "i-1"),
+            ("vm-uid", "m-1"),
+            ("vmim-uid", "job"),
+        ];
         assert_eq!(attributes_of(Some("job"), true), pairs(&target));
         assert_eq!(attributes_of(Some(""), true), pairs(&target[..3]));
         assert!(vmi_pod(Some("job"), None, None).is_migration_target());

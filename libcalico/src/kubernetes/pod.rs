@@ -98,8 +98,14 @@ pub struct Namespace {
 impl Pod {
     /// Returns the pod's data that its endpoint contains.
     pub fn identity(&self) -> PodIdentity {
-        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
-        let ports = containers.flat_map(|container| &container.ports).filter_map(ContainerPort::to_endpoint_port);
+        let containers = self
+            .spec
+            .containers
+            .iter()
+            .chain(&self.spec.init_containers);
+        let ports = containers
+            .flat_map(|container| &container.ports)
+            .filter_map(ContainerPort::to_endpoint_port);
         PodIdentity {
             namespace: self.metadata.namespace.clone(),
             name: self.metadata.name.clone(),
@@ -114,13 +120,16 @@ impl Pod {
 impl PodStatus {
     /// Returns the texts of [`PodStatus::pod_ips`].
     pub fn listed_ips(&self) -> Vec<&str> {
-        self.pod_ips.iter().map(|address| address.ip.as_str()).collect()
+        self.pod_ips
+            .iter()
+            .map(|address| address.ip.as_str())
+            .collect()
     }
 }
 
 impl ContainerPort {
-    /// Returns the port as endpoints list it; `None` for a port that they do not list, such as one with neither a name
-    /// nor a port on the node (CNI-116).
+    /// Returns the port as endpoints list it; `None` for a port that they do not list, such as one
+    /// with neither a name nor a port on the node (CNI-116).
     fn to_endpoint_port(&self) -> Option<EndpointPort> {
         let is_exposed = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {
@@ -152,7 +161,11 @@ impl Kind for Pod {
     type Select = ObjectSelect;
 
     fn path(key: &ObjectKey) -> String {
-        format!("{PODS}{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name)
+        format!(
+            "{PODS}{}/{}",
+            key.namespace.as_deref().unwrap_or_default(),
+            key.name
+        )
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
@@ -220,7 +233,10 @@ const ROOT: &str = "/kubernetes/podsonnodes/";
 
 /// Returns the node whose pods the path prefix selects.
 pub(super) fn node_of_prefix(prefix: &str) -> Option<&str> {
-    prefix.strip_prefix(ROOT)?.strip_suffix('/').filter(|node| !node.is_empty() && !node.contains('/'))
+    prefix
+        .strip_prefix(ROOT)?
+        .strip_suffix('/')
+        .filter(|node| !node.is_empty() && !node.contains('/'))
 }
 
 impl Kind for PodOnNode {
@@ -235,7 +251,11 @@ impl Kind for PodOnNode {
 
     fn parse_path(path: &str) -> Option<PodOnNodeKey> {
         let mut parts = path.strip_prefix(ROOT)?.split('/').map(str::to_owned);
-        let key = PodOnNodeKey { node: parts.next()?, namespace: parts.next()?, name: parts.next()? };
+        let key = PodOnNodeKey {
+            node: parts.next()?,
+            namespace: parts.next()?,
+            name: parts.next()?,
+        };
         parts.next().is_none().then_some(key)
     }
 
@@ -250,11 +270,18 @@ mod tests {
 
     #[test]
     fn pod_on_node_paths_parse_back_to_their_keys() {
-        let key = PodOnNodeKey { node: "n1".into(), namespace: "ns".into(), name: "web".into() };
+        let key = PodOnNodeKey {
+            node: "n1".into(),
+            namespace: "ns".into(),
+            name: "web".into(),
+        };
         assert_eq!(PodOnNode::parse_path(&PodOnNode::path(&key)), Some(key));
         assert_eq!(node_of_prefix(&PodOnNode::prefix(&"n1".into())), Some("n1"));
-        for other in ["/kubernetes/podsonnodes/n1/ns", "/kubernetes/podsonnodes/n1/ns/web/x", "/kubernetes/pods/ns/web"]
-        {
+        for other in [
+            "/kubernetes/podsonnodes/n1/ns",
+            "/kubernetes/podsonnodes/n1/ns/web/x",
+            "/kubernetes/pods/ns/web",
+        ] {
             assert_eq!(PodOnNode::parse_path(other), None, "{other}");
         }
     }

@@ -25,7 +25,8 @@ pub struct PodAddresses<'a> {
     pub annotations: AddressAnnotations<'a>,
 }
 
-/// The annotations that list addresses. An empty one in most cases means that the addresses were released.
+/// The annotations that list addresses. An empty one in most cases means that the addresses were
+/// released.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressAnnotations<'a> {
     /// `cni.projectcalico.org/podIP`.
@@ -41,7 +42,11 @@ impl<'a> AddressAnnotations<'a> {
     pub fn of(annotations: &'a BTreeMap<String, String>) -> Self {
         let [pod_ip, pod_ips, aws_pod_ips] =
             [POD_IP, POD_IPS, AWS_POD_IPS].map(|key| annotations.get(key).map(String::as_str));
-        AddressAnnotations { pod_ip, pod_ips, aws_pod_ips }
+        AddressAnnotations {
+            pod_ip,
+            pod_ips,
+            aws_pod_ips,
+        }
     }
 }
 
@@ -63,28 +68,38 @@ impl<'a> PodAddresses<'a> {
         matches!(self.phase, "Failed" | "Succeeded" | "Completed")
     }
 
-    /// Returns true if the endpoint has no addresses any more (DS-78). The result depends on annotations, which a
-    /// tenant can write, so do not use it to decide that an address is free.
+    /// Returns true if the endpoint has no addresses any more (DS-78). The result depends on
+    /// annotations, which a tenant can write, so do not use it to decide that an address is free.
     pub fn is_finished(&self) -> bool {
-        let has_empty_annotation = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
+        let has_empty_annotation =
+            [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
         self.has_ended() || (self.deleting && has_empty_annotation)
     }
 
-    /// Returns the addresses from the first source that lists any, the status before annotations (DS-77).
+    /// Returns the addresses from the first source that lists any, the status before annotations
+    /// (DS-77).
     pub fn parse(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         self.texts().into_iter().map(parse)
     }
 
     /// Returns the addresses in the pod's status, which the kubelet writes.
     pub fn parse_reported(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
-        let first = Some(self.pod_ip).filter(|first| !first.is_empty() && !self.pod_ips.contains(first));
+        let first =
+            Some(self.pod_ip).filter(|first| !first.is_empty() && !self.pod_ips.contains(first));
         self.pod_ips.iter().copied().chain(first).map(parse)
     }
 
     /// Returns the addresses in the annotations, which may be newer than those in the status.
     pub fn parse_annotated(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
-        let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
-        let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());
+        let AddressAnnotations {
+            pod_ip,
+            pod_ips,
+            aws_pod_ips,
+        } = self.annotations;
+        let lists = [pod_ip, pod_ips, aws_pod_ips]
+            .into_iter()
+            .flatten()
+            .filter(|list| !list.is_empty());
         lists.flat_map(|list| list.split(',')).map(parse)
     }
 
@@ -96,12 +111,22 @@ impl<'a> PodAddresses<'a> {
             return vec![self.pod_ip];
         }
         let nonempty = |text: Option<&'a str>| text.filter(|text| !text.is_empty());
-        let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
-        let listed = nonempty(pod_ips).or_else(|| nonempty(pod_ip)).or_else(|| nonempty(aws_pod_ips));
-        listed.map(|list| list.split(',').collect()).unwrap_or_default()
+        let AddressAnnotations {
+            pod_ip,
+            pod_ips,
+            aws_pod_ips,
+        } = self.annotations;
+        let listed = nonempty(pod_ips)
+            .or_else(|| nonempty(pod_ip))
+            .or_else(|| nonempty(aws_pod_ips));
+        listed
+            .map(|list| list.split(',').collect())
+            .unwrap_or_default()
     }
 }
 
 fn parse(text: &str) -> Result<Cidr, CidrParseError> {
-    text.parse::<IpAddr>().map(Cidr::host).or_else(|_| text.parse())
+    text.parse::<IpAddr>()
+        .map(Cidr::host)
+        .or_else(|_| text.parse())
 }

@@ -27,9 +27,16 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     let owner = text(&given, "name").unwrap_or_default();
     let (name, prefix, has_rules) = match text(&given, "namespace") {
         None => (format!("{NAMESPACE_PREFIX}{owner}"), "pcns.", true),
-        Some(namespace) => (format!("{SERVICE_ACCOUNT_PREFIX}{namespace}.{owner}"), "pcsa.", false),
+        Some(namespace) => (
+            format!("{SERVICE_ACCOUNT_PREFIX}{namespace}.{owner}"),
+            "pcsa.",
+            false,
+        ),
     };
-    let mut to_apply: Fields = labels.into_iter().map(|(key, value)| (format!("{prefix}{key}"), value)).collect();
+    let mut to_apply: Fields = labels
+        .into_iter()
+        .map(|(key, value)| (format!("{prefix}{key}"), value))
+        .collect();
     to_apply.insert(format!("{prefix}projectcalico.org/name"), owner.into());
 
     let mut metadata = Fields::new();
@@ -64,8 +71,10 @@ mod tests {
     #[test]
     fn profile_derivation_matches_upstreams_vectors() {
         assert_eq!(
-            profile(json!({"name": "default", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z",
-                "labels": {"kubernetes.io/metadata.name": "default", "team": "a"}})),
+            profile(
+                json!({"name": "default", "uid": UID, "creationTimestamp": "2026-08-22T06:33:20Z",
+                "labels": {"kubernetes.io/metadata.name": "default", "team": "a"}})
+            ),
             json!({
                 "metadata": {"name": "kns.default", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
                     "creationTimestamp": "2026-08-22T06:33:20Z"},
@@ -77,18 +86,30 @@ mod tests {
             })
         );
         assert_eq!(
-            profile(json!({"name": "web", "namespace": "default", "uid": UID, "labels": {"role": "fe"}})),
+            profile(
+                json!({"name": "web", "namespace": "default", "uid": UID, "labels": {"role": "fe"}})
+            ),
             json!({
-                "metadata": {"name": "ksa.default.web", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef"},
-                "spec": {"labelsToApply": {"pcsa.projectcalico.org/name": "web", "pcsa.role": "fe"}},
+                "metadata": {
+                    "name": "ksa.default.web", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
+                },
+                "spec": {
+                    "labelsToApply": {"pcsa.projectcalico.org/name": "web", "pcsa.role": "fe"}
+                },
             })
         );
     }
 
     #[test]
     fn profile_names_map_to_their_namespace_or_service_account() {
-        assert_eq!(locate("kns.default"), Some(Location::global(NAMESPACES, "default")));
-        assert_eq!(locate("ksa.ns.a.b"), Some(Location::namespaced(SERVICE_ACCOUNTS, "ns", "a.b")));
+        assert_eq!(
+            locate("kns.default"),
+            Some(Location::global(NAMESPACES, "default"))
+        );
+        assert_eq!(
+            locate("ksa.ns.a.b"),
+            Some(Location::namespaced(SERVICE_ACCOUNTS, "ns", "a.b"))
+        );
         for none in ["net1", "kns.", "ksa.ns", "ksa..a"] {
             assert_eq!(locate(none), None, "{none}");
         }

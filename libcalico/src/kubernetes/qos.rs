@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::error::PodProblem;
 
-/// A limit: its field in `qosControls`, its bounds, and its annotations, of which the last one present counts.
+/// A limit: its field in `qosControls`, its bounds, and its annotations, of which the last one
+/// present counts.
 struct Limit {
     field: &'static str,
     annotations: &'static [&'static str],
@@ -23,7 +24,10 @@ macro_rules! limit {
     ($dir:literal, $name:literal, $min:literal, $max:literal $(, $older:literal)?) => {
         Limit {
             field: concat!($dir, $name),
-            annotations: &[$(concat!("kubernetes.io/", $dir, $older),)? concat!("qos.projectcalico.org/", $dir, $name)],
+            annotations: &[
+                $(concat!("kubernetes.io/", $dir, $older),)?
+                concat!("qos.projectcalico.org/", $dir, $name),
+            ],
             min: $min,
             max: $max,
         }
@@ -33,7 +37,13 @@ macro_rules! limit {
 macro_rules! direction {
     ($ingress:literal) => {
         [
-            limit!($ingress, "Bandwidth", 1_000, 1_000_000_000_000_000, "-bandwidth"),
+            limit!(
+                $ingress,
+                "Bandwidth",
+                1_000,
+                1_000_000_000_000_000,
+                "-bandwidth"
+            ),
             limit!($ingress, "Burst", 1_000, 34_359_738_360),
             limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
             limit!($ingress, "Minburst", 1_000, 100_000_000),
@@ -48,16 +58,22 @@ const DIRECTIONS: [[Limit; 7]; 2] = [direction!("ingress"), direction!("egress")
 
 const DSCP: &str = "qos.projectcalico.org/dscp";
 const DSCP_NAMES: [&str; 21] = [
-    "DF", "EF", "AF11", "AF12", "AF13", "AF21", "AF22", "AF23", "AF31", "AF32", "AF33", "AF41", "AF42", "AF43", "CS0",
-    "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
+    "DF", "EF", "AF11", "AF12", "AF13", "AF21", "AF22", "AF23", "AF31", "AF32", "AF33", "AF41",
+    "AF42", "AF43", "CS0", "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
 ];
 
-/// Returns `spec.qosControls` of a pod, unless it would have no fields. An invalid value is reported, but the pod still
-/// gets its endpoint (DS-79).
-pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
+/// Returns `spec.qosControls` of a pod, unless it would have no fields. An invalid value is
+/// reported, but the pod still gets its endpoint (DS-79).
+pub(super) fn qos_controls(
+    annotations: &BTreeMap<String, String>,
+    problems: &mut Vec<PodProblem>,
+) -> Option<Value> {
     let mut controls = Map::new();
     for direction in &DIRECTIONS {
-        for (limit, value) in direction.iter().zip(values(direction, annotations, problems)) {
+        for (limit, value) in direction
+            .iter()
+            .zip(values(direction, annotations, problems))
+        {
             if value != 0 {
                 controls.insert(limit.field.into(), value.into());
             }
@@ -66,51 +82,115 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     if let Some(dscp) = annotations.get(DSCP) {
         match parse_dscp(dscp) {
             Some(value) => _ = controls.insert("dscp".into(), value),
-            None => problems.push(PodProblem::Limit { annotation: DSCP, reason: format!("invalid DSCP {dscp:?}") }),
+            None => problems.push(PodProblem::Limit {
+                annotation: DSCP,
+                reason: format!("invalid DSCP {dscp:?}"),
+            }),
         }
     }
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-/// Returns the values of the limits of a direction, 0 for none. A limit that contradicts or lacks the limit that it
-/// refines is ignored and reported.
-fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
-    let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
-    let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
-    let [_, burst_limit, peakrate_limit, minburst_limit, _, packet_burst_limit, _] = limits;
+/// Returns the values of the limits of a direction, 0 for none. A limit that contradicts or lacks
+/// the limit that it refines is ignored and reported.
+fn values(
+    limits: &[Limit; 7],
+    annotations: &BTreeMap<String, String>,
+    problems: &mut Vec<PodProblem>,
+) -> [i64; 7] {
+    let read = limits
+        .each_ref()
+        .map(|limit| limit.read(annotations, problems));
+    let [
+        bandwidth,
+        burst,
+        peakrate,
+        minburst,
+        packet_rate,
+        packet_burst,
+        max_connections,
+    ] = read;
+    let [
+        _,
+        burst_limit,
+        peakrate_limit,
+        minburst_limit,
+        _,
+        packet_burst_limit,
+        _,
+    ] = limits;
 
     let mut drop_without_base = |limit: &Limit, value: i64, has_base: bool, base: &str| {
         if value == 0 || has_base {
             return value;
         }
         let annotation = limit.annotations[limit.annotations.len() - 1];
-        problems.push(PodProblem::Limit { annotation, reason: format!("ignored without {base}") });
+        problems.push(PodProblem::Limit {
+            annotation,
+            reason: format!("ignored without {base}"),
+        });
         0
     };
     let burst = drop_without_base(burst_limit, burst, bandwidth != 0, "a bandwidth");
     let has_lower = bandwidth != 0 && peakrate > bandwidth;
-    let peakrate = drop_without_base(peakrate_limit, peakrate, has_lower, "a bandwidth below the peak rate");
+    let peakrate = drop_without_base(
+        peakrate_limit,
+        peakrate,
+        has_lower,
+        "a bandwidth below the peak rate",
+    );
     let minburst = drop_without_base(minburst_limit, minburst, peakrate != 0, "a peak rate");
-    let packet_burst = drop_without_base(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
-    let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
+    let packet_burst = drop_without_base(
+        packet_burst_limit,
+        packet_burst,
+        packet_rate != 0,
+        "a packet rate",
+    );
+    let or_default = |value, of, default| {
+        if of != 0 && value == 0 {
+            default
+        } else {
+            value
+        }
+    };
     let burst = or_default(burst, bandwidth, DEFAULT_BURST);
     let packet_burst = or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST);
-    [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections]
+    [
+        bandwidth,
+        burst,
+        peakrate,
+        minburst,
+        packet_rate,
+        packet_burst,
+        max_connections,
+    ]
 }
 
 impl Limit {
-    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports changed and invalid
-    /// values.
+    /// Returns the requested value, clamped to the bounds; 0 if there is no valid one. Reports
+    /// changed and invalid values.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
-        let present = self.annotations.iter().rev().find_map(|key| Some((*key, annotations.get(*key)?)));
-        let Some((annotation, text)) = present else { return 0 };
+        let present = self
+            .annotations
+            .iter()
+            .rev()
+            .find_map(|key| Some((*key, annotations.get(*key)?)));
+        let Some((annotation, text)) = present else {
+            return 0;
+        };
         let Some(value) = parse_quantity(text) else {
-            problems.push(PodProblem::Limit { annotation, reason: format!("invalid quantity {text:?}") });
+            problems.push(PodProblem::Limit {
+                annotation,
+                reason: format!("invalid quantity {text:?}"),
+            });
             return 0;
         };
         let clamped = value.clamp(self.min, self.max);
         if clamped != value {
-            let reason = format!("{text} is not within {}..={}; using {clamped}", self.min, self.max);
+            let reason = format!(
+                "{text} is not within {}..={}; using {clamped}",
+                self.min, self.max
+            );
             problems.push(PodProblem::Limit { annotation, reason });
         }
         clamped
@@ -126,13 +206,16 @@ fn parse_dscp(text: &str) -> Option<Value> {
     DSCP_NAMES.contains(&name.as_str()).then(|| name.into())
 }
 
-/// Parses a quantity, such as `10M`, `1.5Gi` or `2e3`, as a whole number, rounded away from zero and clamped.
+/// Parses a quantity, such as `10M`, `1.5Gi` or `2e3`, as a whole number, rounded away from zero
+/// and clamped.
 pub fn parse_quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),
     };
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(rest.len());
     let (number, suffix) = rest.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
@@ -142,7 +225,9 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     let digits = format!("{whole}{fraction}");
     let (magnitude, dropped) = significant(digits.trim_start_matches('0'));
     let shift = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    let exponent = ten.saturating_sub(shift(fraction.len())).saturating_add(shift(dropped));
+    let exponent = ten
+        .saturating_sub(shift(fraction.len()))
+        .saturating_add(shift(dropped));
     let scaled = magnitude.saturating_mul(binary);
     let value = match 10i128.checked_pow(exponent.unsigned_abs()) {
         Some(power) if exponent >= 0 => scaled.saturating_mul(power),
@@ -155,15 +240,19 @@ pub fn parse_quantity(text: &str) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// Number of leading digits of a quantity that count. It exceeds the digits of the largest result by one, and the
-/// product with the largest factor of [`scale`] fits into an `i128`.
+/// Number of leading digits of a quantity that count. It exceeds the digits of the largest result
+/// by one, and the product with the largest factor of [`scale`] fits into an `i128`.
 const SIGNIFICANT: usize = 20;
 
-/// Returns the number that the first digits form, rounded up, and the count of the digits after them.
+/// Returns the number that the first digits form, rounded up, and the count of the digits after
+/// them.
 fn significant(digits: &str) -> (i128, usize) {
     let (first, rest) = digits.split_at(digits.len().min(SIGNIFICANT));
     let is_rounded = rest.bytes().any(|digit| digit != b'0');
-    (first.parse().unwrap_or(0) + i128::from(is_rounded), rest.len())
+    (
+        first.parse().unwrap_or(0) + i128::from(is_rounded),
+        rest.len(),
+    )
 }
 
 /// Returns the factor and the power of ten that a suffix stands for.
@@ -195,7 +284,10 @@ mod tests {
     use super::*;
 
     fn controls(annotations: &[(&str, &str)]) -> (Option<Value>, usize) {
-        let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let annotations = annotations
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let mut problems = Vec::new();
         (qos_controls(&annotations, &mut problems), problems.len())
     }
@@ -205,7 +297,10 @@ mod tests {
         let bandwidth = ("kubernetes.io/ingress-bandwidth", "1M");
         assert_eq!(
             controls(&[bandwidth]),
-            (Some(json!({"ingressBandwidth": 1_000_000, "ingressBurst": 4_294_967_296_i64})), 0)
+            (
+                Some(json!({"ingressBandwidth": 1_000_000, "ingressBurst": 4_294_967_296_i64})),
+                0
+            )
         );
         let (found, _) = controls(&[bandwidth, ("qos.projectcalico.org/ingressBandwidth", "2M")]);
         assert_eq!(found.unwrap()["ingressBandwidth"], 2_000_000);
@@ -214,19 +309,31 @@ mod tests {
     #[test]
     fn out_of_range_qos_values_are_clamped_and_invalid_values_reported() {
         assert_eq!(
-            controls(&[("qos.projectcalico.org/egressMaxConnections", "0"), ("qos.projectcalico.org/dscp", "af41")]),
+            controls(&[
+                ("qos.projectcalico.org/egressMaxConnections", "0"),
+                ("qos.projectcalico.org/dscp", "af41")
+            ]),
             (Some(json!({"egressMaxConnections": 1, "dscp": "AF41"})), 1)
         );
-        assert_eq!(controls(&[("qos.projectcalico.org/egressPacketRate", "many")]), (None, 1));
+        assert_eq!(
+            controls(&[("qos.projectcalico.org/egressPacketRate", "many")]),
+            (None, 1)
+        );
         assert_eq!(controls(&[("qos.projectcalico.org/dscp", "64")]), (None, 1));
         assert_eq!(controls(&[("qos.projectcalico.org/dscp", "")]), (None, 1));
     }
 
     #[test]
     fn problem_of_a_limit_names_the_annotation_of_the_pod() {
-        for (key, text) in [("kubernetes.io/ingress-bandwidth", "1"), ("qos.projectcalico.org/egressBurst", "many")] {
+        for (key, text) in [
+            ("kubernetes.io/ingress-bandwidth", "1"),
+            ("qos.projectcalico.org/egressBurst", "many"),
+        ] {
             let mut problems = Vec::new();
-            qos_controls(&BTreeMap::from([(key.to_owned(), text.to_owned())]), &mut problems);
+            qos_controls(
+                &BTreeMap::from([(key.to_owned(), text.to_owned())]),
+                &mut problems,
+            );
             assert!(
                 matches!(problems[..], [PodProblem::Limit { annotation, .. }] if annotation == key),
                 "{problems:?}"
@@ -241,9 +348,15 @@ mod tests {
             assert_eq!(controls(&[(&key(lonely), "2k")]), (None, 1), "{lonely}");
         }
         assert_eq!(
-            controls(&[(&key("Bandwidth"), "1M"), (&key("Peakrate"), "1M"), (&key("PacketRate"), "7")]).0,
+            controls(&[
+                (&key("Bandwidth"), "1M"),
+                (&key("Peakrate"), "1M"),
+                (&key("PacketRate"), "7")
+            ])
+            .0,
             Some(json!({
-                "egressBandwidth": 1_000_000, "egressBurst": 4_294_967_296_i64, "egressPacketRate": 7,
+                "egressBandwidth": 1_000_000, "egressBurst": 4_294_967_296_i64,
+                "egressPacketRate": 7,
                 "egressPacketBurst": 5,
             }))
         );

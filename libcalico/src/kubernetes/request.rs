@@ -66,52 +66,96 @@ pub struct Preconditions {
 
 impl Preconditions {
     fn of(revision: Option<&Revision>) -> Self {
-        let Some(ObjectRevision { resource_version, uid, .. }) = revision.map(ObjectRevision::parse) else {
+        let Some(ObjectRevision {
+            resource_version,
+            uid,
+            ..
+        }) = revision.map(ObjectRevision::parse)
+        else {
             return Self::default();
         };
-        Preconditions { uid, resource_version: Some(resource_version).filter(|version| !version.is_empty()) }
+        Preconditions {
+            uid,
+            resource_version: Some(resource_version).filter(|version| !version.is_empty()),
+        }
     }
 
     /// Returns the body of the DELETE; `None` without conditions.
     pub fn body(&self) -> Option<Value> {
         let mut preconditions = Fields::new();
-        preconditions.extend(self.uid.as_ref().map(|uid| ("uid".into(), uid.as_str().into())));
+        preconditions.extend(
+            self.uid
+                .as_ref()
+                .map(|uid| ("uid".into(), uid.as_str().into())),
+        );
         let version = self.resource_version.as_ref();
-        preconditions.extend(version.map(|version| ("resourceVersion".into(), version.as_str().into())));
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
+        preconditions
+            .extend(version.map(|version| ("resourceVersion".into(), version.as_str().into())));
+        let options =
+            json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions});
         (*self != Preconditions::default()).then_some(options)
     }
 }
 
-pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, CodecError> {
+pub(super) fn request(
+    group: ApiGroup,
+    kind: StoredKind,
+    write: &Write,
+) -> Result<Request, CodecError> {
     let location = locate(group, kind, &write.path).ok_or_else(|| no_location(kind, write))?;
     if kind == StoredKind::Endpoint {
         return patch(location, write);
     }
     if matches!(write.op, WriteOp::UpdateStatus(..)) && !matches!(kind, StoredKind::Object(_)) {
-        return Err(unsupported(write, "this kind has no status in the Kubernetes datastore"));
+        return Err(unsupported(
+            write,
+            "this kind has no status in the Kubernetes datastore",
+        ));
     }
     if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
-        let node: Value = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
+        let node: Value =
+            serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
         let body = node::update_patch(&node, &ObjectRevision::parse(revision));
         return Ok(Request::PatchStatus { location, body });
     }
     if kind.is_kubernetes_object() {
-        return Err(unsupported(write, "Calico does not write this kind of Kubernetes object; use kubectl"));
+        return Err(unsupported(
+            write,
+            "Calico does not write this kind of Kubernetes object; use kubectl",
+        ));
     }
     let body = |bytes: &[u8], revision: Option<&Revision>| {
         let revision = revision.map(ObjectRevision::parse);
-        let object = resource(group, kind, &location, &write.path, bytes, revision.as_ref());
+        let object = resource(
+            group,
+            kind,
+            &location,
+            &write.path,
+            bytes,
+            revision.as_ref(),
+        );
         let mut object = object.map_err(|malformed| invalid_value(write, malformed))?;
         object.insert("apiVersion".into(), location.resource.api_version.into());
         object.insert("kind".into(), location.resource.kind.into());
         Ok::<_, CodecError>(Value::Object(object))
     };
     Ok(match &write.op {
-        WriteOp::Create(bytes) => Request::Create { body: body(bytes, None)?, location },
-        WriteOp::Update(bytes, at) => Request::Replace { body: body(bytes, Some(at))?, location },
-        WriteOp::UpdateStatus(bytes, at) => Request::ReplaceStatus { body: body(bytes, Some(at))?, location },
-        WriteOp::Delete(revision) => Request::Delete { preconditions: Preconditions::of(revision.as_ref()), location },
+        WriteOp::Create(bytes) => Request::Create {
+            body: body(bytes, None)?,
+            location,
+        },
+        WriteOp::Update(bytes, at) => Request::Replace {
+            body: body(bytes, Some(at))?,
+            location,
+        },
+        WriteOp::UpdateStatus(bytes, at) => Request::ReplaceStatus {
+            body: body(bytes, Some(at))?,
+            location,
+        },
+        WriteOp::Delete(revision) => Request::Delete {
+            preconditions: Preconditions::of(revision.as_ref()),
+            location,
+        },
     })
 }
 
@@ -123,7 +167,9 @@ fn patch(location: Location, write: &Write) -> Result<Request, CodecError> {
     }
     let body = match &write.op {
         WriteOp::Create(bytes) => attach(write, bytes, None)?,
-        WriteOp::Update(bytes, revision) => attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?,
+        WriteOp::Update(bytes, revision) => {
+            attach(write, bytes, ObjectRevision::parse(revision).uid.as_deref())?
+        }
         WriteOp::UpdateStatus(bytes, revision) => {
             let (_, networks) = read_written_fields(write, bytes)?;
             pod_patch::address_patch(&networks, Some(&ObjectRevision::parse(revision)))
@@ -141,7 +187,8 @@ fn attach(write: &Write, bytes: &[u8], uid: Option<&str>) -> Result<Value, Codec
 }
 
 fn read_written_fields(write: &Write, bytes: &[u8]) -> Result<(String, Vec<String>), CodecError> {
-    let endpoint: Value = serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
+    let endpoint: Value =
+        serde_json::from_slice(bytes).map_err(|error| invalid_value(write, error.into()))?;
     Ok(written_fields(&endpoint))
 }
 
@@ -165,7 +212,8 @@ fn resource(
             affinity::to_spec(group, &key, stored)
         }
         StoredKind::Handle => {
-            let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("invalid path of a handle: {path}")))?;
+            let id = Handle::parse_path(path)
+                .ok_or_else(|| Malformed(format!("invalid path of a handle: {path}")))?;
             ipam::handle_to_spec(&id, stored)
         }
         StoredKind::Config => ipam::config_to_spec(stored),
@@ -197,14 +245,26 @@ fn resource(
 }
 
 fn invalid_value(write: &Write, malformed: Malformed) -> CodecError {
-    CodecError::Value { object: write.key.clone(), reason: malformed.0 }
+    CodecError::Value {
+        object: write.key.clone(),
+        reason: malformed.0,
+    }
 }
 
 fn no_location(kind: StoredKind, write: &Write) -> CodecError {
     match kind {
-        StoredKind::Profile => unsupported(write, "profiles are derived from namespaces and service accounts"),
-        StoredKind::Endpoint => unsupported(write, "the Kubernetes datastore stores only endpoints of pods"),
-        _ => CodecError::Path { kind: write.kind.into(), path: write.path.clone() },
+        StoredKind::Profile => unsupported(
+            write,
+            "profiles are derived from namespaces and service accounts",
+        ),
+        StoredKind::Endpoint => unsupported(
+            write,
+            "the Kubernetes datastore stores only endpoints of pods",
+        ),
+        _ => CodecError::Path {
+            kind: write.kind.into(),
+            path: write.path.clone(),
+        },
     }
 }
 
@@ -215,5 +275,9 @@ fn unsupported(write: &Write, reason: &'static str) -> CodecError {
         WriteOp::UpdateStatus(..) => "UpdateStatus",
         WriteOp::Delete(_) => "Delete",
     };
-    CodecError::Unsupported { operation, object: write.key.clone(), reason }
+    CodecError::Unsupported {
+        operation,
+        object: write.key.clone(),
+        reason,
+    }
 }

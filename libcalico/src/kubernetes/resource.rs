@@ -1,5 +1,5 @@
-//! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them. [`ApiGroup`]: the API group
-//! of Calico's custom resources.
+//! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them.
+//! [`ApiGroup`]: the API group of Calico's custom resources.
 
 use serde_json::Value;
 
@@ -31,8 +31,8 @@ impl ApiGroup {
         }
     }
 
-    /// Returns the group that `calico_api_group` configures; `None` for an empty value. Any value except v3 means v1
-    /// (DS-22).
+    /// Returns the group that `calico_api_group` configures; `None` for an empty value. Any value
+    /// except v3 means v1 (DS-22).
     pub fn from_config(text: &str) -> Option<Self> {
         match text {
             "" => None,
@@ -41,15 +41,19 @@ impl ApiGroup {
         }
     }
 
-    /// Returns the group to use, given the names of all API groups of the server. If both exist, Calico's aggregated
-    /// API server provides v3 from the objects stored in v1 (DS-22).
+    /// Returns the group to use, given the names of all API groups of the server. If both exist,
+    /// Calico's aggregated API server provides v3 from the objects stored in v1 (DS-22).
     pub fn from_served<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {
             crd |= name == "crd.projectcalico.org";
             v3 |= name == "projectcalico.org";
         }
-        if v3 && !crd { ApiGroup::V3 } else { ApiGroup::CrdV1 }
+        if v3 && !crd {
+            ApiGroup::V3
+        } else {
+            ApiGroup::CrdV1
+        }
     }
 }
 
@@ -66,30 +70,53 @@ pub struct Resource {
     pub namespaced: bool,
 }
 
-const fn namespaced(api_version: &'static str, kind: &'static str, plural: &'static str) -> Resource {
-    Resource { api_version, kind, plural, namespaced: true }
+const fn namespaced(
+    api_version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+) -> Resource {
+    Resource {
+        api_version,
+        kind,
+        plural,
+        namespaced: true,
+    }
 }
 
 /// Pods.
 pub const PODS: Resource = namespaced("v1", "Pod", "pods");
 /// Nodes.
-pub const NODES: Resource = Resource { api_version: "v1", kind: "Node", plural: "nodes", namespaced: false };
+pub const NODES: Resource = Resource {
+    api_version: "v1",
+    kind: "Node",
+    plural: "nodes",
+    namespaced: false,
+};
 /// Namespaces.
-pub const NAMESPACES: Resource =
-    Resource { api_version: "v1", kind: "Namespace", plural: "namespaces", namespaced: false };
+pub const NAMESPACES: Resource = Resource {
+    api_version: "v1",
+    kind: "Namespace",
+    plural: "namespaces",
+    namespaced: false,
+};
 /// Service accounts.
 pub const SERVICE_ACCOUNTS: Resource = namespaced("v1", "ServiceAccount", "serviceaccounts");
 /// Services.
 pub const SERVICES: Resource = namespaced("v1", "Service", "services");
 
 /// Kubernetes' own network policies.
-pub const NETWORK_POLICIES: Resource = namespaced("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies");
+pub const NETWORK_POLICIES: Resource =
+    namespaced("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies");
 
 /// KubeVirt's running virtual machines.
-pub const VIRTUAL_MACHINE_INSTANCES: Resource =
-    namespaced("kubevirt.io/v1", "VirtualMachineInstance", "virtualmachineinstances");
+pub const VIRTUAL_MACHINE_INSTANCES: Resource = namespaced(
+    "kubevirt.io/v1",
+    "VirtualMachineInstance",
+    "virtualmachineinstances",
+);
 /// KubeVirt's virtual machines.
-pub const VIRTUAL_MACHINES: Resource = namespaced("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
+pub const VIRTUAL_MACHINES: Resource =
+    namespaced("kubevirt.io/v1", "VirtualMachine", "virtualmachines");
 
 impl Resource {
     /// Returns true if `kind` is the kind of a list of these objects or of their metadata.
@@ -99,7 +126,11 @@ impl Resource {
 
     /// Returns the URL path of all objects, or of those in a namespace.
     pub fn collection(&self, namespace: Option<&str>) -> String {
-        let root = if self.api_version.contains('/') { "/apis/" } else { "/api/" };
+        let root = if self.api_version.contains('/') {
+            "/apis/"
+        } else {
+            "/api/"
+        };
         let mut path = format!("{root}{}/", self.api_version);
         if let Some(namespace) = namespace {
             path.push_str("namespaces/");
@@ -124,26 +155,41 @@ pub struct Location {
 impl Location {
     /// Returns the location of a cluster-scoped object.
     pub fn global(resource: Resource, name: impl Into<String>) -> Self {
-        Location { resource, namespace: None, name: name.into() }
+        Location {
+            resource,
+            namespace: None,
+            name: name.into(),
+        }
     }
 
     /// Returns the location of a namespaced object.
-    pub fn namespaced(resource: Resource, namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Location { resource, namespace: Some(namespace.into()), name: name.into() }
+    pub fn namespaced(
+        resource: Resource,
+        namespace: impl Into<String>,
+        name: impl Into<String>,
+    ) -> Self {
+        Location {
+            resource,
+            namespace: Some(namespace.into()),
+            name: name.into(),
+        }
     }
 
-    /// Returns true if an answer is this object. A proxy before the API server may answer with something else.
+    /// Returns true if an answer is this object. A proxy before the API server may answer with
+    /// something else.
     pub fn is_of(&self, answer: &Value) -> bool {
         answer["kind"] == self.resource.kind && self.names(&answer["metadata"])
     }
 
-    /// Returns true if an answer is this object's metadata, from a server that was asked for metadata only.
+    /// Returns true if an answer is this object's metadata, from a server that was asked for
+    /// metadata only.
     pub fn is_metadata_of(&self, answer: &Value) -> bool {
         answer["kind"] == "PartialObjectMetadata" && self.names(&answer["metadata"])
     }
 
     fn names(&self, metadata: &Value) -> bool {
-        metadata["name"] == *self.name && metadata["namespace"].as_str() == self.namespace.as_deref()
+        metadata["name"] == *self.name
+            && metadata["namespace"].as_str() == self.namespace.as_deref()
     }
 
     /// Returns the URL path of the object.
@@ -182,7 +228,10 @@ mod tests {
     #[test]
     fn api_group_in_the_configuration_overrides_discovery() {
         assert_eq!(ApiGroup::from_config(""), None);
-        assert_eq!(ApiGroup::from_config("ProjectCalico.org/V3"), Some(ApiGroup::V3));
+        assert_eq!(
+            ApiGroup::from_config("ProjectCalico.org/V3"),
+            Some(ApiGroup::V3)
+        );
         for v1 in ["crd.projectcalico.org/v1", "projectcalico.org", "nonsense"] {
             assert_eq!(ApiGroup::from_config(v1), Some(ApiGroup::CrdV1), "{v1}");
         }
@@ -190,9 +239,18 @@ mod tests {
 
     #[test]
     fn v3_group_is_selected_only_without_v1() {
-        assert_eq!(ApiGroup::from_served(["apps", "projectcalico.org"]), ApiGroup::V3);
-        assert_eq!(ApiGroup::from_served(["projectcalico.org", "crd.projectcalico.org"]), ApiGroup::CrdV1);
-        assert_eq!(ApiGroup::from_served(["crd.projectcalico.org"]), ApiGroup::CrdV1);
+        assert_eq!(
+            ApiGroup::from_served(["apps", "projectcalico.org"]),
+            ApiGroup::V3
+        );
+        assert_eq!(
+            ApiGroup::from_served(["projectcalico.org", "crd.projectcalico.org"]),
+            ApiGroup::CrdV1
+        );
+        assert_eq!(
+            ApiGroup::from_served(["crd.projectcalico.org"]),
+            ApiGroup::CrdV1
+        );
         assert_eq!(ApiGroup::from_served([]), ApiGroup::CrdV1);
     }
 
@@ -209,13 +267,20 @@ mod tests {
             namespaced: false,
         };
         let block = Location::global(blocks, "10-0-0-0-26");
-        assert_eq!(block.url_path(), "/apis/crd.projectcalico.org/v1/ipamblocks/10-0-0-0-26");
+        assert_eq!(
+            block.url_path(),
+            "/apis/crd.projectcalico.org/v1/ipamblocks/10-0-0-0-26"
+        );
     }
 
     #[test]
     fn response_is_accepted_only_if_of_the_requested_object() {
         let pod = Location::namespaced(PODS, "default", "web-0");
-        let answer = |kind: &str, namespace: &str, name: &str| serde_json::json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}});
+        let answer = |kind: &str, namespace: &str, name: &str| {
+            serde_json::json!({
+                "kind": kind, "metadata": {"namespace": namespace, "name": name},
+            })
+        };
         assert!(pod.is_of(&answer("Pod", "default", "web-0")));
         for other in [
             answer("Node", "default", "web-0"),
@@ -231,8 +296,15 @@ mod tests {
 
     #[test]
     fn object_name_is_escaped_within_its_url_segment() {
-        for (name, escaped) in [("a/b?c#d%", "a%2Fb%3Fc%23d%25"), ("..", "%252E%252E"), ("ä", "%C3%A4")] {
-            assert_eq!(Location::global(NODES, name).url_path(), format!("/api/v1/nodes/{escaped}"));
+        for (name, escaped) in [
+            ("a/b?c#d%", "a%2Fb%3Fc%23d%25"),
+            ("..", "%252E%252E"),
+            ("ä", "%C3%A4"),
+        ] {
+            assert_eq!(
+                Location::global(NODES, name).url_path(),
+                format!("/api/v1/nodes/{escaped}")
+            );
         }
     }
 }

@@ -6,7 +6,8 @@ use uuid::Uuid;
 
 use crate::store::Revision;
 
-/// The revision of an object on an API server. Callers of the store treat it as an opaque [`Revision`].
+/// The revision of an object on an API server. Callers of the store treat it as an opaque
+/// [`Revision`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectRevision {
     /// `metadata.resourceVersion`.
@@ -17,8 +18,9 @@ pub struct ObjectRevision {
     pub preserved: PreservedMetadata,
 }
 
-/// Metadata that other programs put on a custom resource, to be written back. Upstream drops or moves it (DS-59,
-/// IPAM-86). For the endpoint of a pod: the two empty annotations that a DEL wrote.
+/// Metadata that other programs put on a custom resource, to be written back. Upstream drops or
+/// moves it (DS-59, IPAM-86). For the endpoint of a pod: the two empty annotations that a DEL
+/// wrote.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreservedMetadata {
@@ -41,7 +43,10 @@ impl ObjectRevision {
     /// Parses a revision from [`ObjectRevision::revision`], or a bare resourceVersion.
     pub fn parse(revision: &Revision) -> Self {
         let Some((resource_version, rest)) = revision.0.split_once('@') else {
-            return ObjectRevision { resource_version: revision.0.clone(), ..Self::default() };
+            return ObjectRevision {
+                resource_version: revision.0.clone(),
+                ..Self::default()
+            };
         };
         let (uid, preserved) = rest.split_at(rest.find('{').unwrap_or(rest.len()));
         ObjectRevision {
@@ -53,7 +58,11 @@ impl ObjectRevision {
 
     /// Returns `<resourceVersion>@<uid>`, followed by the metadata of others as JSON.
     pub fn revision(&self) -> Revision {
-        let mut text = format!("{}@{}", self.resource_version, self.uid.as_deref().unwrap_or_default());
+        let mut text = format!(
+            "{}@{}",
+            self.resource_version,
+            self.uid.as_deref().unwrap_or_default()
+        );
         if !self.preserved.is_empty() {
             text.push_str(&serde_json::json!(self.preserved).to_string());
         }
@@ -71,8 +80,9 @@ impl ObjectRevision {
     }
 }
 
-/// Converts the uid of a v1 custom resource to the uid that upstream's clients show, or back (DS-60). The bytes with
-/// the version and the variant stay, so that the result is a UUID of the same kind.
+/// Converts the uid of a v1 custom resource to the uid that upstream's clients show, or back
+/// (DS-60). The bytes with the version and the variant stay, so that the result is a UUID of the
+/// same kind.
 pub fn reverse_uid(uid: &str) -> Option<String> {
     let given = Uuid::try_parse(uid).ok()?.into_bytes();
     let mut reversed = given.map(u8::reverse_bits);
@@ -90,12 +100,26 @@ mod tests {
 
     #[test]
     fn object_revision_round_trips_through_text() {
-        let finalizers = json!({"finalizers": ["a@b", "{"]}).as_object().unwrap().clone();
-        for preserved in
-            [PreservedMetadata::default(), PreservedMetadata { metadata: finalizers, ..PreservedMetadata::default() }]
-        {
-            for uid in [None, Some("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".to_owned())] {
-                let revision = ObjectRevision { resource_version: "4711".into(), uid, preserved: preserved.clone() };
+        let finalizers = json!({"finalizers": ["a@b", "{"]})
+            .as_object()
+            .unwrap()
+            .clone();
+        for preserved in [
+            PreservedMetadata::default(),
+            PreservedMetadata {
+                metadata: finalizers,
+                ..PreservedMetadata::default()
+            },
+        ] {
+            for uid in [
+                None,
+                Some("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".to_owned()),
+            ] {
+                let revision = ObjectRevision {
+                    resource_version: "4711".into(),
+                    uid,
+                    preserved: preserved.clone(),
+                };
                 assert_eq!(ObjectRevision::parse(&revision.revision()), revision);
                 assert_eq!(revision.revision().resource_version(), "4711");
             }
@@ -105,12 +129,21 @@ mod tests {
     #[test]
     fn plain_resource_version_parses_as_a_revision() {
         let revision = ObjectRevision::parse(&Revision("4711".into()));
-        assert_eq!(revision, ObjectRevision { resource_version: "4711".into(), ..ObjectRevision::default() });
+        assert_eq!(
+            revision,
+            ObjectRevision {
+                resource_version: "4711".into(),
+                ..ObjectRevision::default()
+            }
+        );
     }
 
     #[test]
     fn uid_is_reversed_and_other_text_is_rejected() {
-        let (given, reversed) = ("7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7", "fe392417-dc50-4cba-9ef8-45cd23ab67ef");
+        let (given, reversed) = (
+            "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+            "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
+        );
         assert_eq!(reverse_uid(given).as_deref(), Some(reversed));
         assert_eq!(reverse_uid("no uid"), None);
     }

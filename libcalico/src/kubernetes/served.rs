@@ -1,7 +1,8 @@
-//! [`ServedGroups`] and [`has_kind`]: the groups and kinds of an API server, as its discovery endpoints list them.
+//! [`ServedGroups`] and [`has_kind`]: the groups and kinds of an API server, as its discovery
+//! endpoints list them.
 //!
-//! A server answers 404 for a kind that it does not serve, and so may a proxy for any path. Discovery distinguishes the
-//! two cases.
+//! A server answers 404 for a kind that it does not serve, and so may a proxy for any path.
+//! Discovery distinguishes the two cases.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -60,7 +61,10 @@ impl ServedGroups {
     pub fn read(json: &str) -> Result<Self, DiscoveryError> {
         let Groups { kind, groups } = parse(API_GROUPS_PATH, json)?;
         if kind != "APIGroupList" || groups.is_empty() {
-            let problem = format!("expected an APIGroupList, found a {kind:?} of {} groups", groups.len());
+            let problem = format!(
+                "expected an APIGroupList, found a {kind:?} of {} groups",
+                groups.len()
+            );
             return Err(error(API_GROUPS_PATH, problem));
         }
         Ok(ServedGroups(groups))
@@ -69,7 +73,9 @@ impl ServedGroups {
     /// Returns the versions of a group, each as `group/version`.
     pub fn versions<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
         let of_group = self.0.iter().filter(move |served| served.name == group);
-        of_group.flat_map(|served| &served.versions).map(|version| &*version.group_version)
+        of_group
+            .flat_map(|served| &served.versions)
+            .map(|version| &*version.group_version)
     }
 }
 
@@ -84,12 +90,20 @@ pub fn kinds_path(group_version: &str) -> String {
 /// If the answer is not a list of the kinds of this version.
 pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<bool, DiscoveryError> {
     let path = kinds_path(group_version);
-    let Kinds { kind, group_version: found, resources } = parse(&path, json)?;
+    let Kinds {
+        kind,
+        group_version: found,
+        resources,
+    } = parse(&path, json)?;
     if kind != "APIResourceList" || found != group_version {
-        let problem = format!("expected an APIResourceList of {group_version:?}, found a {kind:?} of {found:?}");
+        let problem = format!(
+            "expected an APIResourceList of {group_version:?}, found a {kind:?} of {found:?}"
+        );
         return Err(error(&path, problem));
     }
-    Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name)))
+    Ok(resources
+        .iter()
+        .any(|resource| plurals.contains(&&*resource.name)))
 }
 
 fn parse<T: DeserializeOwned>(path: &str, json: &str) -> Result<T, DiscoveryError> {
@@ -97,7 +111,10 @@ fn parse<T: DeserializeOwned>(path: &str, json: &str) -> Result<T, DiscoveryErro
 }
 
 fn error(path: &str, problem: String) -> DiscoveryError {
-    DiscoveryError { path: path.to_owned(), problem }
+    DiscoveryError {
+        path: path.to_owned(),
+        problem,
+    }
 }
 
 #[cfg(test)]
@@ -110,15 +127,28 @@ mod tests {
     fn served_groups_and_kinds_are_read_from_discovery() {
         let groups = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
             {"name": "apps", "versions": [{"groupVersion": "apps/v1", "version": "v1"}]},
-            {"name": "kubevirt.io", "versions": [{"groupVersion": "kubevirt.io/v1"}, {"groupVersion": "kubevirt.io/v1alpha3"}]},
+            {
+                "name": "kubevirt.io",
+                "versions": [
+                    {"groupVersion": "kubevirt.io/v1"}, {"groupVersion": "kubevirt.io/v1alpha3"},
+                ],
+            },
         ]});
         let served = ServedGroups::read(&groups.to_string()).unwrap();
-        assert_eq!(served.versions("kubevirt.io").collect::<Vec<_>>(), ["kubevirt.io/v1", "kubevirt.io/v1alpha3"]);
+        assert_eq!(
+            served.versions("kubevirt.io").collect::<Vec<_>>(),
+            ["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
+        );
         assert_eq!(served.versions("gone.io").count(), 0);
-        let kinds =
-            json!({"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [{"name": "deployments"}]});
+        let kinds = json!({
+            "kind": "APIResourceList", "groupVersion": "apps/v1",
+            "resources": [{"name": "deployments"}],
+        });
         for (plural, expected) in [("deployments", true), ("daemonsets", false)] {
-            assert_eq!(has_kind("apps/v1", &kinds.to_string(), &[plural]), Ok(expected));
+            assert_eq!(
+                has_kind("apps/v1", &kinds.to_string(), &[plural]),
+                Ok(expected)
+            );
         }
     }
 
@@ -138,7 +168,10 @@ mod tests {
             json!({"kind": "APIResourceList", "groupVersion": "apps/v2", "resources": []}),
             json!({"kind": "APIGroupList", "groupVersion": "apps/v1", "resources": []}),
         ] {
-            assert!(has_kind("apps/v1", &kinds.to_string(), &["deployments"]).is_err(), "{kinds}");
+            assert!(
+                has_kind("apps/v1", &kinds.to_string(), &["deployments"]).is_err(),
+                "{kinds}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! [`Service`]: a Service, as far as Calico's addresses for Services depend on it. [`LoadBalancerRequest`]: the rule by
-//! which Calico manages the addresses of a Service.
+//! [`Service`]: a Service, as far as Calico's addresses for Services depend on it.
+//! [`LoadBalancerRequest`]: the rule by which Calico manages the addresses of a Service.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,22 +33,28 @@ pub enum AssignIps {
 }
 
 impl AssignIps {
-    /// The values of `loadBalancer.assignIPs` in the KubeControllersConfiguration, with their meaning.
-    pub const WORDS: [(&str, AssignIps); 2] =
-        [("AllServices", AssignIps::AllServices), ("RequestedServicesOnly", AssignIps::RequestedServicesOnly)];
+    /// The values of `loadBalancer.assignIPs` in the KubeControllersConfiguration, with their
+    /// meaning.
+    pub const WORDS: [(&str, AssignIps); 2] = [
+        ("AllServices", AssignIps::AllServices),
+        ("RequestedServicesOnly", AssignIps::RequestedServicesOnly),
+    ];
 
-    /// Returns the meaning of a value of `loadBalancer.assignIPs`, where an empty or missing one is the default.
-    /// Returns `None` for an unknown value.
+    /// Returns the meaning of a value of `loadBalancer.assignIPs`, where an empty or missing one is
+    /// the default. Returns `None` for an unknown value.
     pub fn of(value: Option<&str>) -> Option<Self> {
         match value.filter(|value| !value.is_empty()) {
             None => Some(AssignIps::default()),
-            Some(value) => Self::WORDS.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning),
+            Some(value) => Self::WORDS
+                .iter()
+                .find(|(word, _)| *word == value)
+                .map(|(_, meaning)| *meaning),
         }
     }
 }
 
-/// The fields of a Service of type LoadBalancer by which Calico decides whether to manage its addresses. Empty texts
-/// count as missing, except in the class.
+/// The fields of a Service of type LoadBalancer by which Calico decides whether to manage its
+/// addresses. Empty texts count as missing, except in the class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadBalancerRequest {
     /// `spec.loadBalancerClass`.
@@ -65,8 +71,13 @@ pub struct LoadBalancerRequest {
 
 impl LoadBalancerRequest {
     /// Reads the request from the class, the annotations and `spec.loadBalancerIP`.
-    pub fn new(class: Option<&str>, annotations: &BTreeMap<String, String>, address: Option<&str>) -> Self {
-        let non_empty = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
+    pub fn new(
+        class: Option<&str>,
+        annotations: &BTreeMap<String, String>,
+        address: Option<&str>,
+    ) -> Self {
+        let non_empty =
+            |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
         let annotation = |name: &str| non_empty(annotations.get(name).map(String::as_str));
         LoadBalancerRequest {
             class: class.map(str::to_owned),
@@ -138,7 +149,8 @@ pub struct ServiceLoadBalancer {
     pub ingress: Vec<ServiceIngress>,
 }
 
-/// A point at which a load balancer receives traffic. A point with a host name alone has no address.
+/// A point at which a load balancer receives traffic. A point with a host name alone has no
+/// address.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServiceIngress {
@@ -155,7 +167,11 @@ impl Service {
 
     /// Returns the request for addresses; `None` if the Service is not of type LoadBalancer.
     pub fn load_balancer_request(&self) -> Option<LoadBalancerRequest> {
-        let ServiceSpec { service_type, load_balancer_class, load_balancer_ip } = &self.spec;
+        let ServiceSpec {
+            service_type,
+            load_balancer_class,
+            load_balancer_ip,
+        } = &self.spec;
         (service_type == LOAD_BALANCER).then(|| {
             LoadBalancerRequest::new(
                 load_balancer_class.as_deref(),
@@ -167,7 +183,11 @@ impl Service {
 
     /// Returns the addresses in the status.
     pub fn published(&self) -> impl Iterator<Item = IpAddr> {
-        self.status.load_balancer.ingress.iter().filter_map(|ingress| ingress.ip.parse().ok())
+        self.status
+            .load_balancer
+            .ingress
+            .iter()
+            .filter_map(|ingress| ingress.ip.parse().ok())
     }
 }
 
@@ -180,7 +200,11 @@ impl Kind for Service {
     type Select = ObjectSelect;
 
     fn path(key: &ObjectKey) -> String {
-        format!("{SERVICES}{}/{}", key.namespace.as_deref().unwrap_or_default(), key.name)
+        format!(
+            "{SERVICES}{}/{}",
+            key.namespace.as_deref().unwrap_or_default(),
+            key.name
+        )
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
@@ -208,7 +232,8 @@ mod tests {
     use crate::store::{Answers, ReadBatch};
 
     fn service(spec: Value, annotations: Value) -> Service {
-        let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
+        let metadata =
+            json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
@@ -223,34 +248,54 @@ mod tests {
             (plain(), asked(), true, true),
             (plain(), json!({IPV4_POOLS: "[\"p\"]"}), true, true),
             (plain(), json!({IPV6_POOLS: ""}), true, false),
-            (json!({"type": "LoadBalancer", "loadBalancerIP": "10.0.0.1"}), json!({}), true, true),
+            (
+                json!({"type": "LoadBalancer", "loadBalancerIP": "10.0.0.1"}),
+                json!({}),
+                true,
+                true,
+            ),
             (class("calico"), json!({}), true, true),
             (class("other"), json!({}), false, false),
             (class("other"), asked(), false, false),
         ] {
-            let request = service(spec.clone(), annotations.clone()).load_balancer_request().unwrap();
-            let managed = [AllServices, RequestedServicesOnly].map(|assign| request.is_managed(assign));
+            let request = service(spec.clone(), annotations.clone())
+                .load_balancer_request()
+                .unwrap();
+            let managed =
+                [AllServices, RequestedServicesOnly].map(|assign| request.is_managed(assign));
             assert_eq!(managed, [all, requested], "{spec} {annotations}");
         }
-        assert_eq!(service(json!({"type": "NodePort"}), asked()).load_balancer_request(), None);
+        assert_eq!(
+            service(json!({"type": "NodePort"}), asked()).load_balancer_request(),
+            None
+        );
     }
 
     #[test]
     fn words_of_assign_ips_are_read() {
         assert_eq!(AssignIps::of(None), Some(AssignIps::AllServices));
         assert_eq!(AssignIps::of(Some("")), Some(AssignIps::AllServices));
-        assert_eq!(AssignIps::of(Some("RequestedServicesOnly")), Some(AssignIps::RequestedServicesOnly));
+        assert_eq!(
+            AssignIps::of(Some("RequestedServicesOnly")),
+            Some(AssignIps::RequestedServicesOnly)
+        );
         assert_eq!(AssignIps::of(Some("Some")), None);
     }
 
     #[test]
     fn published_addresses_of_a_service_leave_out_host_names() {
         let mut service = service(json!({"type": "LoadBalancer"}), json!({}));
-        let ingress = json!([{"hostname": "x.example"}, {"ip": "FD00:0::1"}, {"ip": "10.0.0.1", "ipMode": "VIP"}]);
-        service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
+        let ingress = json!([
+            {"hostname": "x.example"}, {"ip": "FD00:0::1"}, {"ip": "10.0.0.1", "ipMode": "VIP"},
+        ]);
+        service.status =
+            serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
         let published: Vec<String> = service.published().map(|ip| ip.to_string()).collect();
         assert_eq!(published, ["fd00::1", "10.0.0.1"]);
-        assert_eq!(Service::parse_path(&Service::path(&service.key())), Some(service.key()));
+        assert_eq!(
+            Service::parse_path(&Service::path(&service.key())),
+            Some(service.key())
+        );
     }
 
     #[test]
@@ -259,10 +304,19 @@ mod tests {
         let mut batch = ReadBatch::new();
         let all = batch.list::<Service>(&ObjectSelect::default());
         let one = batch.get::<Service>(&ObjectKey::namespaced("n", "s"));
-        let [list, get] = batch.ranges() else { panic!("two ranges") };
-        let Query::List(found) = codec.query(list).unwrap() else { panic!("a list") };
-        assert_eq!((found.url_path().as_str(), found.namespace), ("/api/v1/services", None));
-        let Query::Get(found) = codec.query(get).unwrap() else { panic!("a get") };
+        let [list, get] = batch.ranges() else {
+            panic!("two ranges")
+        };
+        let Query::List(found) = codec.query(list).unwrap() else {
+            panic!("a list")
+        };
+        assert_eq!(
+            (found.url_path().as_str(), found.namespace),
+            ("/api/v1/services", None)
+        );
+        let Query::Get(found) = codec.query(get).unwrap() else {
+            panic!("a get")
+        };
         assert_eq!(found.url_path(), "/api/v1/namespaces/n/services/s");
 
         let object = json!({
@@ -270,12 +324,21 @@ mod tests {
             "spec": {"type": "LoadBalancer", "clusterIP": "10.1.0.1", "ports": [{"port": 80}]},
             "status": {"loadBalancer": {}},
         });
-        let entries = |range| codec.decode(range, object.clone()).map(|decoded| decoded.entry).into_iter().collect();
+        let entries = |range| {
+            codec
+                .decode(range, object.clone())
+                .map(|decoded| decoded.entry)
+                .into_iter()
+                .collect()
+        };
         let answers = Answers::new(vec![entries(list), entries(get)]);
         let listed = answers.list(&all);
         assert_eq!(listed, [answers.get(&one).unwrap().unwrap()]);
         let service = &listed[0].value;
-        assert_eq!((service.key(), service.metadata.resource_version.as_str()), (listed[0].key.clone(), "5"));
+        assert_eq!(
+            (service.key(), service.metadata.resource_version.as_str()),
+            (listed[0].key.clone(), "5")
+        );
         assert!(service.load_balancer_request().is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! [`judge`]: compares an object that exists in v3 with the object that a migration would store. [`marked_copy`]: the
-//! object with the marks by which a later run recognizes it.
+//! [`judge`]: compares an object that exists in v3 with the object that a migration would store.
+//! [`marked_copy`]: the object with the marks by which a later run recognizes it.
 
 use serde_json::Value;
 
@@ -11,7 +11,8 @@ use crate::kubernetes::Moved;
 pub enum Found {
     /// The same object.
     Same,
-    /// A copy of an earlier state of the source, which no other program has changed; to be replaced.
+    /// A copy of an earlier state of the source, which no other program has changed; to be
+    /// replaced.
     Stale,
     /// A copy that another program has changed, and that differs from the source.
     Edited,
@@ -19,17 +20,23 @@ pub enum Found {
     Foreign,
 }
 
-/// The generation of a new object. The API server increases it with each change of anything but the metadata.
+/// The generation of a new object. The API server increases it with each change of anything but the
+/// metadata.
 const FIRST_GENERATION: u64 = 1;
 
-/// Compares an object with the object to store. Two objects are the same if their `spec` is: upstream compares no more
-/// (MIG-67).
+/// Compares an object with the object to store. Two objects are the same if their `spec` is:
+/// upstream compares no more (MIG-67).
 pub fn judge(existing: &Value, moved: &Moved) -> Found {
     let is_equal = has_spec_of(existing, moved);
     let Some(revision) = copied_revision(existing) else {
-        return if is_equal { Found::Same } else { Found::Foreign };
+        return if is_equal {
+            Found::Same
+        } else {
+            Found::Foreign
+        };
     };
-    // Labels may differ too, and policies select by labels. So an equal spec does not make the copy current.
+    // Labels may differ too, and policies select by labels. So an equal spec does not make the copy
+    // current.
     let is_current = revision == moved.source.revision;
     match (is_current, is_as_written(existing)) {
         (true, _) if is_equal => Found::Same,
@@ -46,8 +53,8 @@ pub fn is_copy(object: &Value) -> bool {
     copied_revision(object).is_some()
 }
 
-/// Returns the resourceVersion of the source that a copy shows; empty for a copy by upstream's controller, which does
-/// not store it. Returns `None` for an object that is not a copy.
+/// Returns the resourceVersion of the source that a copy shows; empty for a copy by upstream's
+/// controller, which does not store it. Returns `None` for an object that is not a copy.
 pub fn copied_revision(object: &Value) -> Option<&str> {
     let annotations = &object["metadata"]["annotations"];
     annotations[MIGRATED_BY].as_str()?;
@@ -67,7 +74,8 @@ pub fn marked_copy(moved: &Moved, migration: &str) -> Value {
     copy
 }
 
-/// Returns the object that replaces a stale copy, unless another program changes the copy meanwhile.
+/// Returns the object that replaces a stale copy, unless another program changes the copy
+/// meanwhile.
 pub fn replacement(existing: &Value, moved: &Moved, migration: &str) -> Value {
     let mut copy = marked_copy(moved, migration);
     for key in ["resourceVersion", "uid"] {
@@ -82,11 +90,13 @@ pub fn replacement(existing: &Value, moved: &Moved, migration: &str) -> Value {
     copy
 }
 
-/// Returns true if no other program has changed anything but the metadata of a copy since a migration wrote the copy.
-/// Returns `None` for an object without a generation.
+/// Returns true if no other program has changed anything but the metadata of a copy since a
+/// migration wrote the copy. Returns `None` for an object without a generation.
 fn is_as_written(copy: &Value) -> Option<bool> {
     let generation = copy["metadata"]["generation"].as_u64()?;
-    let written = copy["metadata"]["annotations"][COPIED_GENERATION].as_str().and_then(|text| text.parse().ok());
+    let written = copy["metadata"]["annotations"][COPIED_GENERATION]
+        .as_str()
+        .and_then(|text| text.parse().ok());
     Some(generation <= written.unwrap_or(FIRST_GENERATION))
 }
 
@@ -98,11 +108,18 @@ fn has_spec_of(existing: &Value, moved: &Moved) -> bool {
 fn equal(left: Option<&Value>, right: Option<&Value>) -> bool {
     match (left.unwrap_or(&Value::Null), right.unwrap_or(&Value::Null)) {
         (Value::Object(left), Value::Object(right)) => {
-            left.iter().all(|(key, value)| equal(Some(value), right.get(key)))
-                && right.iter().all(|(key, value)| left.contains_key(key) || value.is_null())
+            left.iter()
+                .all(|(key, value)| equal(Some(value), right.get(key)))
+                && right
+                    .iter()
+                    .all(|(key, value)| left.contains_key(key) || value.is_null())
         }
         (Value::Array(left), Value::Array(right)) => {
-            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| equal(Some(left), Some(right)))
+            left.len() == right.len()
+                && left
+                    .iter()
+                    .zip(right)
+                    .all(|(left, right)| equal(Some(left), Some(right)))
         }
         // The API server may write a whole number with or without a fraction.
         (Value::Number(left), Value::Number(right)) if left.is_f64() != right.is_f64() => {
@@ -125,10 +142,14 @@ mod tests {
         Moved {
             location: Location::global(resource, "t"),
             body: json!({
-                "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": {"name": "t", "labels": {"a": "b"}},
+                "apiVersion": "projectcalico.org/v3", "kind": "Tier",
+                "metadata": {"name": "t", "labels": {"a": "b"}},
                 "spec": spec,
             }),
-            source: Source { uid: "source".into(), revision: "7".into() },
+            source: Source {
+                uid: "source".into(),
+                revision: "7".into(),
+            },
             owners: Vec::new(),
         }
     }
@@ -159,7 +180,10 @@ mod tests {
     #[test]
     fn edited_copy_is_not_stale_although_its_source_has_changed() {
         let moved = moved(json!({"order": 10}));
-        for (spec, found) in [(json!({"order": 11}), Found::Edited), (json!({"order": 10}), Found::Stale)] {
+        for (spec, found) in [
+            (json!({"order": 11}), Found::Edited),
+            (json!({"order": 10}), Found::Stale),
+        ] {
             let mut edited = stored(&moved, spec, 2);
             edited["metadata"]["annotations"][SOURCE_REVISION] = "6".into();
             assert_eq!(judge(&edited, &moved), found);
@@ -169,9 +193,12 @@ mod tests {
     #[test]
     fn copy_without_a_generation_is_judged_by_its_revision_and_its_spec() {
         let moved = moved(json!({"order": 10}));
-        for (revision, order, found) in
-            [("7", 10, Found::Same), ("7", 11, Found::Edited), ("6", 10, Found::Stale), ("6", 11, Found::Stale)]
-        {
+        for (revision, order, found) in [
+            ("7", 10, Found::Same),
+            ("7", 11, Found::Edited),
+            ("6", 10, Found::Stale),
+            ("6", 11, Found::Stale),
+        ] {
             let mut object = stored(&moved, json!({"order": order}), 1);
             object["metadata"]["generation"] = Value::Null;
             object["metadata"]["annotations"][SOURCE_REVISION] = revision.into();
@@ -183,8 +210,14 @@ mod tests {
     fn copy_with_added_defaults_is_the_same() {
         let moved = moved(json!({"order": 10}));
         let with_default = json!({"order": 10, "defaultAction": "Deny"});
-        assert_eq!(judge(&stored(&moved, with_default.clone(), 1), &moved), Found::Same);
-        assert_eq!(judge(&stored(&moved, with_default, 2), &moved), Found::Edited);
+        assert_eq!(
+            judge(&stored(&moved, with_default.clone(), 1), &moved),
+            Found::Same
+        );
+        assert_eq!(
+            judge(&stored(&moved, with_default, 2), &moved),
+            Found::Edited
+        );
     }
 
     /// Each replacement with another spec increases the generation, as an edit does.
@@ -216,7 +249,10 @@ mod tests {
             let mut existing = stored(&moved, json!({"order": order}), 1);
             existing["metadata"]["generation"] = generation.clone();
             let copy = replacement(&existing, &moved, "second");
-            assert_eq!(copy["metadata"]["annotations"][COPIED_GENERATION], mark, "{order} {generation}");
+            assert_eq!(
+                copy["metadata"]["annotations"][COPIED_GENERATION], mark,
+                "{order} {generation}"
+            );
         }
     }
 
@@ -225,15 +261,24 @@ mod tests {
         let mut moved = moved(json!({"order": 10}));
         moved.body["metadata"]["annotations"] = json!({COPIED_GENERATION: "9", "a": "b"});
         let annotations = marked_copy(&moved, "migration")["metadata"]["annotations"].take();
-        assert_eq!(annotations, json!({MIGRATED_BY: "migration", SOURCE_REVISION: "7", "a": "b"}));
+        assert_eq!(
+            annotations,
+            json!({MIGRATED_BY: "migration", SOURCE_REVISION: "7", "a": "b"})
+        );
     }
 
     #[test]
     fn unmarked_object_is_the_same_or_foreign() {
         let moved = moved(json!({"order": 10}));
-        for (spec, found) in [(json!({"order": 10}), Found::Same), (json!({"order": 11}), Found::Foreign)] {
+        for (spec, found) in [
+            (json!({"order": 10}), Found::Same),
+            (json!({"order": 11}), Found::Foreign),
+        ] {
             let mut object = stored(&moved, spec, 1);
-            object["metadata"].as_object_mut().unwrap().remove("annotations");
+            object["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("annotations");
             assert_eq!(judge(&object, &moved), found);
             assert!(!is_copy(&object));
         }
@@ -244,21 +289,39 @@ mod tests {
     fn copy_by_upstream_is_stale() {
         let moved = moved(json!({"order": 10}));
         let mut object = stored(&moved, json!({"order": 10}), 1);
-        object["metadata"]["annotations"].as_object_mut().unwrap().remove(SOURCE_REVISION);
-        assert_eq!((judge(&object, &moved), copied_revision(&object)), (Found::Stale, Some("")));
+        object["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove(SOURCE_REVISION);
+        assert_eq!(
+            (judge(&object, &moved), copied_revision(&object)),
+            (Found::Stale, Some(""))
+        );
     }
 
     #[test]
     fn specs_are_equal_without_nulls_and_fractions() {
         for (left, right, is_equal) in [
-            (json!({"a": null, "b": 1}), json!({"b": 1.0, "c": null}), true),
-            (json!({"a": {"b": [1, null]}}), json!({"a": {"b": [1, null], "c": null}}), true),
+            (
+                json!({"a": null, "b": 1}),
+                json!({"b": 1.0, "c": null}),
+                true,
+            ),
+            (
+                json!({"a": {"b": [1, null]}}),
+                json!({"a": {"b": [1, null], "c": null}}),
+                true,
+            ),
             (json!({"a": [1, 2]}), json!({"a": [2, 1]}), false),
             (json!({"a": [1]}), json!({"a": [1, null]}), false),
             (json!({"a": {}}), json!({}), false),
             (json!({"a": 0}), json!({}), false),
             (json!({"a": false}), json!({"a": "false"}), false),
-            (json!({"n": 1_787_380_400_123_456_789_u64}), json!({"n": 1_787_380_400_123_456_788_u64}), false),
+            (
+                json!({"n": 1_787_380_400_123_456_789_u64}),
+                json!({"n": 1_787_380_400_123_456_788_u64}),
+                false,
+            ),
         ] {
             assert_eq!(equal(Some(&left), Some(&right)), is_equal, "{left} {right}");
             assert_eq!(equal(Some(&right), Some(&left)), is_equal, "{right} {left}");
@@ -277,7 +340,9 @@ mod tests {
             replaced["metadata"],
             json!({
                 "name": "t", "labels": {"a": "b"}, "resourceVersion": "9", "uid": "copy",
-                "annotations": {MIGRATED_BY: "second", SOURCE_REVISION: "7", COPIED_GENERATION: "5"},
+                "annotations": {
+                    MIGRATED_BY: "second", SOURCE_REVISION: "7", COPIED_GENERATION: "5",
+                },
             })
         );
         assert_eq!(judge(&replaced, &moved), Found::Same);

@@ -44,10 +44,13 @@ const KINDS: [(u8, &str); 21] = [
     (110, "CalicoNodeStatus"),
 ];
 
-/// Returns the 21 kinds in the order of the migration. ClusterInformation is not among them, because a migration does
-/// not copy but locks it.
+/// Returns the 21 kinds in the order of the migration. ClusterInformation is not among them,
+/// because a migration does not copy but locks it.
 pub fn moved_kinds() -> Vec<MovedKind> {
-    KINDS.iter().filter_map(|(order, kind)| MovedKind::named(*order, kind)).collect()
+    KINDS
+        .iter()
+        .filter_map(|(order, kind)| MovedKind::named(*order, kind))
+        .collect()
 }
 
 /// Returns the location of the ClusterInformation of a group.
@@ -83,9 +86,17 @@ mod tests {
                 ("crd.projectcalico.org/v1", "projectcalico.org/v3")
             );
             assert_eq!(kind.v1.namespaced, kind.v3.namespaced, "{}", kind.v3.kind);
-            let settings = ("IPAMConfig", "ipamconfigs", "IPAMConfiguration", "ipamconfigurations");
+            let settings = (
+                "IPAMConfig",
+                "ipamconfigs",
+                "IPAMConfiguration",
+                "ipamconfigurations",
+            );
             let names = (kind.v1.kind, kind.v1.plural, kind.v3.kind, kind.v3.plural);
-            assert!(names == settings || (names.0, names.1) == (names.2, names.3), "{names:?}");
+            assert!(
+                names == settings || (names.0, names.1) == (names.2, names.3),
+                "{names:?}"
+            );
         }
     }
 
@@ -94,7 +105,14 @@ mod tests {
     fn positions_of_kinds_are_upstreams() {
         let upstream: [(u8, &[&str]); 7] = [
             (10, &["Tier"]),
-            (20, &["FelixConfiguration", "BGPConfiguration", "KubeControllersConfiguration"]),
+            (
+                20,
+                &[
+                    "FelixConfiguration",
+                    "BGPConfiguration",
+                    "KubeControllersConfiguration",
+                ],
+            ),
             (40, &["IPPool", "IPReservation", "BGPPeer", "BGPFilter"]),
             (
                 50,
@@ -107,31 +125,67 @@ mod tests {
                 ],
             ),
             (60, &["HostEndpoint", "GlobalNetworkSet", "NetworkSet"]),
-            (100, &["IPAMConfiguration", "BlockAffinity", "IPAMBlock", "IPAMHandle"]),
+            (
+                100,
+                &[
+                    "IPAMConfiguration",
+                    "BlockAffinity",
+                    "IPAMBlock",
+                    "IPAMHandle",
+                ],
+            ),
             (110, &["CalicoNodeStatus"]),
         ];
-        let mut expected: Vec<(u8, &str)> =
-            upstream.iter().flat_map(|(order, kinds)| kinds.iter().map(move |kind| (*order, *kind))).collect();
+        let mut expected: Vec<(u8, &str)> = upstream
+            .iter()
+            .flat_map(|(order, kinds)| kinds.iter().map(move |kind| (*order, *kind)))
+            .collect();
         expected.sort_unstable();
-        let kinds: Vec<(u8, &str)> = moved_kinds().iter().map(|kind| (kind.order, kind.v3.kind)).collect();
+        let kinds: Vec<(u8, &str)> = moved_kinds()
+            .iter()
+            .map(|kind| (kind.order, kind.v3.kind))
+            .collect();
         assert_eq!(kinds, expected);
     }
 
     #[test]
     fn namespaced_kinds_are_upstreams() {
-        let namespaced: Vec<_> =
-            moved_kinds().iter().filter(|kind| kind.v3.namespaced).map(|kind| kind.v3.kind).collect();
-        let expected = ["NetworkPolicy", "StagedKubernetesNetworkPolicy", "StagedNetworkPolicy", "NetworkSet"];
+        let namespaced: Vec<_> = moved_kinds()
+            .iter()
+            .filter(|kind| kind.v3.namespaced)
+            .map(|kind| kind.v3.kind)
+            .collect();
+        let expected = [
+            "NetworkPolicy",
+            "StagedKubernetesNetworkPolicy",
+            "StagedNetworkPolicy",
+            "NetworkSet",
+        ];
         assert_eq!(namespaced, expected);
     }
 
     #[test]
     fn definitions_are_named_by_plural_and_group() {
-        let names: Vec<_> = moved_kinds().iter().map(|kind| definition_name(&kind.v1)).collect();
-        assert!(names.contains(&"ipamconfigs.crd.projectcalico.org".to_owned()), "{names:?}");
-        assert_eq!(definition_name(&DATASTORE_MIGRATIONS), "datastoremigrations.migration.projectcalico.org");
-        assert_eq!(DATASTORE_MIGRATIONS.api_version.split('/').next(), Some(GROUP));
+        let names: Vec<_> = moved_kinds()
+            .iter()
+            .map(|kind| definition_name(&kind.v1))
+            .collect();
+        assert!(
+            names.contains(&"ipamconfigs.crd.projectcalico.org".to_owned()),
+            "{names:?}"
+        );
+        assert_eq!(
+            definition_name(&DATASTORE_MIGRATIONS),
+            "datastoremigrations.migration.projectcalico.org"
+        );
+        assert_eq!(
+            DATASTORE_MIGRATIONS.api_version.split('/').next(),
+            Some(GROUP)
+        );
         let v3 = cluster_information(ApiGroup::V3);
-        assert_eq!(v3.url_path(), "/apis/projectcalico.org/v3/clusterinformations/default");
+        assert_eq!(
+            v3.url_path(),
+            "/apis/projectcalico.org/v3/clusterinformations/default"
+        );
     }
 }

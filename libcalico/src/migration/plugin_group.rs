@@ -1,4 +1,5 @@
-//! [`plugin_group`]: the API group that the network configuration of an installer makes Calico's plugins use.
+//! [`plugin_group`]: the API group that the network configuration of an installer makes Calico's
+//! plugins use.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +8,8 @@ use crate::kubernetes::ApiGroup;
 /// The API group that Calico's plugins use on the nodes of an installer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PluginGroup {
-    /// The plugins determine the group in each call. They follow a migration, if they are this project's.
+    /// The plugins determine the group in each call. They follow a migration, if they are this
+    /// project's.
     Follows,
     /// `projectcalico.org/v3`.
     V3,
@@ -24,12 +26,15 @@ const PLACEHOLDER: &str = "__CALICO_API_GROUP__";
 /// The key of the group in the configuration of a plugin.
 const KEY: &str = "calico_api_group";
 
-/// Returns the group that an installer gives Calico's plugins. `variable` is its `CALICO_API_GROUP`, or `None` if that
-/// is not set: then the installer uses v1 (MIG-74). `template` is its `CNI_NETWORK_CONFIG`, or `None` if that is not
-/// set: then the installer uses the built-in template, which contains the placeholder.
+/// Returns the group that an installer gives Calico's plugins. `variable` is its
+/// `CALICO_API_GROUP`, or `None` if that is not set: then the installer uses v1 (MIG-74).
+/// `template` is its `CNI_NETWORK_CONFIG`, or `None` if that is not set: then the installer uses
+/// the built-in template, which contains the placeholder.
 pub fn plugin_group(variable: Option<&str>, template: Option<&str>) -> PluginGroup {
     let variable = variable.unwrap_or(ApiGroup::CrdV1.api_version());
-    let Some(template) = template.filter(|template| !template.is_empty()) else { return group_of(variable) };
+    let Some(template) = template.filter(|template| !template.is_empty()) else {
+        return group_of(variable);
+    };
     let Ok(configuration) = serde_json::from_str::<Value>(&filled(template, variable)) else {
         return unknown("is not JSON with its placeholders replaced");
     };
@@ -39,8 +44,8 @@ pub fn plugin_group(variable: Option<&str>, template: Option<&str>) -> PluginGro
 }
 
 impl PluginGroup {
-    /// Returns the group of a node with several plugins: a node follows only if each of its plugins does. Returns
-    /// `None` without any plugin.
+    /// Returns the group of a node with several plugins: a node follows only if each of its plugins
+    /// does. Returns `None` without any plugin.
     pub fn worst(groups: impl IntoIterator<Item = PluginGroup>) -> Option<PluginGroup> {
         groups.into_iter().max_by_key(|group| match group {
             PluginGroup::Follows => 0,
@@ -63,8 +68,8 @@ fn group_of(text: &str) -> PluginGroup {
     }
 }
 
-/// Replaces the placeholders of a template. Those of numbers and Booleans are not quoted, so each but that of the group
-/// becomes a number.
+/// Replaces the placeholders of a template. Those of numbers and Booleans are not quoted, so each
+/// but that of the group becomes a number.
 fn filled(template: &str, variable: &str) -> String {
     let quoted = Value::from(variable).to_string();
     let mut text = String::with_capacity(template.len());
@@ -72,7 +77,9 @@ fn filled(template: &str, variable: &str) -> String {
     while let Some(start) = rest.find("__") {
         text.push_str(&rest[..start]);
         rest = &rest[start..];
-        let length = rest.find(|c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '_')).unwrap_or(rest.len());
+        let length = rest
+            .find(|c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '_'))
+            .unwrap_or(rest.len());
         let (word, after) = rest.split_at(length);
         if word == PLACEHOLDER {
             text.push_str(&quoted[1..quoted.len() - 1]);
@@ -92,10 +99,14 @@ fn collect(value: &Value, groups: &mut Vec<PluginGroup>) {
         Value::Array(items) => items.iter().for_each(|item| collect(item, groups)),
         Value::Object(fields) => {
             let mut ipam = values(fields, "ipam").filter_map(Value::as_object);
-            let is_calico = has_type(fields, "calico") || ipam.any(|ipam| has_type(ipam, "calico-ipam"));
+            let is_calico =
+                has_type(fields, "calico") || ipam.any(|ipam| has_type(ipam, "calico-ipam"));
             if is_calico {
                 // A missing key is an empty one.
-                groups.push(PluginGroup::worst(values(fields, KEY).map(group_in)).unwrap_or(PluginGroup::Follows));
+                groups.push(
+                    PluginGroup::worst(values(fields, KEY).map(group_in))
+                        .unwrap_or(PluginGroup::Follows),
+                );
             }
             fields.values().for_each(|value| collect(value, groups));
         }
@@ -117,7 +128,10 @@ fn has_type(plugin: &Map<String, Value>, program: &str) -> bool {
 
 /// Returns the values under a key in any letter case, because Go ignores the case.
 fn values<'f>(fields: &'f Map<String, Value>, name: &'f str) -> impl Iterator<Item = &'f Value> {
-    fields.iter().filter(move |(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    fields
+        .iter()
+        .filter(move |(key, _)| key.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value)
 }
 
 #[cfg(test)]
@@ -131,7 +145,9 @@ mod tests {
         {"type": "portmap", "snat": true}]}"#;
 
     fn plugin(more: &str) -> String {
-        format!(r#"{{"plugins": [{{"type": "calico", "mtu": __CNI_MTU__{more}}}, {{"type": "portmap"}}]}}"#)
+        format!(
+            r#"{{"plugins": [{{"type": "calico", "mtu": __CNI_MTU__{more}}}, {{"type": "portmap"}}]}}"#
+        )
     }
 
     #[test]
@@ -144,7 +160,11 @@ mod tests {
                 (Some("crd.projectcalico.org/v1"), PluginGroup::V1),
                 (Some("nonsense \" \\"), PluginGroup::V1),
             ] {
-                assert_eq!(plugin_group(variable, template), group, "{variable:?} {template:?}");
+                assert_eq!(
+                    plugin_group(variable, template),
+                    group,
+                    "{variable:?} {template:?}"
+                );
             }
         }
     }
@@ -155,12 +175,25 @@ mod tests {
             ("", PluginGroup::Follows),
             (r#", "calico_api_group": """#, PluginGroup::Follows),
             (r#", "calico_api_group": null"#, PluginGroup::Follows),
-            (r#", "Calico_API_Group": "projectcalico.org/v3""#, PluginGroup::V3),
-            (r#", "calico_api_group": "crd.projectcalico.org/v1""#, PluginGroup::V1),
-            (r#", "calico_api_group": "", "CALICO_API_GROUP": "v1""#, PluginGroup::V1),
+            (
+                r#", "Calico_API_Group": "projectcalico.org/v3""#,
+                PluginGroup::V3,
+            ),
+            (
+                r#", "calico_api_group": "crd.projectcalico.org/v1""#,
+                PluginGroup::V1,
+            ),
+            (
+                r#", "calico_api_group": "", "CALICO_API_GROUP": "v1""#,
+                PluginGroup::V1,
+            ),
         ] {
             for variable in [None, Some(""), Some("projectcalico.org/v3")] {
-                assert_eq!(plugin_group(variable, Some(&plugin(more))), group, "{more} {variable:?}");
+                assert_eq!(
+                    plugin_group(variable, Some(&plugin(more))),
+                    group,
+                    "{more} {variable:?}"
+                );
             }
         }
     }
@@ -170,12 +203,19 @@ mod tests {
         let v1 = r#""calico_api_group": "crd.projectcalico.org/v1""#;
         for template in [
             format!(r#"{{"type": "macvlan", "ipam": {{"type": "calico-ipam"}}, {v1}}}"#),
-            format!(r#"{{"plugins": [{{"type": "flannel", "delegate": {{"type": "calico", {v1}}}}}]}}"#),
+            format!(
+                r#"{{"plugins": [{{"type": "flannel", "delegate": {{"type": "calico", {v1}}}}}]}}"#
+            ),
             format!(r#"{{"plugins": [{{"type": "calico"}}, {{"type": "calico", {v1}}}]}}"#),
         ] {
-            assert_eq!(plugin_group(Some(""), Some(&template)), PluginGroup::V1, "{template}");
+            assert_eq!(
+                plugin_group(Some(""), Some(&template)),
+                PluginGroup::V1,
+                "{template}"
+            );
         }
-        let other = format!(r#"{{"plugins": [{{"type": "calico"}}, {{"type": "portmap", {v1}}}]}}"#);
+        let other =
+            format!(r#"{{"plugins": [{{"type": "calico"}}, {{"type": "portmap", {v1}}}]}}"#);
         assert_eq!(plugin_group(None, Some(&other)), PluginGroup::Follows);
     }
 
@@ -183,7 +223,10 @@ mod tests {
     fn unreadable_template_is_unknown() {
         for (template, problem) in [
             ("{", "is not JSON"),
-            (r#"{"plugins": [{"type": "flannel"}]}"#, "names neither calico nor calico-ipam"),
+            (
+                r#"{"plugins": [{"type": "flannel"}]}"#,
+                "names neither calico nor calico-ipam",
+            ),
             (plugin(r#", "calico_api_group": 3"#).as_str(), "not a text"),
         ] {
             match plugin_group(Some(""), Some(template)) {

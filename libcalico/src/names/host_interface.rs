@@ -9,24 +9,29 @@ use sha2::Sha256;
 /// The prefix of host interfaces, unless `FELIX_INTERFACEPREFIX` sets another for pods.
 pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 
-/// The number of characters after the prefix. With `cali` they fill the 15 characters that the kernel allows.
+/// The number of characters after the prefix. With `cali` they fill the 15 characters that the
+/// kernel allows.
 const SUFFIX: usize = 11;
 
 /// Returns the first entry of `FELIX_INTERFACEPREFIX`, or the default (CNI-88).
 pub fn interface_prefix(felix_interface_prefix: Option<&str>) -> &str {
     match felix_interface_prefix {
-        Some(list) if !list.is_empty() => list.split(',').next().unwrap_or(DEFAULT_INTERFACE_PREFIX),
+        Some(list) if !list.is_empty() => {
+            list.split(',').next().unwrap_or(DEFAULT_INTERFACE_PREFIX)
+        }
         _ => DEFAULT_INTERFACE_PREFIX,
     }
 }
 
-/// Returns the host interface of a Kubernetes pod (CNI-88). Every attachment of a pod gets the same name.
+/// Returns the host interface of a Kubernetes pod (CNI-88). Every attachment of a pod gets the same
+/// name.
 pub fn pod_interface(prefix: &str, namespace: &str, pod: &str) -> String {
     let digest = HEXLOWER.encode(&Sha1::digest(format!("{namespace}.{pod}")));
     format!("{prefix}{}", &digest[..SUFFIX])
 }
 
-/// Returns the host interface of a container that is not a pod. It ignores `FELIX_INTERFACEPREFIX` (CNI-89).
+/// Returns the host interface of a container that is not a pod. It ignores `FELIX_INTERFACEPREFIX`
+/// (CNI-89).
 pub fn container_interface(container_id: &str) -> String {
     let suffix: String = container_id.chars().take(SUFFIX).collect();
     format!("{DEFAULT_INTERFACE_PREFIX}{suffix}")
@@ -42,8 +47,8 @@ const DIGEST_LENGTH: usize = 64;
 
 /// The text that ADD sets as alias on the host end of an interface pair.
 ///
-/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name. The sandboxes of one
-/// pod always do. The alias distinguishes them.
+/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name. The
+/// sandboxes of one pod always do. The alias distinguishes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAlias {
     container: String,
@@ -53,19 +58,33 @@ pub struct InterfaceAlias {
 impl InterfaceAlias {
     /// Returns the alias of a pod's interface.
     pub fn for_pod(network: &str, namespace: &str, pod: &str, container_id: &str) -> Self {
-        InterfaceAlias { container: container_part(container_id), pod: digest(&[network, namespace, pod]) }
+        InterfaceAlias {
+            container: container_part(container_id),
+            pod: digest(&[network, namespace, pod]),
+        }
     }
 
     /// Returns the alias of the interface of a container that is not a pod.
     pub fn for_container(container_id: &str) -> Self {
-        InterfaceAlias { container: container_part(container_id), pod: digest(&["", "", container_id]) }
+        InterfaceAlias {
+            container: container_part(container_id),
+            pod: digest(&["", "", container_id]),
+        }
     }
 
     /// Parses the alias of an interface; `None` if it is not one of ours.
     pub fn parse(text: &str) -> Option<Self> {
-        let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
-        let is_container = container.strip_prefix(DIGEST).map_or_else(|| is_short_id(container), is_digest);
-        (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
+        let (container, pod) = text
+            .strip_prefix(PREFIX)?
+            .strip_prefix(SEPARATOR)?
+            .split_once(SEPARATOR)?;
+        let is_container = container
+            .strip_prefix(DIGEST)
+            .map_or_else(|| is_short_id(container), is_digest);
+        (is_container && is_digest(pod)).then(|| InterfaceAlias {
+            container: container.into(),
+            pod: pod.into(),
+        })
     }
 
     /// Returns the container ID, or a digest in place of an ID that is too long or invalid.
@@ -83,7 +102,8 @@ impl InterfaceAlias {
         self.container == container_part(container_id)
     }
 
-    /// Returns true if both interfaces were created for the same pod in the same network, or for the same container.
+    /// Returns true if both interfaces were created for the same pod in the same network, or for
+    /// the same container.
     pub fn is_of_same_pod(&self, other: &InterfaceAlias) -> bool {
         self.pod == other.pod
     }
@@ -91,12 +111,20 @@ impl InterfaceAlias {
 
 impl fmt::Display for InterfaceAlias {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{SEPARATOR}{}{SEPARATOR}{}", self.container, self.pod)
+        write!(
+            f,
+            "{PREFIX}{SEPARATOR}{}{SEPARATOR}{}",
+            self.container, self.pod
+        )
     }
 }
 
 fn container_part(id: &str) -> String {
-    if is_short_id(id) { id.to_owned() } else { format!("{DIGEST}{}", HEXLOWER.encode(&Sha256::digest(id))) }
+    if is_short_id(id) {
+        id.to_owned()
+    } else {
+        format!("{DIGEST}{}", HEXLOWER.encode(&Sha256::digest(id)))
+    }
 }
 
 /// Returns true for an ID that the alias contains unchanged.
@@ -106,7 +134,10 @@ fn is_short_id(text: &str) -> bool {
 }
 
 fn is_digest(text: &str) -> bool {
-    text.len() == DIGEST_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == DIGEST_LENGTH
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Includes the lengths, so that different lists never hash the same bytes.
@@ -137,7 +168,14 @@ mod tests {
         ] {
             assert_eq!(pod_interface(interface_prefix(None), namespace, pod), name);
         }
-        assert_eq!(pod_interface(interface_prefix(Some("eni,veth,foo")), "namespace", "podname"), "eni82111e10a96");
+        assert_eq!(
+            pod_interface(
+                interface_prefix(Some("eni,veth,foo")),
+                "namespace",
+                "podname"
+            ),
+            "eni82111e10a96"
+        );
         assert_eq!(interface_prefix(Some("")), "cali");
     }
 
@@ -153,8 +191,14 @@ mod tests {
     #[test]
     fn alias_contains_the_container_and_a_digest_of_the_pod() {
         let alias = InterfaceAlias::for_pod("k8s-pod-network", "team-a", "web-0", "c0ffee");
-        assert!(alias.to_string().starts_with("calico-cni/c0ffee/"), "{alias}");
-        assert_eq!(alias.to_string().len(), "calico-cni/c0ffee/".len() + DIGEST_LENGTH);
+        assert!(
+            alias.to_string().starts_with("calico-cni/c0ffee/"),
+            "{alias}"
+        );
+        assert_eq!(
+            alias.to_string().len(),
+            "calico-cni/c0ffee/".len() + DIGEST_LENGTH
+        );
         assert!(alias.is_of_container("c0ffee") && !alias.is_of_container("c0ffe"));
     }
 
@@ -162,21 +206,35 @@ mod tests {
     fn pods_with_colliding_interface_names_have_distinct_aliases() {
         let of = |pod: &str| InterfaceAlias::for_pod("net", "team-a", pod, "c1");
         let name = |pod: &str| crate::names::pod_interface("cali", "team-a", pod);
-        assert_eq!((name("p723961"), name("p6680456")), ("calib3d7af96bd3".into(), "calib3d7af96bd3".into()));
+        assert_eq!(
+            (name("p723961"), name("p6680456")),
+            ("calib3d7af96bd3".into(), "calib3d7af96bd3".into())
+        );
         assert!(!of("p723961").is_of_same_pod(&of("p6680456")));
     }
 
     #[test]
     fn aliases_of_two_sandboxes_of_a_pod_differ_only_in_the_container() {
-        let of =
-            |network: &str, namespace: &str, pod: &str, id: &str| InterfaceAlias::for_pod(network, namespace, pod, id);
+        let of = |network: &str, namespace: &str, pod: &str, id: &str| {
+            InterfaceAlias::for_pod(network, namespace, pod, id)
+        };
         let (old, new) = (of("net", "ns", "pod", "c1"), of("net", "ns", "pod", "c2"));
         assert!(old.is_of_same_pod(&new) && old != new);
-        for other in [of("net2", "ns", "pod", "c1"), of("net", "ns2", "pod", "c1"), of("net", "ns", "pod2", "c1")] {
+        for other in [
+            of("net2", "ns", "pod", "c1"),
+            of("net", "ns2", "pod", "c1"),
+            of("net", "ns", "pod2", "c1"),
+        ] {
             assert!(!old.is_of_same_pod(&other) && other.is_of_container("c1"));
         }
-        assert!(!of("a", "bc", "d", "c1").is_of_same_pod(&of("ab", "c", "d", "c1")), "texts have bounds");
-        assert!(!InterfaceAlias::for_container("c1").is_of_same_pod(&InterfaceAlias::for_container("c2")));
+        assert!(
+            !of("a", "bc", "d", "c1").is_of_same_pod(&of("ab", "c", "d", "c1")),
+            "texts have bounds"
+        );
+        assert!(
+            !InterfaceAlias::for_container("c1")
+                .is_of_same_pod(&InterfaceAlias::for_container("c2"))
+        );
     }
 
     #[test]
@@ -186,7 +244,13 @@ mod tests {
         assert!(alias.is_of_container(&long) && !alias.is_of_container(&"a".repeat(64)));
         let digest = alias.container().to_owned();
         assert!(digest.starts_with("sha256:"), "{digest}");
-        assert_eq!((alias.container_id(), InterfaceAlias::for_container("c1").container_id()), (None, Some("c1")));
+        assert_eq!(
+            (
+                alias.container_id(),
+                InterfaceAlias::for_container("c1").container_id()
+            ),
+            (None, Some("c1"))
+        );
         assert!(!alias.is_of_container(&digest), "a container of this id");
     }
 
@@ -194,11 +258,20 @@ mod tests {
     fn foreign_interface_aliases_do_not_parse() {
         let ours = InterfaceAlias::for_container("c1").to_string();
         assert!(InterfaceAlias::parse(&ours).is_some());
-        let others =
-            ["", "uplink", "calico-cni", "calico-cni//", "calico-cni/c1/", "calico-cni/c1/00", "calico-cni/c 1/"];
-        for text in
-            others.iter().map(ToString::to_string).chain([format!("{ours}0"), format!(" {ours}"), ours.to_uppercase()])
-        {
+        let others = [
+            "",
+            "uplink",
+            "calico-cni",
+            "calico-cni//",
+            "calico-cni/c1/",
+            "calico-cni/c1/00",
+            "calico-cni/c 1/",
+        ];
+        for text in others.iter().map(ToString::to_string).chain([
+            format!("{ours}0"),
+            format!(" {ours}"),
+            ours.to_uppercase(),
+        ]) {
             assert_eq!(InterfaceAlias::parse(&text), None, "{text:?}");
         }
     }
@@ -206,11 +279,18 @@ mod tests {
     proptest! {
         #[test]
         fn alias_of_any_names_fits_the_kernel_limit_and_round_trips(
-            network in any::<String>(), namespace in any::<String>(), pod in any::<String>(), id in any::<String>(),
+            network in any::<String>(), namespace in any::<String>(), pod in any::<String>(),
+            id in any::<String>(),
         ) {
-            for alias in [InterfaceAlias::for_pod(&network, &namespace, &pod, &id), InterfaceAlias::for_container(&id)] {
+            for alias in [
+                InterfaceAlias::for_pod(&network, &namespace, &pod, &id),
+                InterfaceAlias::for_container(&id),
+            ] {
                 let text = alias.to_string();
-                prop_assert!(text.len() <= LONGEST_ALIAS && text.chars().all(|c| c.is_ascii_graphic()), "{text:?}");
+                prop_assert!(
+                    text.len() <= LONGEST_ALIAS && text.chars().all(|c| c.is_ascii_graphic()),
+                    "{text:?}",
+                );
                 prop_assert!(alias.is_of_container(&id));
                 prop_assert_eq!(InterfaceAlias::parse(&text), Some(alias));
             }
@@ -222,7 +302,10 @@ mod tests {
         ) {
             let form = "^calico-cni/([-A-Za-z0-9._]{1,64}|sha256:[0-9a-f]{64})/[0-9a-f]{64}$";
             let is_alias = regex::Regex::new(form).unwrap().is_match(&text);
-            prop_assert_eq!(InterfaceAlias::parse(&text).map(|alias| alias.to_string()), is_alias.then_some(text));
+            prop_assert_eq!(
+                InterfaceAlias::parse(&text).map(|alias| alias.to_string()),
+                is_alias.then_some(text),
+            );
         }
 
         #[test]

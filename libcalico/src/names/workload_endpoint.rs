@@ -1,4 +1,5 @@
-//! Names of WorkloadEndpoints: `<node>-<orchestrator>-<workload>-<endpoint>`, with every `-` in a part doubled.
+//! Names of WorkloadEndpoints: `<node>-<orchestrator>-<workload>-<endpoint>`, with every `-` in a
+//! part doubled.
 
 use crate::api::WorkloadEndpointSpec;
 use crate::validation_error::{FieldError, ValidationError};
@@ -6,7 +7,8 @@ use crate::validation_error::{FieldError, ValidationError};
 /// The length of four parts of one character with dashes between them.
 const SHORTEST_NAME: usize = 7;
 
-/// The identifiers from which a WorkloadEndpoint's name is built. The orchestrator selects the field for the workload.
+/// The identifiers from which a WorkloadEndpoint's name is built. The orchestrator selects the
+/// field for the workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointIdentifiers {
     /// The node.
@@ -67,8 +69,9 @@ impl EndpointIdentifiers {
         Ok(parts.join("-"))
     }
 
-    /// Returns the prefix of all names whose leading parts are these identifiers, up to the first empty one. Names of
-    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`].
+    /// Returns the prefix of all names whose leading parts are these identifiers, up to the first
+    /// empty one. Names of other endpoints may have the same prefix; check them with
+    /// [`EndpointIdentifiers::matches`].
     pub fn prefix(&self) -> Result<String, ValidationError> {
         let mut prefix = String::new();
         for segment in self.segments()?.iter().take_while(|s| !s.value.is_empty()) {
@@ -78,14 +81,19 @@ impl EndpointIdentifiers {
         Ok(prefix)
     }
 
-    /// Returns true if each part of `name` equals its identifier, unless the identifier is empty. Without a node, no
-    /// name matches.
+    /// Returns true if each part of `name` equals its identifier, unless the identifier is empty.
+    /// Without a node, no name matches.
     pub fn matches(&self, name: &str) -> bool {
         let parts = split(name);
-        let Ok(segments) = self.segments() else { return false };
+        let Ok(segments) = self.segments() else {
+            return false;
+        };
         name.len() >= SHORTEST_NAME
             && parts.len() == segments.len()
-            && segments.iter().zip(&parts).all(|(segment, part)| segment.value.is_empty() || segment.value == part)
+            && segments
+                .iter()
+                .zip(&parts)
+                .all(|(segment, part)| segment.value.is_empty() || segment.value == part)
     }
 
     /// Parses the identifiers in `name`, in which trailing parts may be missing, as in a prefix.
@@ -95,11 +103,20 @@ impl EndpointIdentifiers {
         }
         let parts = split(name);
         if parts.len() > 4 {
-            return Err(EndpointNameError::TooManyParts { name: name.to_owned(), parts: parts.len() });
+            return Err(EndpointNameError::TooManyParts {
+                name: name.to_owned(),
+                parts: parts.len(),
+            });
         }
         let mut parts = parts.into_iter();
-        let [node, orchestrator, workload, endpoint] = std::array::from_fn(|_| parts.next().unwrap_or_default());
-        let mut ids = EndpointIdentifiers { node, orchestrator, endpoint, ..EndpointIdentifiers::default() };
+        let [node, orchestrator, workload, endpoint] =
+            std::array::from_fn(|_| parts.next().unwrap_or_default());
+        let mut ids = EndpointIdentifiers {
+            node,
+            orchestrator,
+            endpoint,
+            ..EndpointIdentifiers::default()
+        };
         match ids.orchestrator.as_str() {
             "k8s" => ids.pod = workload,
             "cni" => ids.container_id = workload,
@@ -114,16 +131,37 @@ impl EndpointIdentifiers {
             return Err(FieldError::missing("node", "field should be assigned"));
         }
         let workload = match self.orchestrator.as_str() {
-            "k8s" => Segment { field: "pod", value: &self.pod },
-            "cni" => Segment { field: "containerID", value: &self.container_id },
-            "libnetwork" => Segment { field: "orchestrator", value: &self.orchestrator },
-            _ => Segment { field: "workload", value: &self.workload },
+            "k8s" => Segment {
+                field: "pod",
+                value: &self.pod,
+            },
+            "cni" => Segment {
+                field: "containerID",
+                value: &self.container_id,
+            },
+            "libnetwork" => Segment {
+                field: "orchestrator",
+                value: &self.orchestrator,
+            },
+            _ => Segment {
+                field: "workload",
+                value: &self.workload,
+            },
         };
         Ok([
-            Segment { field: "node", value: &self.node },
-            Segment { field: "orchestrator", value: &self.orchestrator },
+            Segment {
+                field: "node",
+                value: &self.node,
+            },
+            Segment {
+                field: "orchestrator",
+                value: &self.orchestrator,
+            },
             workload,
-            Segment { field: "endpoint", value: &self.endpoint },
+            Segment {
+                field: "endpoint",
+                value: &self.endpoint,
+            },
         ])
     }
 }
@@ -135,7 +173,13 @@ struct Segment<'a> {
 
 impl Segment<'_> {
     fn escaped(&self) -> Result<String, FieldError> {
-        let dash_at = |end| FieldError::new(self.field, self.value, format!("field must not {end} with a '-'"));
+        let dash_at = |end| {
+            FieldError::new(
+                self.field,
+                self.value,
+                format!("field must not {end} with a '-'"),
+            )
+        };
         if self.value.starts_with('-') {
             return Err(dash_at("begin"));
         }
@@ -187,22 +231,42 @@ mod tests {
     #[test]
     fn endpoint_names_match_upstreams_vectors() {
         for (of, name, prefix) in [
-            (ids("node-1", "k8s", "web-0", "eth0"), "node--1-k8s-web--0-eth0", "node--1-k8s-web--0-"),
+            (
+                ids("node-1", "k8s", "web-0", "eth0"),
+                "node--1-k8s-web--0-eth0",
+                "node--1-k8s-web--0-",
+            ),
             (
                 ids("ip-10-0-0-1.ec2.internal", "k8s", "my-app-6f7d8-x2", "eth0"),
                 "ip--10--0--0--1.ec2.internal-k8s-my--app--6f7d8--x2-eth0",
                 "ip--10--0--0--1.ec2.internal-k8s-my--app--6f7d8--x2-",
             ),
-            (ids("node-1", "cni", "abc123", "eth0"), "node--1-cni-abc123-eth0", "node--1-cni-abc123-"),
+            (
+                ids("node-1", "cni", "abc123", "eth0"),
+                "node--1-cni-abc123-eth0",
+                "node--1-cni-abc123-",
+            ),
             (
                 ids("node-1", "libnetwork", "", "e1"),
                 "node--1-libnetwork-libnetwork-e1",
                 "node--1-libnetwork-libnetwork-",
             ),
-            (ids("n", "openstack", "vm", "tap0"), "n-openstack-vm-tap0", "n-openstack-vm-"),
+            (
+                ids("n", "openstack", "vm", "tap0"),
+                "n-openstack-vm-tap0",
+                "n-openstack-vm-",
+            ),
         ] {
             assert_eq!(of.name().unwrap(), name);
-            assert_eq!(EndpointIdentifiers { endpoint: String::new(), ..of.clone() }.prefix().unwrap(), prefix);
+            assert_eq!(
+                EndpointIdentifiers {
+                    endpoint: String::new(),
+                    ..of.clone()
+                }
+                .prefix()
+                .unwrap(),
+                prefix
+            );
             assert_eq!(EndpointIdentifiers::parse(name).unwrap(), of);
             assert!(of.matches(name));
         }
@@ -212,7 +276,10 @@ mod tests {
     fn endpoint_prefix_ends_at_the_first_empty_part() {
         assert_eq!(ids("n", "", "", "").prefix().unwrap(), "n-");
         assert_eq!(ids("n", "k8s", "", "eth0").prefix().unwrap(), "n-k8s-");
-        assert_eq!(ids("n", "cni", "c", "eth0").prefix().unwrap(), "n-cni-c-eth0-");
+        assert_eq!(
+            ids("n", "cni", "c", "eth0").prefix().unwrap(),
+            "n-cni-c-eth0-"
+        );
     }
 
     #[test]
@@ -226,20 +293,44 @@ mod tests {
         assert!(!web.matches("n-cni-web-eth0"));
         assert!(!ids("", "k8s", "web", "").matches("n-k8s-web-eth0"));
         assert!(!web.matches(""));
-        assert!(!ids("n", "o", "w", "").matches("n-o-w-"), "shorter than any name");
+        assert!(
+            !ids("n", "o", "w", "").matches("n-o-w-"),
+            "shorter than any name"
+        );
     }
 
     #[test]
     fn endpoint_name_errors_name_the_field() {
         for (of, text) in [
-            (ids("", "k8s", "p", "eth0"), "node (field should be assigned)"),
-            (ids("n", "k8s", "", "eth0"), "pod = '' (field should be assigned)"),
-            (ids("n", "cni", "", "eth0"), "containerID = '' (field should be assigned)"),
-            (ids("n", "", "w", "eth0"), "orchestrator = '' (field should be assigned)"),
-            (ids("n", "k8s", "-p", "eth0"), "pod = '-p' (field must not begin with a '-')"),
-            (ids("n-", "k8s", "p", "eth0"), "node = 'n-' (field must not end with a '-')"),
+            (
+                ids("", "k8s", "p", "eth0"),
+                "node (field should be assigned)",
+            ),
+            (
+                ids("n", "k8s", "", "eth0"),
+                "pod = '' (field should be assigned)",
+            ),
+            (
+                ids("n", "cni", "", "eth0"),
+                "containerID = '' (field should be assigned)",
+            ),
+            (
+                ids("n", "", "w", "eth0"),
+                "orchestrator = '' (field should be assigned)",
+            ),
+            (
+                ids("n", "k8s", "-p", "eth0"),
+                "pod = '-p' (field must not begin with a '-')",
+            ),
+            (
+                ids("n-", "k8s", "p", "eth0"),
+                "node = 'n-' (field must not end with a '-')",
+            ),
         ] {
-            assert_eq!(of.name().unwrap_err().to_string(), format!("error with field {text}"));
+            assert_eq!(
+                of.name().unwrap_err().to_string(),
+                format!("error with field {text}")
+            );
         }
         assert!(ids("", "k8s", "p", "eth0").prefix().is_err());
         assert!(ids("n", "k8s", "p-", "").prefix().is_err());
@@ -247,15 +338,27 @@ mod tests {
 
     #[test]
     fn malformed_endpoint_names_do_not_parse() {
-        assert_eq!(EndpointIdentifiers::parse(""), Err(EndpointNameError::Empty));
+        assert_eq!(
+            EndpointIdentifiers::parse(""),
+            Err(EndpointNameError::Empty)
+        );
         let error = EndpointIdentifiers::parse("node--1-k8s-web---0-eth0").unwrap_err();
-        assert!(matches!(error, EndpointNameError::TooManyParts { parts: 5, .. }), "{error}");
+        assert!(
+            matches!(error, EndpointNameError::TooManyParts { parts: 5, .. }),
+            "{error}"
+        );
     }
 
     #[test]
     fn endpoint_name_parts_may_be_missing_at_the_end() {
-        assert_eq!(EndpointIdentifiers::parse("n").unwrap(), ids("n", "", "", ""));
-        assert_eq!(EndpointIdentifiers::parse("n-k8s-web-").unwrap(), ids("n", "k8s", "web", ""));
+        assert_eq!(
+            EndpointIdentifiers::parse("n").unwrap(),
+            ids("n", "", "", "")
+        );
+        assert_eq!(
+            EndpointIdentifiers::parse("n-k8s-web-").unwrap(),
+            ids("n", "k8s", "web", "")
+        );
     }
 
     proptest! {
@@ -286,7 +389,11 @@ mod tests {
                     prop_assert!(is_of_n || !ids("n", "k8s", "", "").matches(&text));
                 }
                 Err(EndpointNameError::Empty) => prop_assert_eq!(text, ""),
-                Err(error) => prop_assert!(error.to_string().contains(&format!("{text:?}")), "{}", error),
+                Err(error) => prop_assert!(
+                    error.to_string().contains(&format!("{text:?}")),
+                    "{}",
+                    error,
+                ),
             }
         }
     }

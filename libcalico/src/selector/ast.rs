@@ -87,7 +87,11 @@ impl fmt::Display for Compare {
 
 impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        joined(f, self.0.iter().map(|value| Quoted(value)), ["{", ", ", "}"])
+        joined(
+            f,
+            self.0.iter().map(|value| Quoted(value)),
+            ["{", ", ", "}"],
+        )
     }
 }
 
@@ -116,7 +120,9 @@ impl Expr {
 
 impl Compare {
     fn accepts(&self, value: Option<&String>) -> bool {
-        let Some(value) = value else { return matches!(self, Compare::NotEqual(_) | Compare::NotIn(_)) };
+        let Some(value) = value else {
+            return matches!(self, Compare::NotEqual(_) | Compare::NotIn(_));
+        };
         match self {
             Compare::Equal(wanted) => value == wanted,
             Compare::NotEqual(unwanted) => value != unwanted,

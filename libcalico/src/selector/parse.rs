@@ -7,14 +7,24 @@ use super::{MAX_NESTING, SelectorError, SelectorErrorReason};
 /// Parses a complete selector.
 pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
     let tokens = tokenize(text)?;
-    let mut parser = Parser { text, tokens: &tokens, next: 0 };
+    let mut parser = Parser {
+        text,
+        tokens: &tokens,
+        next: 0,
+    };
     if parser.peek().kind == TokenKind::End {
         return Ok(Expr::All);
     }
     let expr = parser.expression()?;
     match parser.peek() {
-        Token { kind: TokenKind::End, .. } => Ok(expr),
-        rest => Err(error(rest, SelectorErrorReason::TrailingContent(text[rest.offset..].into()))),
+        Token {
+            kind: TokenKind::End,
+            ..
+        } => Ok(expr),
+        rest => Err(error(
+            rest,
+            SelectorErrorReason::TrailingContent(text[rest.offset..].into()),
+        )),
     }
 }
 
@@ -46,7 +56,8 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Parses an expression. Open parentheses are on an explicit stack, so that the parser does not recurse.
+    /// Parses an expression. Open parentheses are on an explicit stack, so that the parser does not
+    /// recurse.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -57,13 +68,24 @@ impl<'t> Parser<'t> {
                 if outer.len() == MAX_NESTING {
                     return Err(error(token, SelectorErrorReason::TooDeep));
                 }
-                outer.push(std::mem::replace(&mut group, Group { negated, ..Group::default() }));
+                outer.push(std::mem::replace(
+                    &mut group,
+                    Group {
+                        negated,
+                        ..Group::default()
+                    },
+                ));
                 continue;
             }
             group.push(negate(self.term(token)?, negated));
             while !group.continues_after(self.peek().kind) {
-                let Some(parent) = outer.pop() else { return Ok(group.into_expr()) };
-                self.expect(TokenKind::CloseParen, SelectorErrorReason::UnclosedParenthesis)?;
+                let Some(parent) = outer.pop() else {
+                    return Ok(group.into_expr());
+                };
+                self.expect(
+                    TokenKind::CloseParen,
+                    SelectorErrorReason::UnclosedParenthesis,
+                )?;
                 let negated = group.negated;
                 let closed = std::mem::replace(&mut group, parent);
                 group.push(negate(closed.into_expr(), negated));
@@ -91,7 +113,10 @@ impl<'t> Parser<'t> {
             TokenKind::End => Err(error(first, SelectorErrorReason::UnexpectedEnd)),
             _ => {
                 let character = self.text[first.offset..].chars().take(1).collect();
-                Err(error(first, SelectorErrorReason::UnexpectedToken(character)))
+                Err(error(
+                    first,
+                    SelectorErrorReason::UnexpectedToken(character),
+                ))
             }
         }
     }
@@ -107,14 +132,22 @@ impl<'t> Parser<'t> {
             TokenKind::In => Compare::In(self.set()?),
             TokenKind::NotIn => Compare::NotIn(self.set()?),
             TokenKind::End => return Err(error(operator, SelectorErrorReason::UnexpectedEnd)),
-            _ => return Err(error(operator, SelectorErrorReason::ExpectedOperator(label.into()))),
+            _ => {
+                return Err(error(
+                    operator,
+                    SelectorErrorReason::ExpectedOperator(label.into()),
+                ));
+            }
         };
         Ok(Expr::Label(label.into(), compare))
     }
 
     fn string(&mut self) -> Result<String, SelectorError> {
         match self.take() {
-            Token { kind: TokenKind::Text(text), .. } => Ok(text.into()),
+            Token {
+                kind: TokenKind::Text(text),
+                ..
+            } => Ok(text.into()),
             other => Err(error(other, SelectorErrorReason::ExpectedString)),
         }
     }
@@ -134,18 +167,33 @@ impl<'t> Parser<'t> {
         Ok(ValueSet::from_iter(values))
     }
 
-    fn expect(&mut self, kind: TokenKind<'_>, otherwise: SelectorErrorReason) -> Result<(), SelectorError> {
+    fn expect(
+        &mut self,
+        kind: TokenKind<'_>,
+        otherwise: SelectorErrorReason,
+    ) -> Result<(), SelectorError> {
         let token = self.take();
-        if token.kind == kind { Ok(()) } else { Err(error(token, otherwise)) }
+        if token.kind == kind {
+            Ok(())
+        } else {
+            Err(error(token, otherwise))
+        }
     }
 }
 
 fn error(at: Token<'_>, reason: SelectorErrorReason) -> SelectorError {
-    SelectorError { reason, offset: at.offset }
+    SelectorError {
+        reason,
+        offset: at.offset,
+    }
 }
 
 fn negate(expr: Expr, negated: bool) -> Expr {
-    if negated { Expr::Not(Box::new(expr)) } else { expr }
+    if negated {
+        Expr::Not(Box::new(expr))
+    } else {
+        expr
+    }
 }
 
 /// The content so far of a pair of parentheses, or of the whole selector.
@@ -182,5 +230,9 @@ impl Group {
 }
 
 fn single_or_joined(mut terms: Vec<Expr>, join: fn(Vec<Expr>) -> Expr) -> Expr {
-    if terms.len() == 1 { terms.swap_remove(0) } else { join(terms) }
+    if terms.len() == 1 {
+        terms.swap_remove(0)
+    } else {
+        join(terms)
+    }
 }

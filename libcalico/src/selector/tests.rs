@@ -9,7 +9,10 @@ use sha2::{Digest, Sha224};
 use super::{MAX_NESTING, Selector, SelectorErrorReason};
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 /// Returns the ID that Felix gives the selector: equal IDs mean equal canonical text (DS-115).
@@ -25,21 +28,39 @@ const VECTORS: &[(&str, &str, &str, bool, bool)] = &[
     ("  all( ) ", "all()", "s:5y5I3VdRZfDU01O--xXAPx2yxCQQqMf0M6IWug", true, true),
     ("global()", "global()", "s:fiJDJdBoaP_zQxty70sMjIrxwAb5lgM6LYCAow", true, true),
     ("a == 'b'", r#"a == "b""#, "s:flMh0m0X_BowkAK_W3j3MgH8oQOsj3WxGDoXCQ", false, true),
-    (r#"a=='b'&&c!="d""#, r#"(a == "b" && c != "d")"#, "s:TWOrd5OgdrPD-XuMqU2QQ_74JvEt9gDkwzqUqQ", false, true),
+    (
+        r#"a=='b'&&c!="d""#, r#"(a == "b" && c != "d")"#,
+        "s:TWOrd5OgdrPD-XuMqU2QQ_74JvEt9gDkwzqUqQ", false, true,
+    ),
     ("has( a/b.c )", "has(a/b.c)", "s:TGbjevrELR1aJsAO0-Rz4cOdh6w0vOotu2hGdw", false, false),
     ("!has(a)", "!has(a)", "s:o54_r2fLf2o-LJfoAaKVj8JvPRHKmJA2mXVR7g", true, false),
     ("!!has(a)", "has(a)", "s:JpRGrxZ4kdS6g7WoF-uG_g7qlh2ipw2zGYBMpQ", false, true),
     ("!(a == 'b')", r#"!a == "b""#, "s:Nx82quSiQDReg0K-G_bP30Nmx32uDaoGbVK4Pw", true, false),
     ("!a == 'b'", r#"!a == "b""#, "s:Nx82quSiQDReg0K-G_bP30Nmx32uDaoGbVK4Pw", true, false),
-    ("a in {'z','a','z'}", r#"a in {"a", "z"}"#, "s:DM70ClaqX_dfWkUrFy68O9ZR5zcGtQpx-8ramA", false, false),
+    (
+        "a in {'z','a','z'}", r#"a in {"a", "z"}"#, "s:DM70ClaqX_dfWkUrFy68O9ZR5zcGtQpx-8ramA",
+        false, false,
+    ),
     ("a in {}", "a in {}", "s:kb2fVDRrw4GCK1BiCSFIDXY6INw32pzbLrG4dQ", false, false),
     ("a notin {'a'}", r#"a not in {"a"}"#, "s:g28oYi_xvRLqqfW9DPqLOL1GRdhJOsVGntkCZA", true, true),
-    ("a startswith 'x'", r#"a starts with "x""#, "s:0jk0-bi8Whp1_S41kdD7TENMzrNPlQtg4CquPw", false, false),
-    ("a == 'b' || c == 'd' && e == 'f'", r#"(a == "b" || (c == "d" && e == "f"))"#, "s:S-qCSUXi1P0ft42eE8dHG6vx6ub86WkArSBbTw", false, true),
-    ("(a == 'b' || c == 'd') && e == 'f'", r#"((a == "b" || c == "d") && e == "f")"#, "s:VD8JFdkkXztcu2ld5eHpEP8bFJir7so4adReFg", false, false),
+    (
+        "a startswith 'x'", r#"a starts with "x""#, "s:0jk0-bi8Whp1_S41kdD7TENMzrNPlQtg4CquPw",
+        false, false,
+    ),
+    (
+        "a == 'b' || c == 'd' && e == 'f'", r#"(a == "b" || (c == "d" && e == "f"))"#,
+        "s:S-qCSUXi1P0ft42eE8dHG6vx6ub86WkArSBbTw", false, true,
+    ),
+    (
+        "(a == 'b' || c == 'd') && e == 'f'", r#"((a == "b" || c == "d") && e == "f")"#,
+        "s:VD8JFdkkXztcu2ld5eHpEP8bFJir7so4adReFg", false, false,
+    ),
     (r#"a == 'it"s'"#, r#"a == 'it"s'"#, "s:xyyfX4RhugSo4cTZT2SvAiWuYL9F2WxwBqb4RQ", false, false),
     ("not in {'a'}", r#"not in {"a"}"#, "s:C2y1yy8oDsAq_UjEv4AmJYxC63Eep1-ucyfB1w", false, false),
-    ("projectcalico.org/namespace == 'x'", r#"projectcalico.org/namespace == "x""#, "s:9ZmYzDtXZhpFhyVzLV5uypS6mhPf9gQMIVGtzg", false, false),
+    (
+        "projectcalico.org/namespace == 'x'", r#"projectcalico.org/namespace == "x""#,
+        "s:9ZmYzDtXZhpFhyVzLV5uypS6mhPf9gQMIVGtzg", false, false,
+    ),
 ];
 
 #[test]
@@ -48,8 +69,16 @@ fn selectors_match_upstreams_vectors() {
         let selector = Selector::parse(input).unwrap_or_else(|e| panic!("{input:?}: {e}"));
         assert_eq!(&selector.to_string(), canonical, "{input:?}");
         assert_eq!(&unique_id(&selector), id, "{input:?}");
-        assert_eq!(selector.matches(&labels(&[])), *over_nothing, "{input:?} over nothing");
-        assert_eq!(selector.matches(&labels(&[("a", "b")])), *over_a_b, "{input:?} over a=b");
+        assert_eq!(
+            selector.matches(&labels(&[])),
+            *over_nothing,
+            "{input:?} over nothing"
+        );
+        assert_eq!(
+            selector.matches(&labels(&[("a", "b")])),
+            *over_a_b,
+            "{input:?} over a=b"
+        );
     }
 }
 
@@ -103,11 +132,18 @@ fn operator_keywords_parse_as_labels_in_label_position() {
         ("in in {'x'}", r#"in in {"x"}"#),
         ("contains contains 'x'", r#"contains contains "x""#),
         ("has == 'x'", r#"has == "x""#),
-        ("all == 'x' && global != 'y'", r#"(all == "x" && global != "y")"#),
+        (
+            "all == 'x' && global != 'y'",
+            r#"(all == "x" && global != "y")"#,
+        ),
         ("a not\t in{'x' , }", r#"a not in {"x"}"#),
         ("a ends  with'x'", r#"a ends with "x""#),
     ] {
-        assert_eq!(Selector::parse(input).unwrap().to_string(), canonical, "{input:?}");
+        assert_eq!(
+            Selector::parse(input).unwrap().to_string(),
+            canonical,
+            "{input:?}"
+        );
     }
 }
 
@@ -122,16 +158,26 @@ fn selector_operators_match_present_and_absent_labels() {
         ("a contains 'alu'", true),
         ("a starts with 'val'", true),
         ("a ends with 'ue'", true),
-        ("a contains 'x' || a starts with 'x' || a ends with 'x'", false),
+        (
+            "a contains 'x' || a starts with 'x' || a ends with 'x'",
+            false,
+        ),
         ("has(a)", true),
         ("has(empty) && empty == ''", true),
         ("absent == ''", false),
-        ("absent contains '' || absent starts with '' || absent ends with ''", false),
+        (
+            "absent contains '' || absent starts with '' || absent ends with ''",
+            false,
+        ),
         ("absent in {''}", false),
         ("absent != '' && absent not in {''}", true),
         ("has(absent)", false),
     ] {
-        assert_eq!(Selector::parse(input).unwrap().matches(&present), expected, "{input:?}");
+        assert_eq!(
+            Selector::parse(input).unwrap().matches(&present),
+            expected,
+            "{input:?}"
+        );
     }
 }
 
@@ -140,13 +186,17 @@ fn selector_labels_have_at_most_512_characters() {
     let longest = "l".repeat(512);
     assert!(Selector::parse(&format!("has({longest})")).is_ok());
     let error = Selector::parse(&format!("{longest}l == 'x'")).unwrap_err();
-    assert!(error.to_string().starts_with("label too long: lll"), "{error}");
+    assert!(
+        error.to_string().starts_with("label too long: lll"),
+        "{error}"
+    );
 }
 
 /// Uses a quarter of a thread's default stack.
 #[test]
 fn selector_nesting_is_limited_before_the_stack_overflows() {
-    let nested = |open: &str, depth: usize| format!("{}has(a){}", open.repeat(depth), ")".repeat(depth));
+    let nested =
+        |open: &str, depth: usize| format!("{}has(a){}", open.repeat(depth), ")".repeat(depth));
     let deepest = move || {
         for open in ["(", "!(", "x == 'y' || ("] {
             let selector = Selector::parse(&nested(open, MAX_NESTING)).unwrap();
@@ -157,21 +207,35 @@ fn selector_nesting_is_limited_before_the_stack_overflows() {
         }
         let error = Selector::parse(&"(".repeat(1_000_000)).unwrap_err();
         assert_eq!(error.reason, SelectorErrorReason::TooDeep);
-        assert_eq!(Selector::parse(&format!("{}has(a)", "!".repeat(1_000_001))).unwrap().to_string(), "!has(a)");
+        assert_eq!(
+            Selector::parse(&format!("{}has(a)", "!".repeat(1_000_001)))
+                .unwrap()
+                .to_string(),
+            "!has(a)"
+        );
     };
-    std::thread::Builder::new().stack_size(512 * 1024).spawn(deepest).unwrap().join().unwrap();
+    std::thread::Builder::new()
+        .stack_size(512 * 1024)
+        .spawn(deepest)
+        .unwrap()
+        .join()
+        .unwrap();
 }
 
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
-    "a", "b", "has(", "all(", "global(", "(", ")", "{", "}", ",", "==", "!=", "=", "!", "&&", "||", "in", "not in",
-    "starts with", "ends with", "contains", "'x'", "\"it's\"", "'", "\n", "ä", "all()", "has(a)", "a == 'x'",
+    "a", "b", "has(", "all(", "global(", "(", ")", "{", "}", ",", "==", "!=", "=", "!", "&&", "||",
+    "in", "not in",
+    "starts with", "ends with", "contains", "'x'", "\"it's\"", "'", "\n", "ä", "all()", "has(a)",
+    "a == 'x'",
     "b in {'x', 'y'}",
 ];
 
 fn almost_selectors() -> impl Strategy<Value = String> {
     prop_oneof![
-        4 => prop::collection::vec(prop::sample::select(WORDS), 0..12).prop_map(|words| words.join(" ")),
+        4 => prop::collection::vec(
+            prop::sample::select(WORDS), 0..12,
+        ).prop_map(|words| words.join(" ")),
         1 => ".{0,40}",
     ]
 }
@@ -179,22 +243,42 @@ fn almost_selectors() -> impl Strategy<Value = String> {
 /// FUZZ_SECONDS sets the duration of the search.
 #[test]
 fn any_selector_text_is_parsed_or_rejected_and_its_canonical_form_is_equivalent() {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seconds = std::env::var("FUZZ_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let worlds = [labels(&[]), labels(&[("a", "x")]), labels(&[("b", "y")]), labels(&[("a", "it's"), ("b", "x")])];
+    let worlds = [
+        labels(&[]),
+        labels(&[("a", "x")]),
+        labels(&[("b", "y")]),
+        labels(&[("a", "it's"), ("b", "x")]),
+    ];
     let mut parsed = 0u64;
     while Instant::now() < end {
-        let mut runner = TestRunner::new(Config { cases: 512, failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(Config {
+            cases: 512,
+            failure_persistence: None,
+            ..Config::default()
+        });
         let counter = std::cell::Cell::new(0u64);
         runner
             .run(&almost_selectors(), |text| {
-                let Ok(selector) = Selector::parse(&text) else { return Ok(()) };
+                let Ok(selector) = Selector::parse(&text) else {
+                    return Ok(());
+                };
                 counter.set(counter.get() + 1);
                 let canonical = selector.to_string();
-                let again =
-                    Selector::parse(&canonical).map_err(|e| TestCaseError::fail(format!("{canonical}: {e}")))?;
+                let again = Selector::parse(&canonical)
+                    .map_err(|e| TestCaseError::fail(format!("{canonical}: {e}")))?;
                 for world in &worlds {
-                    prop_assert_eq!(selector.matches(world), again.matches(world), "{} over {:?}", canonical, world);
+                    prop_assert_eq!(
+                        selector.matches(world),
+                        again.matches(world),
+                        "{} over {:?}",
+                        canonical,
+                        world
+                    );
                 }
                 Ok(())
             })

@@ -1,7 +1,7 @@
 //! [`tokenize`]: splits text into tokens.
 //!
-//! After a label only operators are recognized, and anywhere else the same words are labels. `in in {'x'}` is a
-//! selector (DS-111).
+//! After a label only operators are recognized, and anywhere else the same words are labels.
+//! `in in {'x'}` is a selector (DS-111).
 
 use super::{SelectorError, SelectorErrorReason};
 
@@ -47,10 +47,14 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
         cursor.skip_blanks();
         let offset = cursor.offset;
         let after_label = match tokens.last() {
-            Some(Token { kind: TokenKind::Label(label), .. }) => Some(*label),
+            Some(Token {
+                kind: TokenKind::Label(label),
+                ..
+            }) => Some(*label),
             _ => None,
         };
-        let kind = next(&mut cursor, after_label).map_err(|reason| SelectorError { reason, offset })?;
+        let kind =
+            next(&mut cursor, after_label).map_err(|reason| SelectorError { reason, offset })?;
         tokens.push(Token { kind, offset });
         if kind == TokenKind::End {
             return Ok(tokens);
@@ -58,8 +62,13 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
     }
 }
 
-fn next<'t>(cursor: &mut Cursor<'t>, after_label: Option<&str>) -> Result<TokenKind<'t>, SelectorErrorReason> {
-    let Some(first) = cursor.rest().bytes().next() else { return Ok(TokenKind::End) };
+fn next<'t>(
+    cursor: &mut Cursor<'t>,
+    after_label: Option<&str>,
+) -> Result<TokenKind<'t>, SelectorErrorReason> {
+    let Some(first) = cursor.rest().bytes().next() else {
+        return Ok(TokenKind::End);
+    };
     match first {
         b'(' => Ok(cursor.symbol(1, TokenKind::OpenParen)),
         b')' => Ok(cursor.symbol(1, TokenKind::CloseParen)),
@@ -74,7 +83,9 @@ fn next<'t>(cursor: &mut Cursor<'t>, after_label: Option<&str>) -> Result<TokenK
         b'!' if cursor.rest().starts_with("!=") => Ok(cursor.symbol(2, TokenKind::Ne)),
         b'!' => Ok(cursor.symbol(1, TokenKind::Not)),
         _ => match after_label {
-            Some(label) => cursor.word_operator().ok_or_else(|| SelectorErrorReason::ExpectedOperator(label.into())),
+            Some(label) => cursor
+                .word_operator()
+                .ok_or_else(|| SelectorErrorReason::ExpectedOperator(label.into())),
             None => cursor.term(),
         },
     }
@@ -108,13 +119,23 @@ impl<'t> Cursor<'t> {
         kind
     }
 
-    fn double(&mut self, operator: &'static str, kind: TokenKind<'t>) -> Result<TokenKind<'t>, SelectorErrorReason> {
-        if self.eat(operator) { Ok(kind) } else { Err(SelectorErrorReason::IncompleteOperator(operator)) }
+    fn double(
+        &mut self,
+        operator: &'static str,
+        kind: TokenKind<'t>,
+    ) -> Result<TokenKind<'t>, SelectorErrorReason> {
+        if self.eat(operator) {
+            Ok(kind)
+        } else {
+            Err(SelectorErrorReason::IncompleteOperator(operator))
+        }
     }
 
     fn quoted(&mut self, quote: char) -> Result<TokenKind<'t>, SelectorErrorReason> {
         let body = &self.rest()[1..];
-        let end = body.find(quote).ok_or(SelectorErrorReason::UnterminatedString)?;
+        let end = body
+            .find(quote)
+            .ok_or(SelectorErrorReason::UnterminatedString)?;
         self.offset += end + 2;
         Ok(TokenKind::Text(&body[..end]))
     }
@@ -134,9 +155,17 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    fn close(&mut self, function: &'static str, kind: TokenKind<'t>) -> Result<TokenKind<'t>, SelectorErrorReason> {
+    fn close(
+        &mut self,
+        function: &'static str,
+        kind: TokenKind<'t>,
+    ) -> Result<TokenKind<'t>, SelectorErrorReason> {
         self.skip_blanks();
-        if self.eat(")") { Ok(kind) } else { Err(SelectorErrorReason::Unclosed(function)) }
+        if self.eat(")") {
+            Ok(kind)
+        } else {
+            Err(SelectorErrorReason::Unclosed(function))
+        }
     }
 
     fn label(&mut self) -> Result<&'t str, SelectorErrorReason> {

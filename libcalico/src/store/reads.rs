@@ -82,8 +82,8 @@ impl ReadBatch {
         GetTicket(self.add::<K>(K::path(key), false), PhantomData)
     }
 
-    /// Adds the read of one object that a cache may answer if it has reached `revision`, that of an object of the same
-    /// kind.
+    /// Adds the read of one object that a cache may answer if it has reached `revision`, that of an
+    /// object of the same kind.
     pub fn get_since<K: Kind>(&mut self, key: &K::Key, revision: &Revision) -> GetTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
@@ -97,14 +97,14 @@ impl ReadBatch {
         RevisionTicket(ticket)
     }
 
-    /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112), or in the order of the API
-    /// server's response.
+    /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112), or in the
+    /// order of the API server's response.
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         ListTicket(self.add::<K>(K::prefix(select), true), PhantomData)
     }
 
-    /// Adds the read of a selection that a cache may answer with a slightly older state. Meant for data that is
-    /// harmless when it is old, or that a later compare-and-swap verifies.
+    /// Adds the read of a selection that a cache may answer with a slightly older state. Meant for
+    /// data that is harmless when it is old, or that a later compare-and-swap verifies.
     pub fn list_lagging<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         let ticket = self.list::<K>(select);
         self.ranges[ticket.0].freshness = Freshness::Cached;
@@ -118,7 +118,8 @@ impl ReadBatch {
         KeysTicket(ticket)
     }
 
-    /// Adds the read of the stored pairs of a kind below `prefix`, for a kind that need not have a type.
+    /// Adds the read of the stored pairs of a kind below `prefix`, for a kind that need not have a
+    /// type.
     pub fn list_pairs(&mut self, kind: &'static str, prefix: impl Into<String>) -> PairsTicket {
         PairsTicket(self.add_range(kind, prefix.into(), true))
     }
@@ -128,7 +129,13 @@ impl ReadBatch {
     }
 
     fn add_range(&mut self, kind: &'static str, path: String, is_prefix: bool) -> usize {
-        self.ranges.push(Range { kind, path, is_prefix, keys_only: false, freshness: Freshness::Latest });
+        self.ranges.push(Range {
+            kind,
+            path,
+            is_prefix,
+            keys_only: false,
+            freshness: Freshness::Latest,
+        });
         self.ranges.len() - 1
     }
 
@@ -153,7 +160,8 @@ impl Answers {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Returns the objects that exist and can be decoded. Calls `unreadable` with path and reason for each that cannot.
+    /// Returns the objects that exist and can be decoded. Calls `unreadable` with path and reason
+    /// for each that cannot.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],
@@ -185,12 +193,18 @@ impl Answers {
         &self,
         ticket: &ListTicket<K>,
     ) -> impl Iterator<Item = (K::Key, Result<Entry<K>, StoreError>)> {
-        self.0[ticket.0].iter().filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
+        self.0[ticket.0]
+            .iter()
+            .filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
     }
 
-    /// Returns the objects of a selection. Entries that cannot be decoded are skipped, as upstream does (DS-42).
+    /// Returns the objects of a selection. Entries that cannot be decoded are skipped, as upstream
+    /// does (DS-42).
     pub fn list<K: Kind>(&self, ticket: &ListTicket<K>) -> Vec<Entry<K>> {
-        self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
+        self.0[ticket.0]
+            .iter()
+            .filter_map(|raw| decode_entry(raw).ok())
+            .collect()
     }
 
     /// Returns the stored pairs of a selection.
@@ -203,23 +217,35 @@ impl Answers {
         &self.0[ticket.0]
     }
 
-    /// Returns the keys of a selection that was read with [`ReadBatch::list_keys`], including those of entries that
-    /// cannot be decoded.
+    /// Returns the keys of a selection that was read with [`ReadBatch::list_keys`], including those
+    /// of entries that cannot be decoded.
     pub fn listed_keys<K: Kind>(&self, ticket: &KeysTicket<K>) -> impl Iterator<Item = K::Key> {
-        self.0[ticket.0.0].iter().filter_map(|raw| K::parse_path(&raw.path))
+        self.0[ticket.0.0]
+            .iter()
+            .filter_map(|raw| K::parse_path(&raw.path))
     }
 }
 
 /// Decodes a stored pair as an object of kind `K`.
 pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
-    let corrupt = |reason: String| StoreError::Corrupt { key: raw.path.clone(), reason };
-    let key = K::parse_path(&raw.path).ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
+    let corrupt = |reason: String| StoreError::Corrupt {
+        key: raw.path.clone(),
+        reason,
+    };
+    let key = K::parse_path(&raw.path)
+        .ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
     let mut value = K::decode(&raw.value).map_err(|e| corrupt(e.to_string()))?;
     if !value.belongs_to(&key) {
-        return Err(corrupt(format!("the value belongs to another key than {key}")));
+        return Err(corrupt(format!(
+            "the value belongs to another key than {key}"
+        )));
     }
     value.set_revision(&raw.revision);
-    Ok(Entry { key, value, revision: raw.revision.clone() })
+    Ok(Entry {
+        key,
+        value,
+        revision: raw.revision.clone(),
+    })
 }
 
 /// A selection of blocks, and the detail to read of each.
@@ -245,17 +271,23 @@ impl Survey {
     }
 
     pub(super) fn batch(&self) -> (ReadBatch, Vec<ListTicket<Block>>) {
-        let batch = ReadBatch { ranges: self.ranges() };
-        let tickets = (0..batch.ranges.len()).map(|position| ListTicket(position, PhantomData)).collect();
+        let batch = ReadBatch {
+            ranges: self.ranges(),
+        };
+        let tickets = (0..batch.ranges.len())
+            .map(|position| ListTicket(position, PhantomData))
+            .collect();
         (batch, tickets)
     }
 }
 
-/// Returns the summary of the block in a stored pair, or only its range if the value is not a readable block of this
-/// range. Returns `None` for a pair of another kind.
+/// Returns the summary of the block in a stored pair, or only its range if the value is not a
+/// readable block of this range. Returns `None` for a pair of another kind.
 pub fn listed_block(path: &str, value: &[u8]) -> Option<ListedBlock> {
     let cidr = Block::parse_path(path)?;
-    let summary = serde_json::from_slice::<BlockSummary>(value).ok().filter(|summary| summary.cidr() == cidr);
+    let summary = serde_json::from_slice::<BlockSummary>(value)
+        .ok()
+        .filter(|summary| summary.cidr() == cidr);
     Some(summary.map_or(ListedBlock::Range(cidr), ListedBlock::Block))
 }
 
@@ -272,16 +304,28 @@ mod tests {
         let mut batch = ReadBatch::new();
         let tickets = ids.each_ref().map(|id| batch.get::<Handle>(id));
         let stored = |id: &HandleId, value: &str| {
-            vec![RawEntry { path: Handle::path(id), value: value.into(), revision: Revision("1".into()) }]
+            vec![RawEntry {
+                path: Handle::path(id),
+                value: value.into(),
+                revision: Revision("1".into()),
+            }]
         };
-        let answers = Answers::new(vec![stored(&ids[0], "{"), Vec::new(), stored(&ids[2], r#"{"block":{}}"#)]);
+        let answers = Answers::new(vec![
+            stored(&ids[0], "{"),
+            Vec::new(),
+            stored(&ids[2], r#"{"block":{}}"#),
+        ]);
         let told = RefCell::new(Vec::new());
-        let found =
-            answers.readable(&tickets, |key, reason| told.borrow_mut().push((key.to_owned(), reason.to_owned())));
+        let found = answers.readable(&tickets, |key, reason| {
+            told.borrow_mut().push((key.to_owned(), reason.to_owned()))
+        });
         let found: Vec<_> = found.unwrap().into_iter().map(|entry| entry.key).collect();
         assert_eq!(found, [ids[2].clone()]);
         let told = told.into_inner();
         assert_eq!(told.len(), 1);
-        assert!(told[0].0 == Handle::path(&ids[0]) && !told[0].1.is_empty(), "{told:?}");
+        assert!(
+            told[0].0 == Handle::path(&ids[0]) && !told[0].1.is_empty(),
+            "{told:?}"
+        );
     }
 }

@@ -5,7 +5,9 @@ use crate::api::ClusterInformation;
 use crate::validation_error::ValidationError;
 
 /// Checks that the object may be written.
-pub fn validate_cluster_information(information: &ClusterInformation) -> Result<(), ValidationError> {
+pub fn validate_cluster_information(
+    information: &ClusterInformation,
+) -> Result<(), ValidationError> {
     ValidationError::from_findings(check_singleton(information, "a Cluster Information"))
 }
 
@@ -18,7 +20,12 @@ mod tests {
     fn cluster_information_must_be_named_default() {
         let named = |name| ClusterInformation::new(name, ClusterInformationSpec::default());
         assert_eq!(validate_cluster_information(&named("default")), Ok(()));
-        let error = validate_cluster_information(&named("other")).unwrap_err().to_string();
-        assert!(error.contains("with a name other than \"default\""), "{error}");
+        let error = validate_cluster_information(&named("other"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("with a name other than \"default\""),
+            "{error}"
+        );
     }
 }

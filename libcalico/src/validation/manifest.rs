@@ -3,14 +3,21 @@
 use serde_json::Value;
 
 use crate::api::{
-    API_VERSION, ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation, IpReservationSpec,
-    IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
+    API_VERSION, ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, IpReservation,
+    IpReservationSpec, IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec,
+    Unknown,
 };
 
 /// Metadata that only servers write; accepted and dropped.
-const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
+const SERVER_METADATA: [&str; 4] = [
+    "selfLink",
+    "generation",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+];
 
-/// The metadata that is stored unchanged, although [`crate::api::ObjectMeta`] does not model it (DS-32).
+/// The metadata that is stored unchanged, although [`crate::api::ObjectMeta`] does not model it
+/// (DS-32).
 const SUPPORTED_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
 
 /// An object of a kind that people may write.
@@ -74,28 +81,58 @@ pub enum ManifestError {
     },
 }
 
-const KINDS: [&str; 5] = ["IPPool", "IPReservation", "IPAMConfiguration", "Node", "ClusterInformation"];
+const KINDS: [&str; 5] = [
+    "IPPool",
+    "IPReservation",
+    "IPAMConfiguration",
+    "Node",
+    "ClusterInformation",
+];
 
 /// Decodes one object, not a list.
 pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
-    let Value::Object(object) = &json else { return Err(ManifestError::NotAnObject { found: type_name(&json) }) };
-    let kind = object.get("kind").and_then(Value::as_str).ok_or(ManifestError::NoKind)?;
+    let Value::Object(object) = &json else {
+        return Err(ManifestError::NotAnObject {
+            found: type_name(&json),
+        });
+    };
+    let kind = object
+        .get("kind")
+        .and_then(Value::as_str)
+        .ok_or(ManifestError::NoKind)?;
     if !KINDS.contains(&kind) {
         return Err(ManifestError::UnknownKind { kind: kind.into() });
     }
-    let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+    let api_version = object
+        .get("apiVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if api_version != API_VERSION {
-        return Err(ManifestError::ApiVersion { kind: kind.into(), found: api_version.into() });
+        return Err(ManifestError::ApiVersion {
+            kind: kind.into(),
+            found: api_version.into(),
+        });
     }
     match kind {
-        "IPPool" => decode_strict(json, |spec: &IpPoolSpec| vec![("spec".into(), &spec.unknown)]).map(Manifest::IpPool),
-        "IPReservation" => decode_strict(json, |spec: &IpReservationSpec| vec![("spec".into(), &spec.unknown)])
-            .map(Manifest::IpReservation),
-        "IPAMConfiguration" => decode_strict(json, |spec: &IpamConfigurationSpec| vec![("spec".into(), &spec.unknown)])
-            .map(Manifest::IpamConfiguration),
-        "Node" => decode_strict(json, node_unknown_fields).map(|node| Manifest::Node(Box::new(node))),
-        _ => decode_strict(json, |spec: &ClusterInformationSpec| vec![("spec".into(), &spec.unknown)])
-            .map(Manifest::ClusterInformation),
+        "IPPool" => decode_strict(json, |spec: &IpPoolSpec| {
+            vec![("spec".into(), &spec.unknown)]
+        })
+        .map(Manifest::IpPool),
+        "IPReservation" => decode_strict(json, |spec: &IpReservationSpec| {
+            vec![("spec".into(), &spec.unknown)]
+        })
+        .map(Manifest::IpReservation),
+        "IPAMConfiguration" => decode_strict(json, |spec: &IpamConfigurationSpec| {
+            vec![("spec".into(), &spec.unknown)]
+        })
+        .map(Manifest::IpamConfiguration),
+        "Node" => {
+            decode_strict(json, node_unknown_fields).map(|node| Manifest::Node(Box::new(node)))
+        }
+        _ => decode_strict(json, |spec: &ClusterInformationSpec| {
+            vec![("spec".into(), &spec.unknown)]
+        })
+        .map(Manifest::ClusterInformation),
     }
 }
 
@@ -103,34 +140,56 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
 type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 
 /// Decodes `json` and rejects fields that the type does not have.
-fn decode_strict<S: Spec>(json: Value, spec_unknown: fn(&S) -> UnknownFields<'_>) -> Result<Object<S>, ManifestError> {
-    let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
-        kind: S::KIND.into(),
-        path: error.path().to_string(),
-        problem: error.inner().to_string(),
-    })?;
+fn decode_strict<S: Spec>(
+    json: Value,
+    spec_unknown: fn(&S) -> UnknownFields<'_>,
+) -> Result<Object<S>, ManifestError> {
+    let mut object: Object<S> =
+        serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
+            kind: S::KIND.into(),
+            path: error.path().to_string(),
+            problem: error.inner().to_string(),
+        })?;
     for field in SERVER_METADATA {
         object.metadata.unknown.remove(field);
     }
     let top = object.unknown.keys().cloned();
-    let metadata = object.metadata.unknown.keys().filter(|key| !SUPPORTED_METADATA.contains(&key.as_str()));
+    let metadata = object
+        .metadata
+        .unknown
+        .keys()
+        .filter(|key| !SUPPORTED_METADATA.contains(&key.as_str()));
     let metadata = metadata.map(|key| format!("metadata.{key}"));
     let spec = spec_unknown(&object.spec).into_iter();
-    let spec = spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
+    let spec =
+        spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
     match top.chain(metadata).chain(spec).next() {
-        Some(path) => Err(ManifestError::UnknownField { kind: S::KIND.into(), path }),
+        Some(path) => Err(ManifestError::UnknownField {
+            kind: S::KIND.into(),
+            path,
+        }),
         None => Ok(object),
     }
 }
 
 fn node_unknown_fields(spec: &NodeSpec) -> UnknownFields<'_> {
     let mut unknown_fields = vec![("spec".to_owned(), &spec.unknown)];
-    unknown_fields.extend(spec.bgp.iter().map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)));
-    unknown_fields.extend(spec.wireguard.iter().map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)));
+    unknown_fields.extend(
+        spec.bgp
+            .iter()
+            .map(|bgp| ("spec.bgp".to_owned(), &bgp.unknown)),
+    );
+    unknown_fields.extend(
+        spec.wireguard
+            .iter()
+            .map(|wireguard| ("spec.wireguard".to_owned(), &wireguard.unknown)),
+    );
     let orch_refs = spec.orch_refs.iter().enumerate();
-    unknown_fields.extend(orch_refs.map(|(i, orch_ref)| (format!("spec.orchRefs[{i}]"), &orch_ref.unknown)));
+    unknown_fields
+        .extend(orch_refs.map(|(i, orch_ref)| (format!("spec.orchRefs[{i}]"), &orch_ref.unknown)));
     let addresses = spec.addresses.iter().enumerate();
-    unknown_fields.extend(addresses.map(|(i, address)| (format!("spec.addresses[{i}]"), &address.unknown)));
+    unknown_fields
+        .extend(addresses.map(|(i, address)| (format!("spec.addresses[{i}]"), &address.unknown)));
     unknown_fields
 }
 
@@ -162,40 +221,85 @@ mod tests {
     #[test]
     fn manifests_of_all_five_kinds_decode() {
         let decoded = |kind, spec| decode(manifest(kind, spec)).unwrap();
-        let pool = decoded("IPPool", json!({"cidr": "10.0.0.0/16", "natOutgoing": true, "allowedUses": ["Tunnel"]}));
+        let pool = decoded(
+            "IPPool",
+            json!({"cidr": "10.0.0.0/16", "natOutgoing": true, "allowedUses": ["Tunnel"]}),
+        );
         assert!(matches!(pool, Manifest::IpPool(pool) if pool.spec.nat_outgoing));
         let reservation = decoded("IPReservation", json!({"reservedCIDRs": ["10.0.0.0/30"]}));
-        assert!(matches!(reservation, Manifest::IpReservation(r) if r.spec.reserved_cidrs.len() == 1));
-        let settings = decoded("IPAMConfiguration", json!({"strictAffinity": true, "ipCooldownSeconds": 5}));
-        assert!(matches!(settings, Manifest::IpamConfiguration(s) if s.spec.ip_cooldown_seconds == 5));
-        let node = decoded("Node", json!({"bgp": {"asNumber": 64512}, "orchRefs": [{"orchestrator": "k8s"}]}));
+        assert!(
+            matches!(reservation, Manifest::IpReservation(r) if r.spec.reserved_cidrs.len() == 1)
+        );
+        let settings = decoded(
+            "IPAMConfiguration",
+            json!({"strictAffinity": true, "ipCooldownSeconds": 5}),
+        );
+        assert!(
+            matches!(settings, Manifest::IpamConfiguration(s) if s.spec.ip_cooldown_seconds == 5)
+        );
+        let node = decoded(
+            "Node",
+            json!({"bgp": {"asNumber": 64512}, "orchRefs": [{"orchestrator": "k8s"}]}),
+        );
         assert!(matches!(node, Manifest::Node(n) if n.spec.orch_refs.len() == 1));
         let cluster = decoded("ClusterInformation", json!({"datastoreReady": true}));
-        assert!(matches!(cluster, Manifest::ClusterInformation(c) if c.spec.datastore_ready == Some(true)));
+        assert!(matches!(
+            cluster, Manifest::ClusterInformation(c) if c.spec.datastore_ready == Some(true),
+        ));
     }
 
     #[test]
     fn manifest_printed_by_get_decodes_without_server_fields() {
         let mut json = manifest("IPPool", json!({"cidr": "10.0.0.0/16"}));
         json["metadata"] = json!({
-            "name": "n", "uid": "u", "resourceVersion": "5", "creationTimestamp": "2026-08-22T06:33:20Z",
+            "name": "n", "uid": "u", "resourceVersion": "5",
+            "creationTimestamp": "2026-08-22T06:33:20Z",
             "generation": 2, "managedFields": [], "finalizers": ["f"], "labels": {"a": "b"},
         });
         json["status"] = json!({"conditions": []});
-        let Manifest::IpPool(pool) = decode(json).unwrap() else { panic!("an IPPool") };
-        assert_eq!(pool.metadata.unknown.keys().collect::<Vec<_>>(), ["finalizers"]);
+        let Manifest::IpPool(pool) = decode(json).unwrap() else {
+            panic!("an IPPool")
+        };
+        assert_eq!(
+            pool.metadata.unknown.keys().collect::<Vec<_>>(),
+            ["finalizers"]
+        );
     }
 
     #[test]
     fn unknown_manifest_fields_are_named() {
         for (kind, spec, path) in [
-            ("IPPool", json!({"cidr": "10.0.0.0/16", "nodeSelecter": "all()"}), "spec.nodeSelecter"),
-            ("IPReservation", json!({"reservedCidrs": []}), "spec.reservedCidrs"),
-            ("IPAMConfiguration", json!({"StrictAffinity": true}), "spec.StrictAffinity"),
-            ("Node", json!({"bgp": {"asNumbers": 1}}), "spec.bgp.asNumbers"),
+            (
+                "IPPool",
+                json!({"cidr": "10.0.0.0/16", "nodeSelecter": "all()"}),
+                "spec.nodeSelecter",
+            ),
+            (
+                "IPReservation",
+                json!({"reservedCidrs": []}),
+                "spec.reservedCidrs",
+            ),
+            (
+                "IPAMConfiguration",
+                json!({"StrictAffinity": true}),
+                "spec.StrictAffinity",
+            ),
+            (
+                "Node",
+                json!({"bgp": {"asNumbers": 1}}),
+                "spec.bgp.asNumbers",
+            ),
             ("Node", json!({"wireguard": {"x": 1}}), "spec.wireguard.x"),
-            ("Node", json!({"orchRefs": [{}, {"name": "n"}]}), "spec.orchRefs[1].name"),
-            ("Node", json!({"addresses": [{"addr": "n"}]}), "spec.addresses[0].addr"),
+            (
+                "Node",
+                json!({"orchRefs": [{}, {"name": "n"}]}),
+                "spec.orchRefs[1].name",
+            ),
+            (
+                "Node",
+                json!({"addresses": [{"addr": "n"}]}),
+                "spec.addresses[0].addr",
+            ),
             ("ClusterInformation", json!({"ready": true}), "spec.ready"),
         ] {
             let expected = format!("{kind}: the field {path} does not exist; check its spelling");
@@ -214,7 +318,10 @@ mod tests {
             (json!({"cidr": 5}), "spec.cidr"),
             (json!({"blockSize": "26"}), "spec.blockSize"),
             (json!({"blockSize": 300}), "spec.blockSize"),
-            (json!({"allowedUses": ["Workload", 5]}), "spec.allowedUses[1]"),
+            (
+                json!({"allowedUses": ["Workload", 5]}),
+                "spec.allowedUses[1]",
+            ),
             (json!({"assignmentMode": true}), "spec.assignmentMode"),
             (json!([]), "spec"),
         ] {
@@ -227,7 +334,10 @@ mod tests {
     fn invalid_manifest_is_rejected_with_the_reason() {
         assert!(error(json!([])).ends_with("found a list"));
         assert!(error(json!(null)).ends_with("found nothing"));
-        assert!(error(json!({"kind": 5})).starts_with("the manifest's kind is missing; write one of IPPool, "));
+        assert!(
+            error(json!({"kind": 5}))
+                .starts_with("the manifest's kind is missing; write one of IPPool, ")
+        );
         assert!(error(manifest("Pool", json!({}))).starts_with("unsupported kind \"Pool\""));
         let mut json = manifest("IPPool", json!({}));
         json["apiVersion"] = json!("crd.projectcalico.org/v1");

@@ -11,13 +11,14 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 /// The name of the only object of a kind that has only one.
 pub(super) const SINGLETON: &str = "default";
 
-/// Returns the invalid fields of the metadata of an object of a kind that has only one. `resource` names the kind with
-/// its article.
+/// Returns the invalid fields of the metadata of an object of a kind that has only one. `resource`
+/// names the kind with its article.
 pub(super) fn check_singleton<S: Spec>(object: &Object<S>, resource: &str) -> Vec<FieldError> {
     let mut findings = check_metadata(object);
     let name = &object.metadata.name;
     if name != SINGLETON {
-        let reason = format!("Cannot create {resource} resource with a name other than \"{SINGLETON}\"");
+        let reason =
+            format!("Cannot create {resource} resource with a name other than \"{SINGLETON}\"");
         findings.push(FieldError::new("Metadata.Name", name, reason));
     }
     findings
@@ -27,11 +28,18 @@ pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
     let mut findings = Vec::new();
     let meta = &object.metadata;
     if S::NAMESPACED && meta.namespace.is_empty() {
-        findings.push(FieldError::missing("Metadata.Namespace", "namespace is not specified on namespaced resource"));
+        findings.push(FieldError::missing(
+            "Metadata.Namespace",
+            "namespace is not specified on namespaced resource",
+        ));
     }
     if !S::NAMESPACED && !meta.namespace.is_empty() {
         let reason = format!("kind {} is not namespaced; remove the namespace", S::KIND);
-        findings.push(FieldError::new("Metadata.Namespace", &meta.namespace, reason));
+        findings.push(FieldError::new(
+            "Metadata.Namespace",
+            &meta.namespace,
+            reason,
+        ));
     }
     if meta.name.len() > MAX_NAME {
         let reason = format!("name is too long by {} bytes", meta.name.len() - MAX_NAME);
@@ -47,10 +55,21 @@ pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
             findings.push(FieldError::new("Metadata.Annotations (key)", key, problem));
         }
     }
-    let size: usize = meta.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    let size: usize = meta
+        .annotations
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
     if size > MAX_ANNOTATIONS {
-        let reason = format!("total size of annotations is too large by {} bytes", size - MAX_ANNOTATIONS);
-        findings.push(FieldError::new("Metadata.Annotations (key)", go_map(&meta.annotations), reason));
+        let reason = format!(
+            "total size of annotations is too large by {} bytes",
+            size - MAX_ANNOTATIONS
+        );
+        findings.push(FieldError::new(
+            "Metadata.Annotations (key)",
+            go_map(&meta.annotations),
+            reason,
+        ));
     }
     for (key, value) in &meta.labels {
         if let Some(problem) = label_key_problem(key) {
@@ -90,21 +109,44 @@ mod tests {
         let mut global = named("a");
         global.metadata.namespace = "x".into();
         assert_eq!(fields(&global), ["Metadata.Namespace"]);
-        assert_eq!(fields(&WorkloadEndpoint::new("a", WorkloadEndpointSpec::default())), ["Metadata.Namespace"]);
+        assert_eq!(
+            fields(&WorkloadEndpoint::new("a", WorkloadEndpointSpec::default())),
+            ["Metadata.Namespace"]
+        );
     }
 
     #[test]
     fn metadata_labels_and_annotations_are_validated() {
         let mut object = named("a");
-        object.metadata.annotations.insert("Example.com/Key".into(), "any thing".into());
+        object
+            .metadata
+            .annotations
+            .insert("Example.com/Key".into(), "any thing".into());
         object.metadata.labels.insert("key".into(), "value".into());
         assert_eq!(fields(&object), [""; 0]);
-        object.metadata.annotations.insert("bad key".into(), String::new());
-        object.metadata.labels.insert("bad key".into(), "bad value".into());
-        let expected = ["Metadata.Annotations (key)", "Metadata.Labels (label)", "Metadata.Labels (value)"];
+        object
+            .metadata
+            .annotations
+            .insert("bad key".into(), String::new());
+        object
+            .metadata
+            .labels
+            .insert("bad key".into(), "bad value".into());
+        let expected = [
+            "Metadata.Annotations (key)",
+            "Metadata.Labels (label)",
+            "Metadata.Labels (value)",
+        ];
         assert_eq!(fields(&object), expected);
         let mut object = named("a");
-        object.metadata.annotations.insert("k".into(), "v".repeat(MAX_ANNOTATIONS));
-        assert!(check_metadata(&object)[0].reason.ends_with("too large by 1 bytes"));
+        object
+            .metadata
+            .annotations
+            .insert("k".into(), "v".repeat(MAX_ANNOTATIONS));
+        assert!(
+            check_metadata(&object)[0]
+                .reason
+                .ends_with("too large by 1 bytes")
+        );
     }
 }

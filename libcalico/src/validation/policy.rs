@@ -22,10 +22,17 @@ pub fn admit_policy<K: PolicyKind>(mut policy: Policy<K>) -> Result<Policy<K>, V
     check_name::<K>(&policy.metadata.name, &mut findings);
     let spec = &policy.spec;
     check_selector("Selector", &spec.selector, &mut findings);
-    for direction in spec.types.iter().filter(|direction| !matches!(direction.as_str(), "Ingress" | "Egress")) {
+    for direction in spec
+        .types
+        .iter()
+        .filter(|direction| !matches!(direction.as_str(), "Ingress" | "Egress"))
+    {
         findings.push(FieldError::tag("Types", direction, "policyType"));
     }
-    spec.ingress.iter().chain(&spec.egress).for_each(|rule| check_rule(rule, &mut findings));
+    spec.ingress
+        .iter()
+        .chain(&spec.egress)
+        .for_each(|rule| check_rule(rule, &mut findings));
     ValidationError::from_findings(findings).map(|()| policy)
 }
 
@@ -35,17 +42,32 @@ fn complete<K: PolicyKind>(policy: &mut Policy<K>) {
         spec.tier = DEFAULT_TIER.into();
     }
     if spec.types.is_empty() {
-        let directions =
-            [("Ingress", spec.egress.is_empty() || !spec.ingress.is_empty()), ("Egress", !spec.egress.is_empty())];
-        spec.types = directions.into_iter().filter(|(_, is_for)| *is_for).map(|(name, _)| name.into()).collect();
+        let directions = [
+            (
+                "Ingress",
+                spec.egress.is_empty() || !spec.ingress.is_empty(),
+            ),
+            ("Egress", !spec.egress.is_empty()),
+        ];
+        spec.types = directions
+            .into_iter()
+            .filter(|(_, is_for)| *is_for)
+            .map(|(name, _)| name.into())
+            .collect();
     }
-    policy.metadata.labels.insert(TIER_LABEL.into(), policy.spec.tier.clone());
+    policy
+        .metadata
+        .labels
+        .insert(TIER_LABEL.into(), policy.spec.tier.clone());
 }
 
-/// Checks that the name is a DNS label, with or without a tier before it, or the name of a converted policy.
+/// Checks that the name is a DNS label, with or without a tier before it, or the name of a
+/// converted policy.
 fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
-    let is_foreign =
-        K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));
+    let is_foreign = K::NAMESPACED
+        && FOREIGN_PREFIXES
+            .iter()
+            .any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));
     let is_own = is_dns_name(name) && name.split('.').count() <= 2;
     if !is_own && !is_foreign {
         let reason = "name must be a DNS label, optionally after the name of the tier and a dot";
@@ -55,11 +77,17 @@ fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
 
 fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
     check_action(rule, findings);
-    let has_ports = rule.protocol.as_ref().is_some_and(|protocol| protocol.has_ports());
+    let has_ports = rule
+        .protocol
+        .as_ref()
+        .is_some_and(|protocol| protocol.has_ports());
     for side in [&rule.source, &rule.destination] {
         check_selector("Selector", &side.selector, findings);
         check_selector("NamespaceSelector", &side.namespace_selector, findings);
-        let numeric = side.ports.iter().find(|port| matches!(port, Port::Numbers(..)));
+        let numeric = side
+            .ports
+            .iter()
+            .find(|port| matches!(port, Port::Numbers(..)));
         if let Some(port) = numeric.filter(|_| !has_ports) {
             let reason = "rules that specify ports must set protocol to TCP or UDP or SCTP";
             findings.push(FieldError::new("EntityRule.Ports", port, reason));
@@ -68,8 +96,8 @@ fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
     check_networks(rule, findings);
 }
 
-/// Checks that all networks of a rule are valid and of the same family, and that no exception is the whole address
-/// space.
+/// Checks that all networks of a rule are valid and of the same family, and that no exception is
+/// the whole address space.
 fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
     let sides = [&rule.source, &rule.destination];
     let mut family = None;
@@ -82,10 +110,18 @@ fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
             continue;
         };
         if field == "NotNets" && network.prefix() == 0 {
-            findings.push(FieldError::new(field, text, "cannot exclude the whole address space"));
+            findings.push(FieldError::new(
+                field,
+                text,
+                "cannot exclude the whole address space",
+            ));
         }
         if *family.get_or_insert(network.version()) != network.version() {
-            findings.push(FieldError::new(field, text, "rule contains both IPv4 and IPv6 CIDRs"));
+            findings.push(FieldError::new(
+                field,
+                text,
+                "rule contains both IPv4 and IPv6 CIDRs",
+            ));
         }
     }
 }
@@ -131,14 +167,29 @@ mod tests {
         let expected = |tier: &str, types: &str| (tier.to_owned(), types.to_owned());
         assert_eq!(admitted(json!({})), expected("default", "Ingress"));
         let allow = json!([{"action": "Allow"}]);
-        assert_eq!(admitted(json!({"egress": allow, "tier": "t"})), expected("t", "Egress"));
-        assert_eq!(admitted(json!({"egress": allow, "ingress": allow})), expected("default", "Ingress Egress"));
-        assert_eq!(admitted(json!({"types": ["Egress"]})), expected("default", "Egress"));
+        assert_eq!(
+            admitted(json!({"egress": allow, "tier": "t"})),
+            expected("t", "Egress")
+        );
+        assert_eq!(
+            admitted(json!({"egress": allow, "ingress": allow})),
+            expected("default", "Ingress Egress")
+        );
+        assert_eq!(
+            admitted(json!({"types": ["Egress"]})),
+            expected("default", "Egress")
+        );
     }
 
     #[test]
     fn policy_names_are_validated() {
-        for name in ["a", "tier.a", "knp.default.a", "knp.default.a.b.c", "ossg.default.a"] {
+        for name in [
+            "a",
+            "tier.a",
+            "knp.default.a",
+            "knp.default.a.b.c",
+            "ossg.default.a",
+        ] {
             assert_eq!(problems(name, json!({})), [""; 0], "{name}");
         }
         for name in ["a.b.c", "knp.other.a", "knp.default.A"] {
@@ -155,18 +206,45 @@ mod tests {
     #[test]
     fn policy_rules_are_validated() {
         let rule = |rule: Value| problems("a", json!({"selector": "a == 'b'", "ingress": [rule]}));
-        assert_eq!(rule(json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}})), [""; 0]);
-        assert_eq!(rule(json!({"action": "Allow", "destination": {"ports": ["http"]}})), [""; 0]);
+        assert_eq!(
+            rule(json!({"action": "Allow", "protocol": "TCP", "destination": {"ports": [80]}})),
+            [""; 0]
+        );
+        assert_eq!(
+            rule(json!({"action": "Allow", "destination": {"ports": ["http"]}})),
+            [""; 0]
+        );
         for (wrong, field) in [
             (json!({"action": "Maybe"}), "Action = 'Maybe'"),
-            (json!({"action": "Allow", "destination": {"ports": ["1:2"]}}), "EntityRule.Ports = '1:2'"),
-            (json!({"action": "Allow", "protocol": "foo", "source": {"ports": [1]}}), "EntityRule.Ports = '1'"),
-            (json!({"action": "Allow", "source": {"selector": "a =="}}), "Selector = 'a =='"),
-            (json!({"action": "Allow", "source": {"namespaceSelector": "("}}), "NamespaceSelector = '('"),
-            (json!({"action": "Allow", "source": {"nets": ["x"]}}), "Nets = 'x'"),
-            (json!({"action": "Allow", "source": {"notNets": ["::/0"]}}), "NotNets = '::/0'"),
             (
-                json!({"action": "Allow", "source": {"nets": ["10.0.0.0/8"]}, "destination": {"nets": ["::/8"]}}),
+                json!({"action": "Allow", "destination": {"ports": ["1:2"]}}),
+                "EntityRule.Ports = '1:2'",
+            ),
+            (
+                json!({"action": "Allow", "protocol": "foo", "source": {"ports": [1]}}),
+                "EntityRule.Ports = '1'",
+            ),
+            (
+                json!({"action": "Allow", "source": {"selector": "a =="}}),
+                "Selector = 'a =='",
+            ),
+            (
+                json!({"action": "Allow", "source": {"namespaceSelector": "("}}),
+                "NamespaceSelector = '('",
+            ),
+            (
+                json!({"action": "Allow", "source": {"nets": ["x"]}}),
+                "Nets = 'x'",
+            ),
+            (
+                json!({"action": "Allow", "source": {"notNets": ["::/0"]}}),
+                "NotNets = '::/0'",
+            ),
+            (
+                json!({
+                    "action": "Allow", "source": {"nets": ["10.0.0.0/8"]},
+                    "destination": {"nets": ["::/8"]},
+                }),
                 "Nets = '::/8'",
             ),
         ] {

@@ -14,8 +14,16 @@ pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
         check_action(rule, &mut findings);
         check_selector("Selector", &rule.source.selector, &mut findings);
     }
-    if spec.labels_to_apply.iter().any(|(key, value)| label_problem(key, value).is_some()) {
-        findings.push(FieldError::tag("LabelsToApply", go_map(&spec.labels_to_apply), "labels"));
+    if spec
+        .labels_to_apply
+        .iter()
+        .any(|(key, value)| label_problem(key, value).is_some())
+    {
+        findings.push(FieldError::tag(
+            "LabelsToApply",
+            go_map(&spec.labels_to_apply),
+            "labels",
+        ));
     }
     ValidationError::from_findings(findings)
 }
@@ -28,17 +36,21 @@ mod tests {
     #[test]
     fn default_profiles_are_valid() {
         for reach in [ProfileReach::SameNetwork, ProfileReach::Anyone] {
-            assert_eq!(validate_profile(&default_profile("k8s-pod-network", reach)), Ok(()));
+            assert_eq!(
+                validate_profile(&default_profile("k8s-pod-network", reach)),
+                Ok(())
+            );
         }
     }
 
     #[test]
     fn profile_of_a_network_name_that_is_no_label_is_rejected_as_in_upstream() {
         let network = "n".repeat(80);
-        let error = validate_profile(&default_profile(&network, ProfileReach::SameNetwork)).unwrap_err();
+        let error =
+            validate_profile(&default_profile(&network, ProfileReach::SameNetwork)).unwrap_err();
         let text = format!(
-            "error with field LabelsToApply = 'map[{network}:]' (Reason: failed to validate Field: LabelsToApply \
-             because of Tag: labels )"
+            "error with field LabelsToApply = 'map[{network}:]' (Reason: failed to validate Field: \
+             LabelsToApply because of Tag: labels )"
         );
         assert_eq!(error.to_string(), text);
     }
@@ -49,6 +61,9 @@ mod tests {
         profile.spec.egress[0].action = "Maybe".into();
         profile.spec.ingress[0].source.selector = "has(".into();
         let error = validate_profile(&profile).unwrap_err();
-        assert_eq!(error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["Selector", "Action"]);
+        assert_eq!(
+            error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(),
+            ["Selector", "Action"]
+        );
     }
 }

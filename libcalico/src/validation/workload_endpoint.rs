@@ -11,20 +11,25 @@ use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
 use crate::validation_error::{FieldError, ValidationError};
 
-/// Checks that the endpoint may be written. A name that does not match the spec is reported alone, because the other
-/// fields are not reliable then (CNI-86).
+/// Checks that the endpoint may be written. A name that does not match the spec is reported alone,
+/// because the other fields are not reliable then (CNI-86).
 pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), ValidationError> {
     let expected = EndpointIdentifiers::of(&endpoint.spec).name()?;
     if endpoint.metadata.name != expected {
         let reason = format!(
-            "the WorkloadEndpoint name does not match the primary identifiers assigned in the Spec: expected name \
-             {expected}"
+            "the WorkloadEndpoint name does not match the primary identifiers assigned in the \
+             Spec: expected name {expected}"
         );
         return Err(FieldError::new("Name", &endpoint.metadata.name, reason).into());
     }
     let mut findings = check_metadata(endpoint);
     check_fields(&endpoint.spec, &mut findings);
-    endpoint.spec.ports.iter().enumerate().for_each(|(i, port)| check_port(i, port, &mut findings));
+    endpoint
+        .spec
+        .ports
+        .iter()
+        .enumerate()
+        .for_each(|(i, port)| check_port(i, port, &mut findings));
     check_networks(&endpoint.spec, &mut findings);
     ValidationError::from_findings(findings)
 }
@@ -43,7 +48,11 @@ fn check_fields(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
     syntax::NAME.check_each("Profiles", &spec.profiles, findings);
     syntax::INTERFACE.check("InterfaceName", &spec.interface_name, findings);
     syntax::MAC.check_if_set("MAC", &spec.mac, findings);
-    syntax::CIDR.check_each("AllowSpoofedSourcePrefixes", &spec.allow_spoofed_source_prefixes, findings);
+    syntax::CIDR.check_each(
+        "AllowSpoofedSourcePrefixes",
+        &spec.allow_spoofed_source_prefixes,
+        findings,
+    );
 }
 
 fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
@@ -53,8 +62,14 @@ fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
     }
     syntax::NET.check_if_set("HostIP", &port.host_ip, findings);
     if !has_ports(&port.protocol) {
-        let reason = format!("WorkloadEndpointPort protocol does not support ports (port {i} of the endpoint).");
-        findings.push(FieldError::new("WorkloadEndpointPort.Protocol", &port.protocol, reason));
+        let reason = format!(
+            "WorkloadEndpointPort protocol does not support ports (port {i} of the endpoint)."
+        );
+        findings.push(FieldError::new(
+            "WorkloadEndpointPort.Protocol",
+            &port.protocol,
+            reason,
+        ));
     }
     if port.name.is_empty() && port.host_port == 0 {
         let reason = "WorkloadEndpointPort name must not be empty if no HostPort is specified";
@@ -66,22 +81,44 @@ fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
 pub(super) fn has_ports(protocol: &Value) -> bool {
     match protocol {
         Value::Number(number) => matches!(number.as_u64(), Some(6 | 17 | 132)),
-        Value::String(name) => ["TCP", "UDP", "SCTP", "6", "17", "132"].contains(&name.to_ascii_uppercase().as_str()),
+        Value::String(name) => {
+            ["TCP", "UDP", "SCTP", "6", "17", "132"].contains(&name.to_ascii_uppercase().as_str())
+        }
         _ => false,
     }
 }
 
 fn check_networks(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
-    let networks: Vec<Cidr> = spec.ip_networks.iter().filter_map(|text| network(text)).collect();
+    let networks: Vec<Cidr> = spec
+        .ip_networks
+        .iter()
+        .filter_map(|text| network(text))
+        .collect();
     if networks.iter().any(|n| n.prefix() != n.version().bits()) {
         let value = go_list(&spec.ip_networks);
-        findings.push(FieldError::new("IPNetworks", value, "IP network contains multiple addresses"));
+        findings.push(FieldError::new(
+            "IPNetworks",
+            value,
+            "IP network contains multiple addresses",
+        ));
     }
     spec.ip_nats.iter().for_each(|nat| check_nat(nat, findings));
-    let covered = |nat: &IpNat| nat.internal_ip.parse().is_ok_and(|ip| networks.iter().any(|n| n.contains(ip)));
+    let covered = |nat: &IpNat| {
+        nat.internal_ip
+            .parse()
+            .is_ok_and(|ip| networks.iter().any(|n| n.contains(ip)))
+    };
     if !spec.ip_nats.iter().all(covered) {
-        let value = go_list(spec.ip_nats.iter().map(|nat| format!("{{{} {}}}", nat.internal_ip, nat.external_ip)));
-        findings.push(FieldError::new("IPNATs", value, "NAT is not in the endpoint networks"));
+        let value = go_list(
+            spec.ip_nats
+                .iter()
+                .map(|nat| format!("{{{} {}}}", nat.internal_ip, nat.external_ip)),
+        );
+        findings.push(FieldError::new(
+            "IPNATs",
+            value,
+            "NAT is not in the endpoint networks",
+        ));
     }
 }
 
@@ -96,7 +133,11 @@ fn check_nat(nat: &IpNat, findings: &mut Vec<FieldError>) {
     let internal = address("InternalIP", &nat.internal_ip);
     let external = address("ExternalIP", &nat.external_ip);
     if internal.is_some() && external.is_some() && internal != external {
-        findings.push(FieldError::new("ExternalIP", &nat.external_ip, "mismatched IP versions"));
+        findings.push(FieldError::new(
+            "ExternalIP",
+            &nat.external_ip,
+            "mismatched IP versions",
+        ));
     }
 }
 
@@ -114,17 +155,29 @@ mod tests {
             endpoint: "eth0".into(),
             orchestrator: Orchestrator::Cni(ContainerIdentity::new("net1")),
         };
-        let mut endpoint = facts.create(&["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]).unwrap();
+        let mut endpoint = facts
+            .create(&["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()])
+            .unwrap();
         endpoint.spec.interface_name = "calic0ffee".into();
         endpoint
     }
 
     fn port(name: &str, host_port: u16) -> EndpointPort {
-        EndpointPort { name: name.into(), protocol: json!("TCP"), port: 80, host_port, ..EndpointPort::default() }
+        EndpointPort {
+            name: name.into(),
+            protocol: json!("TCP"),
+            port: 80,
+            host_port,
+            ..EndpointPort::default()
+        }
     }
 
     fn nat(internal: &str, external: &str) -> IpNat {
-        IpNat { internal_ip: internal.into(), external_ip: external.into(), ..IpNat::default() }
+        IpNat {
+            internal_ip: internal.into(),
+            external_ip: external.into(),
+            ..IpNat::default()
+        }
     }
 
     #[test]
@@ -144,8 +197,13 @@ mod tests {
         let mut other = endpoint();
         other.metadata.name = "node--1-cni-c0ffee-eth1".into();
         let error = validate_workload_endpoint(&other).unwrap_err().to_string();
-        assert!(error.starts_with("error with field Name = 'node--1-cni-c0ffee-eth1' (the WorkloadEndpoint name"));
-        assert!(error.ends_with("expected name node--1-cni-c0ffee-eth0)"), "{error}");
+        assert!(error.starts_with(
+            "error with field Name = 'node--1-cni-c0ffee-eth1' (the WorkloadEndpoint name"
+        ));
+        assert!(
+            error.ends_with("expected name node--1-cni-c0ffee-eth0)"),
+            "{error}"
+        );
         other.spec.node.clear();
         let error = validate_workload_endpoint(&other).unwrap_err().to_string();
         assert_eq!(error, "error with field node (field should be assigned)");
@@ -155,25 +213,82 @@ mod tests {
     fn each_invalid_endpoint_field_is_named() {
         type Breakage = fn(&mut WorkloadEndpointSpec);
         let cases: [(Breakage, &str, &str); 18] = [
-            (|s| s.service_account_name = "A".into(), "ServiceAccountName", "Tag: name "),
+            (
+                |s| s.service_account_name = "A".into(),
+                "ServiceAccountName",
+                "Tag: name ",
+            ),
             (|s| s.workload = "a_b".into(), "Workload", "Tag: name "),
             (|s| s.pod = "a/b".into(), "Pod", "Tag: name "),
-            (|s| s.interface_name = String::new(), "InterfaceName", "Tag: interface "),
-            (|s| s.interface_name = "x".repeat(16), "InterfaceName", "Tag: interface "),
+            (
+                |s| s.interface_name = String::new(),
+                "InterfaceName",
+                "Tag: interface ",
+            ),
+            (
+                |s| s.interface_name = "x".repeat(16),
+                "InterfaceName",
+                "Tag: interface ",
+            ),
             (|s| s.mac = "aa:bb".into(), "MAC", "Tag: mac "),
-            (|s| s.ip_networks[1] = "x".into(), "IPNetworks[1]", "Tag: net "),
-            (|s| s.ip_networks[0] = "10.0.0.0/24".into(), "IPNetworks", "multiple addresses"),
-            (|s| s.profiles.push("Net".into()), "Profiles[1]", "Tag: name "),
-            (|s| s.allow_spoofed_source_prefixes = vec!["x".into()], "AllowSpoofedSourcePrefixes[0]", "Tag: cidr "),
-            (|s| s.ipv4_gateway = "fd00::1".into(), "IPv4Gateway", "Tag: ipv4 "),
-            (|s| s.ipv6_gateway = "10.0.0.1".into(), "IPv6Gateway", "Tag: ipv6 "),
-            (|s| s.ip_nats = vec![nat("10.0.0.2", "192.0.2.1")], "IPNATs", "not in the endpoint networks"),
-            (|s| s.ip_nats = vec![nat("10.0.0.1", "2001:db8::1")], "ExternalIP", "mismatched IP versions"),
-            (|s| s.ip_nats = vec![nat("10.0.0.1", "x")], "ExternalIP", "invalid IP address"),
-            (|s| s.ports = vec![port("", 0)], "WorkloadEndpointPort.Name", "name must not be empty"),
+            (
+                |s| s.ip_networks[1] = "x".into(),
+                "IPNetworks[1]",
+                "Tag: net ",
+            ),
+            (
+                |s| s.ip_networks[0] = "10.0.0.0/24".into(),
+                "IPNetworks",
+                "multiple addresses",
+            ),
+            (
+                |s| s.profiles.push("Net".into()),
+                "Profiles[1]",
+                "Tag: name ",
+            ),
+            (
+                |s| s.allow_spoofed_source_prefixes = vec!["x".into()],
+                "AllowSpoofedSourcePrefixes[0]",
+                "Tag: cidr ",
+            ),
+            (
+                |s| s.ipv4_gateway = "fd00::1".into(),
+                "IPv4Gateway",
+                "Tag: ipv4 ",
+            ),
+            (
+                |s| s.ipv6_gateway = "10.0.0.1".into(),
+                "IPv6Gateway",
+                "Tag: ipv6 ",
+            ),
+            (
+                |s| s.ip_nats = vec![nat("10.0.0.2", "192.0.2.1")],
+                "IPNATs",
+                "not in the endpoint networks",
+            ),
+            (
+                |s| s.ip_nats = vec![nat("10.0.0.1", "2001:db8::1")],
+                "ExternalIP",
+                "mismatched IP versions",
+            ),
+            (
+                |s| s.ip_nats = vec![nat("10.0.0.1", "x")],
+                "ExternalIP",
+                "invalid IP address",
+            ),
+            (
+                |s| s.ports = vec![port("", 0)],
+                "WorkloadEndpointPort.Name",
+                "name must not be empty",
+            ),
             (|s| s.ports = vec![port("UP", 0)], "Name", "Tag: portName "),
             (
-                |s| s.ports = vec![EndpointPort { protocol: json!("ICMP"), ..port("p", 0) }],
+                |s| {
+                    s.ports = vec![EndpointPort {
+                        protocol: json!("ICMP"),
+                        ..port("p", 0)
+                    }]
+                },
                 "WorkloadEndpointPort.Protocol",
                 "does not support ports",
             ),
@@ -191,7 +306,14 @@ mod tests {
 
     #[test]
     fn protocols_with_ports_are_recognized() {
-        for protocol in [json!("TCP"), json!("udp"), json!("SCTP"), json!(6), json!("17"), json!(132)] {
+        for protocol in [
+            json!("TCP"),
+            json!("udp"),
+            json!("SCTP"),
+            json!(6),
+            json!("17"),
+            json!(132),
+        ] {
             assert!(has_ports(&protocol), "{protocol}");
         }
         for protocol in [json!("ICMP"), json!(1), json!(null), json!("")] {
@@ -205,6 +327,9 @@ mod tests {
         endpoint.spec.container_id = "C0FFEE".into();
         endpoint.metadata.name = "node--1-cni-C0FFEE-eth0".into();
         let error = validate_workload_endpoint(&endpoint).unwrap_err();
-        assert_eq!(error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["Metadata.Name"]);
+        assert_eq!(
+            error.fields().map(|f| f.name.as_str()).collect::<Vec<_>>(),
+            ["Metadata.Name"]
+        );
     }
 }

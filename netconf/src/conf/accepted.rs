@@ -1,11 +1,16 @@
-//! Keys that are accepted for compatibility. On Linux, only the labels of a Mesos task and `windows_use_single_network`
-//! have an effect.
+//! Keys that are accepted for compatibility. On Linux, only the labels of a Mesos task and
+//! `windows_use_single_network` have an effect.
 
 use crate::decode::{DecodeError, FromObject, Object, read_fields};
 
 /// Arguments from the orchestrator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct Args {
     /// Arguments from Mesos. For plain containers only. Read by ADD, DEL, CHECK.
     #[cfg_attr(feature = "schema", serde(rename = "org.apache.mesos"))]
@@ -14,7 +19,12 @@ pub struct Args {
 
 /// Arguments from Mesos.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct OrgApacheMesos {
     /// The network of the task. For plain containers only. Read by ADD, DEL, CHECK.
     pub network_info: MesosNetworkInfo,
@@ -22,7 +32,12 @@ pub struct OrgApacheMesos {
 
 /// The network of a Mesos task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct MesosNetworkInfo {
     /// Name of the network. Not read.
     pub name: String,
@@ -33,15 +48,26 @@ pub struct MesosNetworkInfo {
 
 /// Labels of a Mesos task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct MesosLabels {
-    /// The labels, which are copied to the endpoint. For plain containers only. Read by ADD, DEL, CHECK.
+    /// The labels, which are copied to the endpoint. For plain containers only. Read by ADD, DEL,
+    /// CHECK.
     pub labels: Vec<MesosLabel>,
 }
 
 /// A label of a Mesos task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct MesosLabel {
     /// The label's key. For plain containers only. Read by ADD, DEL, CHECK.
     pub key: String,
@@ -50,7 +76,9 @@ pub struct MesosLabel {
     pub value: String,
 }
 
-read_fields!(Args { mesos: "org.apache.mesos" });
+read_fields!(Args {
+    mesos: "org.apache.mesos"
+});
 read_fields!(OrgApacheMesos { network_info });
 read_fields!(MesosNetworkInfo { name, labels });
 read_fields!(MesosLabels { labels });
@@ -58,7 +86,11 @@ read_fields!(MesosLabel { key, value });
 
 /// Keys of the Windows dataplane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default)
+)]
 pub struct WindowsConf {
     /// Kind of the overlay network. Read on Windows only.
     pub mode: String,
@@ -90,8 +122,14 @@ impl WindowsConf {
             ("mode", !self.mode.is_empty()),
             ("vxlan_mac_prefix", !self.vxlan_mac_prefix.is_empty()),
             ("vxlan_vni", self.vxlan_vni != 0),
-            ("windows_pod_deletion_timestamp_timeout", self.windows_pod_deletion_timestamp_timeout != 0),
-            ("windows_disable_default_deny_all_policy", self.windows_disable_default_deny_all_policy),
+            (
+                "windows_pod_deletion_timestamp_timeout",
+                self.windows_pod_deletion_timestamp_timeout != 0,
+            ),
+            (
+                "windows_disable_default_deny_all_policy",
+                self.windows_disable_default_deny_all_policy,
+            ),
             ("windows_loopback_DSR", self.windows_loopback_dsr),
         ]
         .into_iter()
@@ -104,9 +142,13 @@ impl FromObject for WindowsConf {
         Ok(WindowsConf {
             mode: object.read_or_default("mode")?,
             vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
-            vxlan_vni: object.read_with("vxlan_vni", |node| node.integer(0..=u64::MAX))?.unwrap_or_default(),
+            vxlan_vni: object
+                .read_with("vxlan_vni", |node| node.integer(0..=u64::MAX))?
+                .unwrap_or_default(),
             windows_pod_deletion_timestamp_timeout: object
-                .read_with("windows_pod_deletion_timestamp_timeout", |node| node.integer(i64::MIN..=i64::MAX))?
+                .read_with("windows_pod_deletion_timestamp_timeout", |node| {
+                    node.integer(i64::MIN..=i64::MAX)
+                })?
                 .unwrap_or_default(),
             windows_use_single_network: object.read_or_default("windows_use_single_network")?,
             windows_disable_default_deny_all_policy: object
@@ -118,7 +160,12 @@ impl FromObject for WindowsConf {
 
 /// Settings from the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct RuntimeConfig {
     /// Resolver settings. Read on Windows only.
     pub dns: RuntimeDns,
@@ -126,7 +173,12 @@ pub struct RuntimeConfig {
 
 /// Resolver settings of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct RuntimeDns {
     /// Name servers. Read on Windows only.
     pub servers: Vec<String>,
@@ -142,4 +194,9 @@ pub struct RuntimeDns {
 }
 
 read_fields!(RuntimeConfig { dns });
-read_fields!(RuntimeDns { servers, domain, searches, options });
+read_fields!(RuntimeDns {
+    servers,
+    domain,
+    searches,
+    options
+});

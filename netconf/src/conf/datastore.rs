@@ -4,44 +4,51 @@ use std::fmt;
 
 use crate::decode::{DecodeError, FromNode, FromObject, Node, Object, read_fields};
 
-/// Location and credentials of the datastore. The environment can add to these settings and override them; see
-/// [`super::NetConf::with_environment`].
+/// Location and credentials of the datastore. The environment can add to these settings and
+/// override them; see [`super::NetConf::with_environment`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default)
+)]
 pub struct DatastoreConf {
-    /// Kind of the datastore. Default: `etcdv3` with `etcd_endpoints`, `local` with `datastore_path`, else
-    /// `kubernetes`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Kind of the datastore. Default: `etcdv3` with `etcd_endpoints`, `local` with
+    /// `datastore_path`, else `kubernetes`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub datastore_type: Option<DatastoreType>,
 
-    /// File of the `local` datastore; default `/var/lib/calico/calico.db`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// File of the `local` datastore; default `/var/lib/calico/calico.db`. Read by ADD, DEL, CHECK,
+    /// STATUS, GC, `-t`.
     pub datastore_path: String,
 
     /// URLs of the etcd servers, separated by commas. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_endpoints: String,
 
-    /// DNS domain whose SRV records name the etcd servers. Not supported: with etcd, a value is an error. Read by ADD,
-    /// DEL, CHECK, STATUS, GC, `-t`.
+    /// DNS domain whose SRV records name the etcd servers. Not supported: with etcd, a value is an
+    /// error. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_discovery_srv: String,
 
-    /// PEM file with the key of the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// PEM file with the key of the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC,
+    /// `-t`.
     pub etcd_key_file: String,
 
     /// PEM file with the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_cert_file: String,
 
-    /// PEM file with the CA certificates that verify the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// PEM file with the CA certificates that verify the etcd servers. Read by ADD, DEL, CHECK,
+    /// STATUS, GC, `-t`.
     pub etcd_ca_cert_file: String,
 
-    /// The key of the etcd client certificate itself, as PEM or base64 of PEM, instead of `etcd_key_file`. Read by ADD,
-    /// DEL, CHECK, STATUS, GC, `-t`.
+    /// The key of the etcd client certificate itself, as PEM or base64 of PEM, instead of
+    /// `etcd_key_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_key: Secret,
 
-    /// The etcd client certificate itself, as PEM or base64 of PEM, instead of `etcd_cert_file`. Read by ADD, DEL,
-    /// CHECK, STATUS, GC, `-t`.
+    /// The etcd client certificate itself, as PEM or base64 of PEM, instead of `etcd_cert_file`.
+    /// Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_cert: String,
 
-    /// The CA certificates themselves, as PEM or base64 of PEM, instead of `etcd_ca_cert_file`. Read by ADD, DEL,
-    /// CHECK, STATUS, GC, `-t`.
+    /// The CA certificates themselves, as PEM or base64 of PEM, instead of `etcd_ca_cert_file`.
+    /// Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_ca_cert: String,
 
     /// User name for etcd, with `etcd_password`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
@@ -58,24 +65,29 @@ pub struct DatastoreConf {
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub etcd_scheme: String,
 
-    /// API group of Calico's resources on the API server, `crd.projectcalico.org/v1` or `projectcalico.org/v3` in any
-    /// letter case; discovered by default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// API group of Calico's resources on the API server, `crd.projectcalico.org/v1` or
+    /// `projectcalico.org/v3` in any letter case; discovered by default. Read by ADD, DEL, CHECK,
+    /// STATUS, GC, `-t`.
     pub calico_api_group: Option<ApiGroup>,
 
-    /// Requests per second to the API server; 0 selects the client's default, and a negative value means no limit. Read
-    /// by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Requests per second to the API server; 0 selects the client's default, and a negative value
+    /// means no limit. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub qps: i32,
 
-    /// Number of requests that may be sent to the API server at once, before `qps` delays further requests; 0 selects
-    /// the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Number of requests that may be sent to the API server at once, before `qps` delays further
+    /// requests; 0 selects the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub burst: i32,
 }
 
 /// Kind of the datastore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum DatastoreType {
     /// The API server.
     Kubernetes,
@@ -99,14 +111,19 @@ pub enum ApiGroup {
 
 impl DatastoreType {
     /// Values of `datastore_type`, which are case-sensitive.
-    pub(crate) const WORDS: [(&'static str, DatastoreType); 3] =
-        [("kubernetes", DatastoreType::Kubernetes), ("etcdv3", DatastoreType::Etcdv3), ("local", DatastoreType::Local)];
+    pub(crate) const WORDS: [(&'static str, DatastoreType); 3] = [
+        ("kubernetes", DatastoreType::Kubernetes),
+        ("etcdv3", DatastoreType::Etcdv3),
+        ("local", DatastoreType::Local),
+    ];
 }
 
 impl ApiGroup {
     /// Values of `calico_api_group`, in any letter case.
-    pub(crate) const WORDS: [(&'static str, ApiGroup); 2] =
-        [("crd.projectcalico.org/v1", ApiGroup::CrdV1), ("projectcalico.org/v3", ApiGroup::V3)];
+    pub(crate) const WORDS: [(&'static str, ApiGroup); 2] = [
+        ("crd.projectcalico.org/v1", ApiGroup::CrdV1),
+        ("projectcalico.org/v3", ApiGroup::V3),
+    ];
 }
 
 impl FromObject for DatastoreConf {
@@ -135,33 +152,46 @@ impl FromObject for DatastoreConf {
 
 /// Kind of policy, and access to the API server for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct Policy {
-    /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates a profile with the
-    /// network's name, except on an API server. Any other value: the profile with the network's name is expected to
-    /// exist. Read by ADD, DEL, CHECK, GC.
+    /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates
+    /// a profile with the network's name, except on an API server. Any other value: the profile
+    /// with the network's name is expected to exist. Read by ADD, DEL, CHECK, GC.
     #[cfg_attr(feature = "schema", serde(rename = "type"))]
     pub policy_type: String,
 
-    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, DEL, CHECK,
+    /// STATUS, GC, `-t`.
     pub k8s_api_root: String,
 
     /// Bearer token for the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_auth_token: Secret,
 
-    /// File with the client certificate for the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// File with the client certificate for the API server. Read by ADD, DEL, CHECK, STATUS, GC,
+    /// `-t`.
     pub k8s_client_certificate: String,
 
     /// File with the key of the client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_client_key: String,
 
-    /// File with the CA certificates that verify the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// File with the CA certificates that verify the API server. Read by ADD, DEL, CHECK, STATUS,
+    /// GC, `-t`.
     pub k8s_certificate_authority: String,
 }
 
 /// Access to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct Kubernetes {
     /// Path of a kubeconfig. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub kubeconfig: String,
@@ -175,7 +205,11 @@ pub struct Kubernetes {
 
 /// Text that must not be printed: a key, a password or a token. Empty if not set.
 #[derive(Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    schemars(inline)
+)]
 pub struct Secret(String);
 
 impl Secret {
@@ -209,7 +243,11 @@ read_fields!(Policy {
     k8s_client_key,
     k8s_certificate_authority
 });
-read_fields!(Kubernetes { kubeconfig, k8s_api_root, node_name });
+read_fields!(Kubernetes {
+    kubeconfig,
+    k8s_api_root,
+    node_name
+});
 
 impl FromNode for Secret {
     fn from_node(node: &Node<'_>) -> Result<Secret, DecodeError> {
@@ -223,6 +261,9 @@ mod tests {
 
     #[test]
     fn secret_debug_output_is_hidden() {
-        assert_eq!(format!("{:?}", Secret::new("hunter2".to_owned())), "<hidden>");
+        assert_eq!(
+            format!("{:?}", Secret::new("hunter2".to_owned())),
+            "<hidden>"
+        );
     }
 }

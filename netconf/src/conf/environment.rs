@@ -17,12 +17,12 @@ const SETTINGS: [EnvSetting; 7] = [
 ];
 
 impl NetConf {
-    /// Returns the configuration with the datastore settings of the environment applied. For a setting `X`, the
-    /// variable `CALICO_X` overrides the configuration if it is set, even to the empty string, and the configuration
-    /// overrides `X` (DS-11).
+    /// Returns the configuration with the datastore settings of the environment applied. For a
+    /// setting `X`, the variable `CALICO_X` overrides the configuration if it is set, even to the
+    /// empty string, and the configuration overrides `X` (DS-11).
     ///
-    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are not applied here, because a kubeconfig in the
-    /// configuration makes the IPAM plugin look up the pod's namespace (IPAM-36).
+    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are not applied here, because a
+    /// kubeconfig in the configuration makes the IPAM plugin look up the pod's namespace (IPAM-36).
     ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
@@ -34,13 +34,21 @@ impl NetConf {
             }
         }
         let datastore = &mut self.datastore;
-        if let Some(password) = lookup_value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty()) {
+        if let Some(password) =
+            lookup_value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty())
+        {
             datastore.etcd_password = Secret::new(password);
         }
-        if let Some(kind) = lookup_value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none()) {
+        if let Some(kind) =
+            lookup_value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none())
+        {
             datastore.datastore_type = parse_datastore_type(&kind)?;
         }
-        if let Some(group) = lookup_value(lookup, "CALICO_API_GROUP", datastore.calico_api_group.is_none()) {
+        if let Some(group) = lookup_value(
+            lookup,
+            "CALICO_API_GROUP",
+            datastore.calico_api_group.is_none(),
+        ) {
             datastore.calico_api_group = parse_api_group(&group);
         }
         Ok(self)
@@ -61,13 +69,19 @@ impl DatastoreConf {
         }
     }
 
-    /// Returns the path of the `local` datastore's file, with the default of an unset `datastore_path` applied.
+    /// Returns the path of the `local` datastore's file, with the default of an unset
+    /// `datastore_path` applied.
     pub fn path(&self) -> &str {
-        if self.datastore_path.is_empty() { DatastoreConf::DEFAULT_PATH } else { &self.datastore_path }
+        if self.datastore_path.is_empty() {
+            DatastoreConf::DEFAULT_PATH
+        } else {
+            &self.datastore_path
+        }
     }
 }
 
-/// Returns the value that the environment gives the setting `name`, or `None` to keep the configured value.
+/// Returns the value that the environment gives the setting `name`, or `None` to keep the
+/// configured value.
 fn lookup_value(lookup: EnvLookup<'_>, name: &str, is_unset: bool) -> Option<String> {
     lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
 }
@@ -77,16 +91,24 @@ fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
         return Ok(None);
     }
     let words = DatastoreType::WORDS;
-    let found = words.iter().find(|(word, _)| *word == text).map(|(_, kind)| *kind);
+    let found = words
+        .iter()
+        .find(|(word, _)| *word == text)
+        .map(|(_, kind)| *kind);
     found.map(Some).ok_or_else(|| {
         let known = words.map(|(word, _)| word).join(", ");
-        CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown datastore type: {text}"))
-            .with_details(format!("set DATASTORE_TYPE or CALICO_DATASTORE_TYPE to one of {known}"))
+        CniError::new(
+            Code::INVALID_ENVIRONMENT,
+            format!("unknown datastore type: {text}"),
+        )
+        .with_details(format!(
+            "set DATASTORE_TYPE or CALICO_DATASTORE_TYPE to one of {known}"
+        ))
     })
 }
 
-/// Returns the API group that the environment variable selects, or `None` for discovery. As in upstream, every unknown
-/// value selects the v1 group (IPAM-20).
+/// Returns the API group that the environment variable selects, or `None` for discovery. As in
+/// upstream, every unknown value selects the v1 group (IPAM-20).
 fn parse_api_group(text: &str) -> Option<ApiGroup> {
     match text {
         "" => None,
@@ -102,8 +124,15 @@ mod tests {
     type EnvSettings<'a> = &'a [(&'a str, &'a str)];
 
     fn conf(json: &str, variables: EnvSettings<'_>) -> Result<NetConf, CniError> {
-        let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-        NetConf::parse(json.as_bytes()).unwrap().with_environment(&lookup)
+        let lookup = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_string())
+        };
+        NetConf::parse(json.as_bytes())
+            .unwrap()
+            .with_environment(&lookup)
     }
 
     #[test]
@@ -112,13 +141,28 @@ mod tests {
         let table: [(&str, EnvSettings<'_>, &str); 6] = [
             (json, &[], "http://conf"),
             (json, &[("ETCD_ENDPOINTS", "http://plain")], "http://conf"),
-            (json, &[("CALICO_ETCD_ENDPOINTS", "http://prefixed")], "http://prefixed"),
+            (
+                json,
+                &[("CALICO_ETCD_ENDPOINTS", "http://prefixed")],
+                "http://prefixed",
+            ),
             (json, &[("CALICO_ETCD_ENDPOINTS", "")], ""),
             ("{}", &[("ETCD_ENDPOINTS", "http://plain")], "http://plain"),
-            ("{}", &[("ETCD_ENDPOINTS", "http://plain"), ("CALICO_ETCD_ENDPOINTS", "")], ""),
+            (
+                "{}",
+                &[
+                    ("ETCD_ENDPOINTS", "http://plain"),
+                    ("CALICO_ETCD_ENDPOINTS", ""),
+                ],
+                "",
+            ),
         ];
         for (json, variables, want) in table {
-            assert_eq!(conf(json, variables).unwrap().datastore.etcd_endpoints, want, "{json} {variables:?}");
+            assert_eq!(
+                conf(json, variables).unwrap().datastore.etcd_endpoints,
+                want,
+                "{json} {variables:?}"
+            );
         }
     }
 
@@ -130,7 +174,11 @@ mod tests {
         }
         let conf = conf(
             "{}",
-            &[("ETCD_PASSWORD", "p"), ("DATASTORE_TYPE", "local"), ("CALICO_API_GROUP", "ProjectCalico.org/V3")],
+            &[
+                ("ETCD_PASSWORD", "p"),
+                ("DATASTORE_TYPE", "local"),
+                ("CALICO_API_GROUP", "ProjectCalico.org/V3"),
+            ],
         );
         let datastore = conf.unwrap().datastore;
         assert_eq!(datastore.etcd_password.reveal(), "p");
@@ -140,18 +188,41 @@ mod tests {
 
     #[test]
     fn datastore_kind_is_derived_without_a_type() {
-        let kind = |json: &str, variables: EnvSettings<'_>| conf(json, variables).unwrap().datastore.kind();
+        let kind = |json: &str, variables: EnvSettings<'_>| {
+            conf(json, variables).unwrap().datastore.kind()
+        };
         assert_eq!(kind("{}", &[]), DatastoreType::Kubernetes);
-        assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
-        assert_eq!(kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);
-        assert_eq!(kind(r#"{"datastore_path":"/x"}"#, &[]), DatastoreType::Local);
-        assert_eq!(kind(r#"{"datastore_path":"/x"}"#, &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);
         assert_eq!(
-            kind(r#"{"datastore_type":"kubernetes"}"#, &[("DATASTORE_TYPE", "etcdv3")]),
+            kind(r#"{"etcd_discovery_srv":"x"}"#, &[]),
             DatastoreType::Kubernetes
         );
         assert_eq!(
-            kind(r#"{"datastore_type":"kubernetes"}"#, &[("CALICO_DATASTORE_TYPE", "local")]),
+            kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]),
+            DatastoreType::Etcdv3
+        );
+        assert_eq!(
+            kind(r#"{"datastore_path":"/x"}"#, &[]),
+            DatastoreType::Local
+        );
+        assert_eq!(
+            kind(
+                r#"{"datastore_path":"/x"}"#,
+                &[("ETCD_ENDPOINTS", "http://plain")]
+            ),
+            DatastoreType::Etcdv3
+        );
+        assert_eq!(
+            kind(
+                r#"{"datastore_type":"kubernetes"}"#,
+                &[("DATASTORE_TYPE", "etcdv3")]
+            ),
+            DatastoreType::Kubernetes
+        );
+        assert_eq!(
+            kind(
+                r#"{"datastore_type":"kubernetes"}"#,
+                &[("CALICO_DATASTORE_TYPE", "local")]
+            ),
             DatastoreType::Local
         );
     }
@@ -159,6 +230,9 @@ mod tests {
     #[test]
     fn unknown_datastore_type_is_an_environment_error() {
         let error = conf("{}", &[("DATASTORE_TYPE", "mongo")]).unwrap_err();
-        assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_ENVIRONMENT, "unknown datastore type: mongo"));
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (Code::INVALID_ENVIRONMENT, "unknown datastore type: mongo")
+        );
     }
 }

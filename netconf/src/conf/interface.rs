@@ -14,10 +14,15 @@ pub const MTU_MAX: u32 = 65_535;
 
 /// The interface of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default)
+)]
 pub struct InterfaceConf {
-    /// MTU of both ends in bytes, at least 68. 0 uses the file `/var/lib/calico/mtu`, which calico-node writes, or the
-    /// kernel's default of 1500 if that file is missing. Read by ADD, CHECK, STATUS.
+    /// MTU of both ends in bytes, at least 68. 0 uses the file `/var/lib/calico/mtu`, which
+    /// calico-node writes, or the kernel's default of 1500 if that file is missing. Read by ADD,
+    /// CHECK, STATUS.
     #[cfg_attr(
         feature = "schema",
         schemars(range(max = MTU_MAX), extend("anyOf" = [{ "const": 0 }, { "minimum": MTU_MIN }]))
@@ -31,17 +36,22 @@ pub struct InterfaceConf {
     #[cfg_attr(feature = "schema", schemars(with = "i64", range(max = 4096)))]
     pub num_queues: u32,
 
-    /// Kind of the device: `veth`, or `netkit`, which falls back to veth if the kernel does not support it. Default
-    /// `veth`. Read by ADD.
+    /// Kind of the device: `veth`, or `netkit`, which falls back to veth if the kernel does not
+    /// support it. Default `veth`. Read by ADD.
     pub device_type: DeviceType,
 
-    /// Whether to add 0.0.0.0/0 and ::/0 to the `ipam.routes` of host-local. For pods only. Read by ADD, CHECK.
+    /// Whether to add 0.0.0.0/0 and ::/0 to the `ipam.routes` of host-local. For pods only. Read by
+    /// ADD, CHECK.
     pub include_default_routes: bool,
 }
 
 /// Kind of the container's device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum DeviceType {
     /// A veth pair.
     #[default]
@@ -51,7 +61,8 @@ pub enum DeviceType {
 }
 
 impl DeviceType {
-    const WORDS: [(&'static str, DeviceType); 2] = [("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit)];
+    const WORDS: [(&'static str, DeviceType); 2] =
+        [("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit)];
 }
 
 impl Default for InterfaceConf {
@@ -72,30 +83,45 @@ impl FromObject for InterfaceConf {
         const QUEUES_MAX: i64 = 4096;
         let queues = object.read_with("num_queues", |node| node.integer(i64::MIN..=QUEUES_MAX))?;
         Ok(InterfaceConf {
-            mtu: object.read_with("mtu", |node| node.zero_or_integer(MTU_MIN..=MTU_MAX))?.unwrap_or_default(),
+            mtu: object
+                .read_with("mtu", |node| node.zero_or_integer(MTU_MIN..=MTU_MAX))?
+                .unwrap_or_default(),
             require_mtu_file: object.read_or_default("require_mtu_file")?,
-            num_queues: queues.and_then(|queues| u32::try_from(queues).ok()).unwrap_or(1).max(1),
-            device_type: object.read_word("device_type", &DeviceType::WORDS, false)?.unwrap_or_default(),
+            num_queues: queues
+                .and_then(|queues| u32::try_from(queues).ok())
+                .unwrap_or(1)
+                .max(1),
+            device_type: object
+                .read_word("device_type", &DeviceType::WORDS, false)?
+                .unwrap_or_default(),
             include_default_routes: object.read_or_default("include_default_routes")?,
         })
     }
 }
 
-/// Settings of a dataplane other than the kernel. Upstream keeps these keys in a map, so they alone are case-sensitive.
+/// Settings of a dataplane other than the kernel. Upstream keeps these keys in a map, so they alone
+/// are case-sensitive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct DataplaneOptions {
-    /// `grpc` delegates the interface to a gRPC server. Without it the plugin programs the kernel. Read by ADD, DEL,
-    /// CHECK, GC.
-    #[cfg_attr(feature = "schema", serde(rename = "type"), schemars(extend("enum" = ["grpc", null])))]
+    /// `grpc` delegates the interface to a gRPC server. Without it the plugin programs the kernel.
+    /// Read by ADD, DEL, CHECK, GC.
+    #[cfg_attr(
+        feature = "schema", serde(rename = "type"), schemars(extend("enum" = ["grpc", null]))
+    )]
     pub dataplane_type: Option<String>,
 
-    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; required with `grpc`. Read by ADD, DEL, CHECK,
-    /// GC.
+    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; required with `grpc`. Read
+    /// by ADD, DEL, CHECK, GC.
     pub socket: Option<String>,
 
-    /// Every option with a string value, including `type` and `socket`. The plugin sends them to the gRPC server
-    /// (CNI-234).
+    /// Every option with a string value, including `type` and `socket`. The plugin sends them to
+    /// the gRPC server (CNI-234).
     #[cfg_attr(feature = "schema", serde(skip))]
     pub options: BTreeMap<String, String>,
 }
@@ -113,7 +139,9 @@ impl FromObject for DataplaneOptions {
         for (key, value) in object.entries() {
             match (key, value.value) {
                 (_, Value::Null) => continue,
-                ("type", _) => conf.dataplane_type = Some(value.word(&[("grpc", "grpc")], false)?.to_owned()),
+                ("type", _) => {
+                    conf.dataplane_type = Some(value.word(&[("grpc", "grpc")], false)?.to_owned())
+                }
                 ("socket", _) => conf.socket = Some(String::from_node(&value)?),
                 _ => {}
             }
@@ -121,9 +149,15 @@ impl FromObject for DataplaneOptions {
                 conf.options.insert(key.to_owned(), text.clone());
             }
         }
-        let has_socket = conf.socket.as_ref().is_some_and(|socket| !socket.is_empty());
+        let has_socket = conf
+            .socket
+            .as_ref()
+            .is_some_and(|socket| !socket.is_empty());
         if conf.dataplane_type.is_some() && !has_socket {
-            return Err(object.missing("socket", "the target of the gRPC server, as the type is \"grpc\""));
+            return Err(object.missing(
+                "socket",
+                "the target of the gRPC server, as the type is \"grpc\"",
+            ));
         }
         Ok(conf)
     }
@@ -131,30 +165,42 @@ impl FromObject for DataplaneOptions {
 
 /// Features that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct FeatureControl {
-    /// Whether to honor the pod annotation `cni.projectcalico.org/ipAddrsNoIpam`. Read by ADD, CHECK.
+    /// Whether to honor the pod annotation `cni.projectcalico.org/ipAddrsNoIpam`. Read by ADD,
+    /// CHECK.
     pub ip_addrs_no_ipam: bool,
 
     /// Whether to honor the pod annotation `cni.projectcalico.org/floatingIPs`. Read by ADD.
     pub floating_ips: bool,
 
-    /// Whether to restrict the annotations `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools` to pools whose
-    /// namespaceSelector selects the pod's namespace, and to addresses that no IPReservation covers. The latter also
-    /// restricts `ipAddrsAnyOf`. Read by ADD.
+    /// Whether to restrict the annotations `cni.projectcalico.org/ipAddrs`, `ipv4pools` and
+    /// `ipv6pools` to pools whose namespaceSelector selects the pod's namespace, and to addresses
+    /// that no IPReservation covers. The latter also restricts `ipAddrsAnyOf`. Read by ADD.
     pub restrict_annotations: bool,
 
-    /// Whether to restrict the annotations `cni.projectcalico.org/ipv4pools` and `ipv6pools` to pools whose
-    /// nodeSelector selects the node. Upstream's plugin ignores the key. Read by ADD.
+    /// Whether to restrict the annotations `cni.projectcalico.org/ipv4pools` and `ipv6pools` to
+    /// pools whose nodeSelector selects the node. Upstream's plugin ignores the key. Read by ADD.
     pub pools_respect_node_selector: bool,
 
-    /// Whether to remove the network of running containers that `cni.dev/valid-attachments` does not list. Read by GC.
+    /// Whether to remove the network of running containers that `cni.dev/valid-attachments` does
+    /// not list. Read by GC.
     pub gc_running_containers: bool,
 }
 
 /// Settings inside the container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default),
+    schemars(inline)
+)]
 pub struct ContainerSettings {
     /// Whether to enable IP forwarding in the container. Read by ADD, CHECK.
     pub allow_ip_forwarding: bool,
@@ -167,4 +213,6 @@ read_fields!(FeatureControl {
     pools_respect_node_selector,
     gc_running_containers
 });
-read_fields!(ContainerSettings { allow_ip_forwarding });
+read_fields!(ContainerSettings {
+    allow_ip_forwarding
+});

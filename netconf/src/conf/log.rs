@@ -4,14 +4,19 @@ use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
 /// Logging: always to stderr, and to a file if `log_file_path` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default)
+)]
 pub struct LogConf {
-    /// `debug`, `info` or `error`, in any letter case; any other text means `info`. Read by ADD, DEL, CHECK, STATUS,
-    /// GC.
+    /// `debug`, `info` or `error`, in any letter case; any other text means `info`. Read by ADD,
+    /// DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub log_level: LogLevel,
 
-    /// Additional log file; its directory is created if missing. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// Additional log file; its directory is created if missing. Read by ADD, DEL, CHECK, STATUS,
+    /// GC.
     pub log_file_path: String,
 
     /// Size in MiB at which the file is rotated; 0 means 100. Read by ADD, DEL, CHECK, STATUS, GC.
@@ -27,9 +32,14 @@ pub struct LogConf {
     pub log_file_max_count: u32,
 }
 
-/// The lowest level that is logged. Any other word in the configuration means `info`, as with upstream (CNI-227).
+/// The lowest level that is logged. Any other word in the configuration means `info`, as with
+/// upstream (CNI-227).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize), serde(rename_all = "lowercase"))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize),
+    serde(rename_all = "lowercase")
+)]
 #[allow(missing_docs, reason = "the names are the levels")]
 pub enum LogLevel {
     Debug,
@@ -53,7 +63,12 @@ impl Default for LogConf {
 impl FromObject for LogConf {
     fn from_object(object: &Object<'_>) -> Result<LogConf, DecodeError> {
         let default = LogConf::default();
-        let positive = |key, default| Ok(object.read(key)?.filter(|&number| number != 0).unwrap_or(default));
+        let positive = |key, default| {
+            Ok(object
+                .read(key)?
+                .filter(|&number| number != 0)
+                .unwrap_or(default))
+        };
         Ok(LogConf {
             log_level: object.read_or_default("log_level")?,
             log_file_path: object.read_or_default("log_file_path")?,

@@ -15,21 +15,29 @@ use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
 use crate::list::{LOAD_CONTEXT, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
 
-/// The network configuration: one plugin object of a network configuration list, with the list's `name` and
-/// `cniVersion`.
+/// The network configuration: one plugin object of a network configuration list, with the list's
+/// `name` and `cniVersion`.
 ///
 /// Keys may be written in any letter case. `null` means the default. Unknown keys are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    serde(default)
+)]
 pub struct NetConf {
-    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or `1.1.0`. Default
-    /// `0.1.0`. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or
+    /// `1.1.0`. Default `0.1.0`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", serde(rename = "cniVersion"))]
     pub cni_version: String,
 
-    /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the prefix of IPAM
-    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC.
-    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
+    /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the
+    /// prefix of IPAM handles, and the name of the profile if `policy.type` is not `k8s`. Read by
+    /// ADD, DEL, CHECK, STATUS, GC.
+    #[cfg_attr(
+        feature = "schema",
+        schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$"))
+    )]
     pub name: String,
 
     /// Name of the plugin's binary: `calico`. Read by the runtime, not by the plugin.
@@ -81,12 +89,17 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(rename = "runtimeConfig"))]
     pub runtime_config: RuntimeConfig,
 
-    /// Capabilities for which the runtime fills `runtimeConfig`. Read by the runtime, not by the plugin.
+    /// Capabilities for which the runtime fills `runtimeConfig`. Read by the runtime, not by the
+    /// plugin.
     pub capabilities: BTreeMap<String, bool>,
 
-    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime,
-    /// in any version of the CNI specification. Read by ADD, DEL, CHECK.
-    #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
+    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL),
+    /// written by the runtime, in any version of the CNI specification. Read by ADD, DEL, CHECK.
+    #[cfg_attr(
+        feature = "schema",
+        serde(rename = "prevResult"),
+        schemars(with = "Option<BTreeMap<String, Value>>")
+    )]
     pub prev_result: Option<Value>,
 
     /// The attachments that exist, written by the runtime. Required for GC. Read by GC.
@@ -100,7 +113,11 @@ pub struct NetConf {
 
 /// An attachment that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), schemars(inline))]
+#[cfg_attr(
+    feature = "schema",
+    derive(serde::Serialize, schemars::JsonSchema),
+    schemars(inline)
+)]
 pub struct Attachment {
     /// The container: `CNI_CONTAINERID` of its ADD. Read by GC.
     #[cfg_attr(feature = "schema", serde(rename = "containerID"))]
@@ -130,7 +147,9 @@ impl FromObject for NetConf {
             args: object.read_or_default("args")?,
             runtime_config: object.read_or_default("runtimeConfig")?,
             capabilities: object.read_or_default("capabilities")?,
-            prev_result: object.read_with("prevResult", |node| node.object().map(|_| node.value.clone()))?,
+            prev_result: object.read_with("prevResult", |node| {
+                node.object().map(|_| node.value.clone())
+            })?,
             valid_attachments: object.read("cni.dev/valid-attachments")?,
             windows: WindowsConf::from_object(object)?,
         })
@@ -151,9 +170,11 @@ impl NetConf {
     /// Decodes a configuration, which may lack keys that only CNI calls need.
     ///
     /// # Errors
-    /// Code 6 or 7. For a value that is not allowed, the message gives the JSON path and the values allowed.
+    /// Code 6 or 7. For a value that is not allowed, the message gives the JSON path and the values
+    /// allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
-        let document = decode::parse(bytes).map_err(|e| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {e}")))?;
+        let document = decode::parse(bytes)
+            .map_err(|e| CniError::new(Code::DECODE, format!("{LOAD_CONTEXT}: {e}")))?;
         let root = Node::root("$", &document);
         refuse_list(&root)?;
         NetConf::read(&root)
@@ -163,13 +184,18 @@ impl NetConf {
         NetConf::from_node(root).map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 
-    /// Decodes `prevResult`, if there is one. `assumed` is the version of a result without `cniVersion`.
+    /// Decodes `prevResult`, if there is one. `assumed` is the version of a result without
+    /// `cniVersion`.
     ///
     /// # Errors
     /// Code 6 or 7, as [`NetConf::parse`].
     pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
-        let Some(value) = &self.prev_result else { return Ok(None) };
+        let Some(value) = &self.prev_result else {
+            return Ok(None);
+        };
         let node = Node::root("$.prevResult", value);
-        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.with_context(LOAD_CONTEXT))
+        CniResult::from_node(&node, assumed)
+            .map(Some)
+            .map_err(|error| error.with_context(LOAD_CONTEXT))
     }
 }

@@ -11,13 +11,27 @@ fn parse(conf: &Value) -> NetConf {
 
 #[test]
 fn empty_configuration_yields_defaults() {
-    for conf in [json!({}), json!({ "ipam": {}, "policy": {}, "unknown": [1] }), json!({ "mtu": null, "ipam": null })] {
+    for conf in [
+        json!({}),
+        json!({ "ipam": {}, "policy": {}, "unknown": [1] }),
+        json!({ "mtu": null, "ipam": null }),
+    ] {
         assert_eq!(parse(&conf), NetConf::default(), "{conf}");
     }
     let conf = NetConf::default();
     assert_eq!(conf.node.nodename_file, "/var/lib/calico/nodename");
-    assert_eq!(conf.readiness.endpoint_status_dir, "/var/run/calico/endpoint-status");
-    assert_eq!((conf.log.log_file_max_size, conf.log.log_file_max_age, conf.log.log_file_max_count), (100, 30, 10));
+    assert_eq!(
+        conf.readiness.endpoint_status_dir,
+        "/var/run/calico/endpoint-status"
+    );
+    assert_eq!(
+        (
+            conf.log.log_file_max_size,
+            conf.log.log_file_max_age,
+            conf.log.log_file_max_count
+        ),
+        (100, 30, 10)
+    );
     assert_eq!((conf.interface.mtu, conf.interface.num_queues), (0, 1));
     assert!(conf.ipam.assign_ipv4 && !conf.ipam.assign_ipv6);
 }
@@ -25,7 +39,8 @@ fn empty_configuration_yields_defaults() {
 #[test]
 fn empty_strings_and_zeros_yield_defaults() {
     let conf = json!({
-        "nodename_file": "", "endpoint_status_dir": "", "device_type": "", "datastore_type": "", "calico_api_group": "",
+        "nodename_file": "", "endpoint_status_dir": "", "device_type": "", "datastore_type": "",
+        "calico_api_group": "",
         "log_file_max_size": 0, "log_file_max_age": 0, "log_file_max_count": 0, "num_queues": -3,
         "ipam": { "assign_ipv4": "", "assign_ipv6": "" },
     });
@@ -38,75 +53,155 @@ fn configuration_written_by_the_installer_is_parsed() {
         "name": "k8s-pod-network", "cniVersion": "1.0.0", "type": "calico",
         "log_level": "Debug", "log_file_path": "/var/log/calico/cni/cni.log",
         "datastore_type": "kubernetes", "nodename": "node1", "mtu": 1410,
-        "ipam": { "type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": ["10.0.0.0/16", "blue"] },
-        "policy": { "type": "k8s" }, "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" },
+        "ipam": {
+            "type": "calico-ipam", "assign_ipv6": "true", "ipv4_pools": ["10.0.0.0/16", "blue"],
+        },
+        "policy": { "type": "k8s" },
+        "kubernetes": { "kubeconfig": "/etc/cni/net.d/calico-kubeconfig" },
         "require_mtu_file": true, "calico_api_group": "ProjectCalico.org/v3",
     }));
-    assert_eq!((conf.name.as_str(), conf.cni_version.as_str()), ("k8s-pod-network", "1.0.0"));
+    assert_eq!(
+        (conf.name.as_str(), conf.cni_version.as_str()),
+        ("k8s-pod-network", "1.0.0")
+    );
     assert_eq!(conf.log.log_level, LogLevel::Debug);
     assert_eq!(conf.datastore.kind(), DatastoreType::Kubernetes);
     assert_eq!(conf.datastore.calico_api_group, Some(ApiGroup::V3));
-    assert_eq!((conf.interface.mtu, conf.interface.require_mtu_file), (1410, true));
+    assert_eq!(
+        (conf.interface.mtu, conf.interface.require_mtu_file),
+        (1410, true)
+    );
     assert!(conf.ipam.is_calico() && conf.ipam.assign_ipv6);
     assert_eq!(conf.ipam.ipv4_pools, ["10.0.0.0/16", "blue"]);
     assert_eq!(conf.policy.policy_type, "k8s");
-    assert_eq!(conf.kubernetes.kubeconfig, "/etc/cni/net.d/calico-kubeconfig");
+    assert_eq!(
+        conf.kubernetes.kubeconfig,
+        "/etc/cni/net.d/calico-kubeconfig"
+    );
 }
 
 #[test]
 fn etcd_and_local_datastores_are_parsed() {
     let etcd = parse(&json!({
-        "datastore_type": "etcdv3", "etcd_endpoints": "https://a:2379,https://b:2379", "etcd_ca_cert_file": "/ca",
+        "datastore_type": "etcdv3", "etcd_endpoints": "https://a:2379,https://b:2379",
+        "etcd_ca_cert_file": "/ca",
         "etcd_key": "KEY", "etcd_cert": "CERT", "etcd_username": "u", "etcd_password": "p",
     }));
     assert_eq!(etcd.datastore.kind(), DatastoreType::Etcdv3);
-    assert_eq!((etcd.datastore.etcd_key.reveal(), etcd.datastore.etcd_cert.as_str()), ("KEY", "CERT"));
+    assert_eq!(
+        (
+            etcd.datastore.etcd_key.reveal(),
+            etcd.datastore.etcd_cert.as_str()
+        ),
+        ("KEY", "CERT")
+    );
     let local = parse(&json!({ "datastore_type": "local" })).datastore;
-    assert_eq!((local.kind(), local.path()), (DatastoreType::Local, "/var/lib/calico/calico.db"));
-    assert_eq!(parse(&json!({ "datastore_path": "/tmp/x.db" })).datastore.path(), "/tmp/x.db");
+    assert_eq!(
+        (local.kind(), local.path()),
+        (DatastoreType::Local, "/var/lib/calico/calico.db")
+    );
+    assert_eq!(
+        parse(&json!({ "datastore_path": "/tmp/x.db" }))
+            .datastore
+            .path(),
+        "/tmp/x.db"
+    );
 }
 
 #[test]
 fn unknown_log_level_means_info() {
-    for (text, level) in [("ERROR", LogLevel::Error), ("warning", LogLevel::Info), ("", LogLevel::Info)] {
-        assert_eq!(parse(&json!({ "log_level": text })).log.log_level, level, "{text}");
+    for (text, level) in [
+        ("ERROR", LogLevel::Error),
+        ("warning", LogLevel::Info),
+        ("", LogLevel::Info),
+    ] {
+        assert_eq!(
+            parse(&json!({ "log_level": text })).log.log_level,
+            level,
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn mesos_labels_are_parsed() {
     let labels = json!([{ "key": "a", "value": "1" }, { "key": "b" }]);
-    let conf =
-        parse(&json!({ "args": { "org.apache.mesos": { "network_info": { "labels": { "labels": labels } } } } }));
+    let conf = parse(&json!({
+        "args": { "org.apache.mesos": { "network_info": { "labels": { "labels": labels } } } }
+    }));
     let labels = conf.args.mesos.network_info.labels.labels;
-    let pairs: Vec<_> = labels.iter().map(|label| (label.key.as_str(), label.value.as_str())).collect();
+    let pairs: Vec<_> = labels
+        .iter()
+        .map(|label| (label.key.as_str(), label.value.as_str()))
+        .collect();
     assert_eq!(pairs, [("a", "1"), ("b", "")]);
 }
 
 #[test]
 fn dataplane_options_yield_the_grpc_socket_and_string_options() {
-    assert_eq!(parse(&json!({ "dataplane_options": {} })).dataplane_options.grpc_socket(), None);
-    let grpc =
-        json!({ "type": "grpc", "socket": "unix:///s", "colour": "blue", "number": 1, "Type": "x", "gone": null });
+    assert_eq!(
+        parse(&json!({ "dataplane_options": {} }))
+            .dataplane_options
+            .grpc_socket(),
+        None
+    );
+    let grpc = json!({
+        "type": "grpc", "socket": "unix:///s", "colour": "blue", "number": 1, "Type": "x",
+        "gone": null,
+    });
     let options = parse(&json!({ "dataplane_options": grpc })).dataplane_options;
     assert_eq!(options.grpc_socket(), Some("unix:///s"));
-    let sent = [("Type", "x"), ("colour", "blue"), ("socket", "unix:///s"), ("type", "grpc")];
-    assert_eq!(options.options, BTreeMap::from(sent.map(|(key, value)| (key.to_owned(), value.to_owned()))));
-    for missing in [json!({ "type": "grpc" }), json!({ "type": "grpc", "socket": "" })] {
+    let sent = [
+        ("Type", "x"),
+        ("colour", "blue"),
+        ("socket", "unix:///s"),
+        ("type", "grpc"),
+    ];
+    assert_eq!(
+        options.options,
+        BTreeMap::from(sent.map(|(key, value)| (key.to_owned(), value.to_owned())))
+    );
+    for missing in [
+        json!({ "type": "grpc" }),
+        json!({ "type": "grpc", "socket": "" }),
+    ] {
         let conf = json!({ "dataplane_options": missing }).to_string();
         let error = NetConf::parse(conf.as_bytes()).unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG);
-        assert!(error.msg.contains("$.dataplane_options.socket: missing"), "{error}");
+        assert!(
+            error.msg.contains("$.dataplane_options.socket: missing"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn host_local_routes_and_ranges_are_parsed() {
-    let ipam = |kind: &str| json!({ "ipam": { "type": kind, "routes": [{ "dst": "10.1.2.3/8" }, {}], "ranges": [[{ "subnet": "usePodCidr" }]] } });
+    let ipam = |kind: &str| {
+        json!({
+            "ipam": {
+                "type": kind, "routes": [{ "dst": "10.1.2.3/8" }, {}],
+                "ranges": [[{ "subnet": "usePodCidr" }]],
+            }
+        })
+    };
     let ours = parse(&ipam("host-local")).ipam;
     assert!(ours.is_host_local());
-    assert_eq!(ours.routes, [IpamRoute { dst: Some("10.1.2.3/8".parse().unwrap()) }, IpamRoute { dst: None }]);
-    assert_eq!(ours.ranges, [[IpamRange { subnet: "usePodCidr".to_owned() }]]);
+    assert_eq!(
+        ours.routes,
+        [
+            IpamRoute {
+                dst: Some("10.1.2.3/8".parse().unwrap())
+            },
+            IpamRoute { dst: None }
+        ]
+    );
+    assert_eq!(
+        ours.ranges,
+        [[IpamRange {
+            subnet: "usePodCidr".to_owned()
+        }]]
+    );
 }
 
 #[test]
@@ -119,7 +214,10 @@ fn keys_of_another_ipam_plugin_are_ignored() {
 fn secrets_are_in_no_error_or_debug_output() {
     for key in ["etcd_password", "etcd_key"] {
         let error = NetConf::parse(json!({ key: 424242 }).to_string().as_bytes()).unwrap_err();
-        assert_eq!(error.msg, format!("failed to load netconf: $.{key}: found a number, want a string"));
+        assert_eq!(
+            error.msg,
+            format!("failed to load netconf: $.{key}: found a number, want a string")
+        );
         let conf = parse(&json!({ key: "hunter2" }));
         assert!(!format!("{conf:?}").contains("hunter2"));
     }
@@ -137,7 +235,11 @@ fn smallest_and_largest_mtu_are_accepted() {
 #[test]
 fn decode_errors_name_path_value_and_allowed_values() {
     let table = [
-        (json!({ "mtu": "x" }), Code::DECODE, r#"$.mtu: found the string "x", want 0 or an integer from 68 to 65535"#),
+        (
+            json!({ "mtu": "x" }),
+            Code::DECODE,
+            r#"$.mtu: found the string "x", want 0 or an integer from 68 to 65535"#,
+        ),
         (
             json!({ "MTU": -1 }),
             Code::INVALID_CONFIG,
@@ -171,7 +273,10 @@ fn decode_errors_name_path_value_and_allowed_values() {
     ];
     for (conf, code, msg) in table {
         let error = NetConf::parse(conf.to_string().as_bytes()).unwrap_err();
-        assert_eq!((error.code, error.msg), (code, format!("failed to load netconf: {msg}")));
+        assert_eq!(
+            (error.code, error.msg),
+            (code, format!("failed to load netconf: {msg}"))
+        );
     }
 }
 

@@ -32,8 +32,8 @@ pub(crate) enum Malformed {
 pub struct DecodeError {
     /// The JSON path of the value, such as `$.ipam.ipv4_pools[1]`.
     pub(crate) path: String,
-    /// Code 6 for a value of the wrong JSON type or a duplicate key, and code 7 for a value that is missing or not
-    /// allowed.
+    /// Code 6 for a value of the wrong JSON type or a duplicate key, and code 7 for a value that is
+    /// missing or not allowed.
     pub(super) code: Code,
     pub(super) problem: String,
 }
@@ -76,9 +76,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     let text = str::from_utf8(bytes).map_err(|error| Malformed::NotUtf8(error.valid_up_to()))?;
     let duplicate = RefCell::new(None);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict { path: &Path::Root("$"), duplicate: &duplicate }
-        .deserialize(&mut deserializer)
-        .and_then(|value| deserializer.end().map(|()| value));
+    let value = Strict {
+        path: &Path::Root("$"),
+        duplicate: &duplicate,
+    }
+    .deserialize(&mut deserializer)
+    .and_then(|value| deserializer.end().map(|()| value));
     value.map_err(|error| match duplicate.into_inner() {
         Some(path) => Malformed::DuplicateKey(path),
         None if error.is_eof() => Malformed::Truncated,
@@ -89,7 +92,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
 /// serde_json's own deserializer of [`Value`] keeps the last of two equal keys silently.
 struct Strict<'a> {
     path: &'a Path<'a>,
-    /// Path of the first duplicate key. The path is stored here because serde errors carry only text.
+    /// Path of the first duplicate key. The path is stored here because serde errors carry only
+    /// text.
     duplicate: &'a RefCell<Option<String>>,
 }
 
@@ -136,7 +140,10 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let mut array = Vec::new();
         loop {
             let path = Path::Index(self.path, array.len());
-            match items.next_element_seed(Strict { path: &path, duplicate: self.duplicate })? {
+            match items.next_element_seed(Strict {
+                path: &path,
+                duplicate: self.duplicate,
+            })? {
                 Some(item) => array.push(item),
                 None => return Ok(Value::Array(array)),
             }
@@ -151,7 +158,10 @@ impl<'de> Visitor<'de> for Strict<'_> {
                 self.duplicate.replace(Some(path.to_string()));
                 return Err(A::Error::custom("duplicate key"));
             }
-            let value = entries.next_value_seed(Strict { path: &path, duplicate: self.duplicate })?;
+            let value = entries.next_value_seed(Strict {
+                path: &path,
+                duplicate: self.duplicate,
+            })?;
             map.insert(key, value);
         }
         Ok(Value::Object(map))

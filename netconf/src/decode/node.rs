@@ -8,7 +8,8 @@ use super::document::{DecodeError, Path};
 use crate::Code;
 
 pub(crate) trait FromNode: Sized {
-    /// Not called for an absent key, nor for a key whose value is `null`. An item of an array or map may be `null`.
+    /// Not called for an absent key, nor for a key whose value is `null`. An item of an array or
+    /// map may be `null`.
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
@@ -22,13 +23,17 @@ impl<T: FromObject> FromNode for T {
     }
 }
 
-/// Implements [`FromObject`] for a struct. The key of a field is the text beside it, or else the field's name. A
-/// missing key stands for the default of the field's type.
+/// Implements [`FromObject`] for a struct. The key of a field is the text beside it, or else the
+/// field's name. A missing key stands for the default of the field's type.
 macro_rules! read_fields {
     ($type:ident { $($field:ident $(: $key:literal)?),+ $(,)? }) => {
         impl $crate::decode::FromObject for $type {
-            fn from_object(object: &$crate::decode::Object<'_>) -> Result<$type, $crate::decode::DecodeError> {
-                Ok($type { $($field: object.read_or_default([$($key,)? stringify!($field)][0])?),+ })
+            fn from_object(
+                object: &$crate::decode::Object<'_>,
+            ) -> Result<$type, $crate::decode::DecodeError> {
+                Ok($type {
+                    $($field: object.read_or_default([$($key,)? stringify!($field)][0])?),+
+                })
             }
         }
     };
@@ -51,12 +56,20 @@ pub(crate) struct Object<'a> {
 impl<'a> Node<'a> {
     /// Creates the root of a document. Errors use `name` for it.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, path: Path::Root(name), is_secret: false }
+        Node {
+            value,
+            path: Path::Root(name),
+            is_secret: false,
+        }
     }
 
     /// Returns the same position, whose value errors do not show.
     pub(crate) fn secret(&'a self) -> Node<'a> {
-        Node { value: self.value, path: self.path, is_secret: true }
+        Node {
+            value: self.value,
+            path: self.path,
+            is_secret: true,
+        }
     }
 
     pub(crate) fn object(&'a self) -> Result<Object<'a>, DecodeError> {
@@ -66,14 +79,31 @@ impl<'a> Node<'a> {
         }
     }
 
-    pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
-        let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
-        let item = |(index, value)| Node { value, path: Path::Index(&self.path, index), is_secret: self.is_secret };
-        items.iter().enumerate().map(|item_at| read(&item(item_at))).collect()
+    pub(crate) fn items<T>(
+        &self,
+        read: impl Fn(&Node<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, DecodeError> {
+        let Value::Array(items) = self.value else {
+            return Err(self.wrong_type("an array"));
+        };
+        let item = |(index, value)| Node {
+            value,
+            path: Path::Index(&self.path, index),
+            is_secret: self.is_secret,
+        };
+        items
+            .iter()
+            .enumerate()
+            .map(|item_at| read(&item(item_at)))
+            .collect()
     }
 
     fn child(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, path: Path::Key(&self.path, key), is_secret: self.is_secret }
+        Node {
+            value,
+            path: Path::Key(&self.path, key),
+            is_secret: self.is_secret,
+        }
     }
 
     /// Returns the error for a value of the wrong JSON type. `want` describes the allowed values.
@@ -81,14 +111,19 @@ impl<'a> Node<'a> {
         self.mismatch(Code::DECODE, want)
     }
 
-    /// Returns the error for a value of the right JSON type that is not allowed. `want` describes the allowed values.
+    /// Returns the error for a value of the right JSON type that is not allowed. `want` describes
+    /// the allowed values.
     pub(crate) fn bad_value(&self, want: &str) -> DecodeError {
         self.mismatch(Code::INVALID_CONFIG, want)
     }
 
     fn mismatch(&self, code: Code, want: &str) -> DecodeError {
         let problem = format!("found {}, want {want}", self.describe());
-        DecodeError { path: self.path.to_string(), code, problem }
+        DecodeError {
+            path: self.path.to_string(),
+            code,
+            problem,
+        }
     }
 
     /// Describes the value for an error, without a secret text.
@@ -120,17 +155,21 @@ impl<'a> Object<'a> {
     }
 
     /// Returns the value of `key`, or the type's default if the key is absent or `null`.
-    pub(crate) fn read_or_default<T: FromNode + Default>(&self, key: &str) -> Result<T, DecodeError> {
+    pub(crate) fn read_or_default<T: FromNode + Default>(
+        &self,
+        key: &str,
+    ) -> Result<T, DecodeError> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
-    /// Returns the string at `key`, or `None` if the key is absent or `null`, or the string is empty.
+    /// Returns the string at `key`, or `None` if the key is absent or `null`, or the string is
+    /// empty.
     pub(crate) fn read_nonempty(&self, key: &str) -> Result<Option<String>, DecodeError> {
         Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
     }
 
-    /// Returns the value that `words` assigns to the string at `key`, or `None` if the key is absent or `null`, or the
-    /// string is empty. Fails for any other string.
+    /// Returns the value that `words` assigns to the string at `key`, or `None` if the key is
+    /// absent or `null`, or the string is empty. Fails for any other string.
     pub(crate) fn read_word<T: Copy>(
         &self,
         key: &str,
@@ -164,7 +203,9 @@ impl<'a> Object<'a> {
     /// Returns every key with its value, including `null` values.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> + use<'a> {
         let node = self.node;
-        self.map.iter().map(move |(key, value)| (key.as_str(), node.child(key, value)))
+        self.map
+            .iter()
+            .map(move |(key, value)| (key.as_str(), node.child(key, value)))
     }
 
     /// Returns true if `key` is present and not `null`.
@@ -174,18 +215,31 @@ impl<'a> Object<'a> {
 
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
         let problem = format!("missing, want {want}");
-        DecodeError { path: self.path_of(key), code: Code::INVALID_CONFIG, problem }
+        DecodeError {
+            path: self.path_of(key),
+            code: Code::INVALID_CONFIG,
+            problem,
+        }
     }
 
     fn find(&self, key: &str) -> Result<Option<(&'a str, &'a Value)>, DecodeError> {
-        let mut matching = self.map.iter().filter(|(name, _)| name.eq_ignore_ascii_case(key));
-        let Some((first, value)) = matching.next() else { return Ok(None) };
+        let mut matching = self
+            .map
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case(key));
+        let Some((first, value)) = matching.next() else {
+            return Ok(None);
+        };
         match matching.next() {
             None => Ok(Some((first, value))),
             // Two keys that differ only in letter case mean the same setting.
             Some((second, _)) => {
                 let problem = format!("duplicate of key {first:?}; remove one of them");
-                Err(DecodeError { path: self.path_of(second), code: Code::DECODE, problem })
+                Err(DecodeError {
+                    path: self.path_of(second),
+                    code: Code::DECODE,
+                    problem,
+                })
             }
         }
     }
@@ -203,6 +257,9 @@ impl<T: FromNode> FromNode for Vec<T> {
 
 impl<T: FromNode> FromNode for BTreeMap<String, T> {
     fn from_node(node: &Node<'_>) -> Result<BTreeMap<String, T>, DecodeError> {
-        node.object()?.entries().map(|(key, value)| Ok((key.to_owned(), T::from_node(&value)?))).collect()
+        node.object()?
+            .entries()
+            .map(|(key, value)| Ok((key.to_owned(), T::from_node(&value)?)))
+            .collect()
     }
 }

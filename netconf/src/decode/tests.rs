@@ -7,7 +7,10 @@ fn json_documents_are_parsed() {
     for (text, value) in [
         ("{}", json!({})),
         (" null\n", json!(null)),
-        (r#"{"a":[1,-1,1.5,true,null,{"b":"\u00e9"}]}"#, json!({ "a": [1, -1, 1.5, true, null, { "b": "é" }] })),
+        (
+            r#"{"a":[1,-1,1.5,true,null,{"b":"\u00e9"}]}"#,
+            json!({ "a": [1, -1, 1.5, true, null, { "b": "é" }] }),
+        ),
     ] {
         assert_eq!(parse(text.as_bytes()), Ok(value), "{text}");
     }
@@ -18,14 +21,28 @@ fn truncated_document_is_reported_with_upstreams_text() {
     for text in ["", "  ", "{", r#"{"a"#, r#"{"a":"#, r#"{"a":1"#, "[1,"] {
         assert_eq!(parse(text.as_bytes()), Err(Malformed::Truncated), "{text}");
     }
-    assert_eq!(Malformed::Truncated.to_string(), "unexpected end of JSON input");
+    assert_eq!(
+        Malformed::Truncated.to_string(),
+        "unexpected end of JSON input"
+    );
 }
 
 #[test]
 fn json_syntax_errors_report_line_and_column() {
-    for text in ["{a:1}", "{} {}", "{'a':1}", r#"{"a":01}"#, r#"{"a":NaN}"#, r#"{"a":"\ud800"}"#, "\u{feff}{}"] {
+    for text in [
+        "{a:1}",
+        "{} {}",
+        "{'a':1}",
+        r#"{"a":01}"#,
+        r#"{"a":NaN}"#,
+        r#"{"a":"\ud800"}"#,
+        "\u{feff}{}",
+    ] {
         let error = parse(text.as_bytes()).unwrap_err();
-        assert!(matches!(&error, Malformed::Syntax(text) if text.contains("line 1 column")), "{text}: {error:?}");
+        assert!(
+            matches!(&error, Malformed::Syntax(text) if text.contains("line 1 column")),
+            "{text}: {error:?}"
+        );
     }
 }
 
@@ -37,7 +54,11 @@ fn duplicate_keys_are_named_by_path() {
         (r#"{"x.y":{"b":1,"b":2}}"#, r#"$["x.y"].b"#),
         (r#"{"a":1,"\u0061":1}"#, "$.a"),
     ] {
-        assert_eq!(parse(text.as_bytes()), Err(Malformed::DuplicateKey(path.to_owned())), "{text}");
+        assert_eq!(
+            parse(text.as_bytes()),
+            Err(Malformed::DuplicateKey(path.to_owned())),
+            "{text}"
+        );
     }
 }
 
@@ -45,7 +66,10 @@ fn duplicate_keys_are_named_by_path() {
 fn input_size_is_limited() {
     let padded = |len: usize| format!("{{}}{}", " ".repeat(len - 2));
     assert!(parse(padded(MAX_INPUT).as_bytes()).is_ok());
-    assert_eq!(parse(padded(MAX_INPUT + 1).as_bytes()), Err(Malformed::TooLong));
+    assert_eq!(
+        parse(padded(MAX_INPUT + 1).as_bytes()),
+        Err(Malformed::TooLong)
+    );
 }
 
 #[test]
@@ -55,7 +79,10 @@ fn nesting_depth_is_limited() {
         assert!(parse(nested(100).as_bytes()).is_ok());
         for depth in [200, 100_000] {
             let error = parse(nested(depth).as_bytes()).unwrap_err();
-            assert!(matches!(&error, Malformed::Syntax(text) if text.contains("recursion limit")), "{error:?}");
+            assert!(
+                matches!(&error, Malformed::Syntax(text) if text.contains("recursion limit")),
+                "{error:?}"
+            );
         }
     }
 }
@@ -75,16 +102,25 @@ fn decode_error_paths_quote_unusual_keys() {
             Err(_) => Ok(()),
         };
         let items = |node: &Node<'_>| node.items(last).map(drop);
-        Node::root("$", &value).object()?.read_with("a", |node| node.object()?.read_with("cni.dev/x", items)).map(drop)
+        Node::root("$", &value)
+            .object()?
+            .read_with("a", |node| node.object()?.read_with("cni.dev/x", items))
+            .map(drop)
     };
     assert_eq!(read("other"), Ok(()));
     let error = read("b_1").unwrap_err().to_string();
-    assert_eq!(error, r#"$.a["cni.dev/x"][1].b_1: found the string "", want true or false"#);
+    assert_eq!(
+        error,
+        r#"$.a["cni.dev/x"][1].b_1: found the string "", want true or false"#
+    );
 }
 
 #[test]
 fn long_values_are_truncated_in_errors() {
     let value = json!("ä".repeat(200));
     let error = Node::root("$", &value).wrong_type("less").to_string();
-    assert!(error.ends_with("…, want less") && error.chars().count() < 120, "{error}");
+    assert!(
+        error.ends_with("…, want less") && error.chars().count() < 120,
+        "{error}"
+    );
 }

@@ -5,28 +5,38 @@ use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object, read_
 use crate::{CniError, Code, Version};
 
 impl CniResult {
-    /// Decodes the result that a delegated plugin printed. `assumed` is the version of a result without `cniVersion`;
-    /// callers pass the configuration's version.
+    /// Decodes the result that a delegated plugin printed. `assumed` is the version of a result
+    /// without `cniVersion`; callers pass the configuration's version.
     ///
     /// # Errors
-    /// Code 6 if the result is not JSON or has a value of the wrong type, and code 7 if a value is missing or not
-    /// allowed.
+    /// Code 6 if the result is not JSON or has a value of the wrong type, and code 7 if a value is
+    /// missing or not allowed.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const CONTEXT: &str = "cannot read the result of the delegated plugin";
-        let value = decode::parse(stdout).map_err(|e| CniError::new(Code::DECODE, format!("{CONTEXT}: {e}")))?;
+        let value = decode::parse(stdout)
+            .map_err(|e| CniError::new(Code::DECODE, format!("{CONTEXT}: {e}")))?;
         if value.is_null() {
             return Ok(CniResult::default());
         }
-        CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.with_context(CONTEXT))
+        CniResult::from_node(&Node::root("$", &value), assumed)
+            .map_err(|error| error.with_context(CONTEXT))
     }
 
-    /// Reads the result at `node` in the version of its own `cniVersion`, or in `assumed` without one.
+    /// Reads the result at `node` in the version of its own `cniVersion`, or in `assumed` without
+    /// one.
     pub(crate) fn from_node(node: &Node<'_>, assumed: Version) -> Result<CniResult, DecodeError> {
         let object = node.object()?;
         let words = Version::ALL.map(|version| (version.as_str(), version));
-        match object.read_word("cniVersion", &words, false)?.unwrap_or(assumed) {
+        match object
+            .read_word("cniVersion", &words, false)?
+            .unwrap_or(assumed)
+        {
             Version::V0_1_0 | Version::V0_2_0 => from_02(&object),
-            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 | Version::V1_0_0 | Version::V1_1_0 => from_03(&object),
+            Version::V0_3_0
+            | Version::V0_3_1
+            | Version::V0_4_0
+            | Version::V1_0_0
+            | Version::V1_1_0 => from_03(&object),
         }
     }
 }
@@ -36,7 +46,9 @@ fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
     let interfaces: Vec<Interface> = object.read_or_default("interfaces")?;
     let ip = |node: &Node<'_>| IpConfig::from_node(node, interfaces.len());
     Ok(CniResult {
-        ips: object.read_with("ips", |node| node.items(ip))?.unwrap_or_default(),
+        ips: object
+            .read_with("ips", |node| node.items(ip))?
+            .unwrap_or_default(),
         routes: object.read_or_default("routes")?,
         dns: object.read_or_default("dns")?,
         interfaces,
@@ -44,8 +56,14 @@ fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
 }
 
 fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
-    let families = [object.read_with("ip4", read_family)?, object.read_with("ip6", read_family)?];
-    let mut result = CniResult { dns: object.read_or_default("dns")?, ..CniResult::default() };
+    let families = [
+        object.read_with("ip4", read_family)?,
+        object.read_with("ip6", read_family)?,
+    ];
+    let mut result = CniResult {
+        dns: object.read_or_default("dns")?,
+        ..CniResult::default()
+    };
     for (ip, routes) in families.into_iter().flatten() {
         result.ips.push(ip);
         result.routes.extend(routes);
@@ -57,14 +75,26 @@ fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
 fn read_family(node: &Node<'_>) -> Result<(IpConfig, Vec<Route>), DecodeError> {
     let object = node.object()?;
     let address = object.require("ip", IpNet::WANT)?;
-    let ip = IpConfig { interface: None, address, gateway: object.read("gateway")? };
+    let ip = IpConfig {
+        interface: None,
+        address,
+        gateway: object.read("gateway")?,
+    };
     Ok((ip, object.read_or_default("routes")?))
 }
 
-read_fields!(Interface { name, mac, mtu, sandbox, socket_path: "socketPath", pci_id: "pciID" });
+read_fields!(Interface {
+    name,
+    mac,
+    mtu,
+    sandbox,
+    socket_path: "socketPath",
+    pci_id: "pciID"
+});
 
 impl IpConfig {
-    /// The `interface` of the address may be absent, and must otherwise be an index below `interfaces`.
+    /// The `interface` of the address may be absent, and must otherwise be an index below
+    /// `interfaces`.
     fn from_node(node: &Node<'_>, interfaces: usize) -> Result<IpConfig, DecodeError> {
         let object = node.object()?;
         let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {
@@ -93,10 +123,17 @@ impl FromObject for Route {
     }
 }
 
-read_fields!(Dns { nameservers, domain, search, options });
+read_fields!(Dns {
+    nameservers,
+    domain,
+    search,
+    options
+});
 
 impl FromNode for IpNet {
     fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {
-        node.text(IpNet::WANT)?.parse().map_err(|_| node.bad_value(IpNet::WANT))
+        node.text(IpNet::WANT)?
+            .parse()
+            .map_err(|_| node.bad_value(IpNet::WANT))
     }
 }

@@ -4,8 +4,15 @@ use super::*;
 use crate::{Code, Version};
 
 fn dual_stack() -> CniResult {
-    let interface = |name: &str| Interface { name: name.to_owned(), ..Interface::default() };
-    let ip = |address: &str| IpConfig { interface: Some(1), address: address.parse().unwrap(), gateway: None };
+    let interface = |name: &str| Interface {
+        name: name.to_owned(),
+        ..Interface::default()
+    };
+    let ip = |address: &str| IpConfig {
+        interface: Some(1),
+        address: address.parse().unwrap(),
+        gateway: None,
+    };
     CniResult {
         interfaces: vec![
             interface("calic440f455693"),
@@ -17,7 +24,10 @@ fn dual_stack() -> CniResult {
             },
         ],
         ips: vec![ip("10.65.0.5/32"), ip("fd00:65::5/128")],
-        routes: vec![Route::to("10.65.0.5/26".parse().unwrap()), Route::to("fd00:65::5/122".parse().unwrap())],
+        routes: vec![
+            Route::to("10.65.0.5/26".parse().unwrap()),
+            Route::to("fd00:65::5/122".parse().unwrap()),
+        ],
         dns: Dns::default(),
     }
 }
@@ -57,7 +67,10 @@ fn result_in_version_1_0_0_matches_byte_by_byte() {
     ]
 }"#;
     assert_eq!(dual_stack().to_json(Version::V1_0_0).unwrap(), want);
-    assert_eq!(dual_stack().to_json(Version::V1_1_0).unwrap(), want.replace("1.0.0", "1.1.0"));
+    assert_eq!(
+        dual_stack().to_json(Version::V1_1_0).unwrap(),
+        want.replace("1.0.0", "1.1.0")
+    );
 }
 
 #[test]
@@ -97,7 +110,10 @@ fn result_in_version_0_3_1_matches_byte_by_byte() {
     "dns": {}
 }"#;
     for version in [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0] {
-        assert_eq!(dual_stack().to_json(version).unwrap(), want.replace("0.3.1", version.as_str()));
+        assert_eq!(
+            dual_stack().to_json(version).unwrap(),
+            want.replace("0.3.1", version.as_str())
+        );
     }
 }
 
@@ -124,7 +140,10 @@ fn result_in_version_0_2_0_matches_byte_by_byte() {
     "dns": {}
 }"#;
     assert_eq!(dual_stack().to_json(Version::V0_2_0).unwrap(), want);
-    assert_eq!(dual_stack().to_json(Version::V0_1_0).unwrap(), want.replace("0.2.0", "0.1.0"));
+    assert_eq!(
+        dual_stack().to_json(Version::V0_1_0).unwrap(),
+        want.replace("0.2.0", "0.1.0")
+    );
 }
 
 #[test]
@@ -144,31 +163,59 @@ fn every_route_and_dns_key_round_trips() {
         search: vec!["c".to_owned()],
         options: vec!["d".to_owned()],
     };
-    let result = CniResult { routes: vec![route], dns, ..CniResult::default() };
+    let result = CniResult {
+        routes: vec![route],
+        dns,
+        ..CniResult::default()
+    };
     let route = r#"{"dst":"10.0.0.0/8","gw":"10.0.0.1","mtu":1400,"advmss":1360,"priority":7,"table":0,"scope":253}"#;
     let dns = r#"{"nameservers":["10.0.0.53"],"domain":"a\u003cb","search":["c"],"options":["d"]}"#;
-    let compact = |version| result.to_json(version).unwrap().replace("\n", "").replace("    ", "").replace(": ", ":");
-    assert_eq!(compact(Version::V0_4_0), format!(r#"{{"cniVersion":"0.4.0","routes":[{route}],"dns":{dns}}}"#));
+    let compact = |version| {
+        result
+            .to_json(version)
+            .unwrap()
+            .replace("\n", "")
+            .replace("    ", "")
+            .replace(": ", ":")
+    };
+    assert_eq!(
+        compact(Version::V0_4_0),
+        format!(r#"{{"cniVersion":"0.4.0","routes":[{route}],"dns":{dns}}}"#)
+    );
     let route = r#"{"advmss":1360,"dst":"10.0.0.0/8","gw":"10.0.0.1","mtu":1400,"priority":7,"scope":253,"table":0}"#;
     let dns = r#"{"domain":"a\u003cb","nameservers":["10.0.0.53"],"options":["d"],"search":["c"]}"#;
-    assert_eq!(compact(Version::V1_1_0), format!(r#"{{"cniVersion":"1.1.0","dns":{dns},"routes":[{route}]}}"#));
+    assert_eq!(
+        compact(Version::V1_1_0),
+        format!(r#"{{"cniVersion":"1.1.0","dns":{dns},"routes":[{route}]}}"#)
+    );
 }
 
 #[test]
 fn empty_result_omits_only_the_fields_that_upstream_omits() {
     let empty = CniResult::default();
-    assert_eq!(empty.to_json(Version::V1_0_0).unwrap(), "{\n    \"cniVersion\": \"1.0.0\"\n}");
-    assert_eq!(empty.to_json(Version::V0_4_0).unwrap(), "{\n    \"cniVersion\": \"0.4.0\",\n    \"dns\": {}\n}");
+    assert_eq!(
+        empty.to_json(Version::V1_0_0).unwrap(),
+        "{\n    \"cniVersion\": \"1.0.0\"\n}"
+    );
+    assert_eq!(
+        empty.to_json(Version::V0_4_0).unwrap(),
+        "{\n    \"cniVersion\": \"0.4.0\",\n    \"dns\": {}\n}"
+    );
     for version in [Version::V0_1_0, Version::V0_2_0] {
         let error = empty.to_json(version).unwrap_err();
-        assert_eq!((error.code, error.msg.as_str()), (Code::INTERNAL, "cannot convert: no valid IP addresses"));
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (Code::INTERNAL, "cannot convert: no valid IP addresses")
+        );
     }
 }
 
 #[test]
 fn delegated_result_has_its_own_or_the_configured_version() {
-    let old =
-        json!({ "ip4": { "ip": "10.0.0.7/24", "gateway": "10.0.0.1", "routes": [{ "dst": "0.0.0.0/0" }] }, "dns": {} });
+    let old = json!({
+        "ip4": { "ip": "10.0.0.7/24", "gateway": "10.0.0.1", "routes": [{ "dst": "0.0.0.0/0" }] },
+        "dns": {},
+    });
     let result = CniResult::parse(old.to_string().as_bytes(), Version::V0_2_0).unwrap();
     assert_eq!(
         result.ips,
@@ -180,8 +227,17 @@ fn delegated_result_has_its_own_or_the_configured_version() {
     );
     assert_eq!(result.routes, [Route::to("0.0.0.0/0".parse().unwrap())]);
     let new = r#"{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.0.0.7/24"}],"interfaces":null}"#;
-    assert_eq!(CniResult::parse(new.as_bytes(), Version::V0_2_0).unwrap().ips.len(), 1);
-    assert_eq!(CniResult::parse(b"null", Version::V1_0_0).unwrap(), CniResult::default());
+    assert_eq!(
+        CniResult::parse(new.as_bytes(), Version::V0_2_0)
+            .unwrap()
+            .ips
+            .len(),
+        1
+    );
+    assert_eq!(
+        CniResult::parse(b"null", Version::V1_0_0).unwrap(),
+        CniResult::default()
+    );
 }
 
 #[test]
@@ -194,8 +250,16 @@ fn invalid_result_is_rejected_with_the_path() {
             Code::INVALID_CONFIG,
             r#"$.cniVersion: found the string "9.9.9", want the string "0.1.0" or"#,
         ),
-        (r#"{"ips":{}}"#, Code::DECODE, "$.ips: found an object, want an array"),
-        (r#"{"ips":[{}]}"#, Code::INVALID_CONFIG, "$.ips[0].address: missing"),
+        (
+            r#"{"ips":{}}"#,
+            Code::DECODE,
+            "$.ips: found an object, want an array",
+        ),
+        (
+            r#"{"ips":[{}]}"#,
+            Code::INVALID_CONFIG,
+            "$.ips[0].address: missing",
+        ),
         (
             r#"{"ips":[{"address":"10.0.0.1"}]}"#,
             Code::INVALID_CONFIG,
@@ -206,17 +270,46 @@ fn invalid_result_is_rejected_with_the_path() {
             Code::INVALID_CONFIG,
             "$.ips[0].interface: found the number 0",
         ),
-        (r#"{"ips":[{"address":"10.0.0.1/8","gateway":"x"}]}"#, Code::INVALID_CONFIG, "$.ips[0].gateway: found"),
-        (r#"{"interfaces":[{"name":7}]}"#, Code::DECODE, "$.interfaces[0].name: found the number 7"),
-        (r#"{"interfaces":[{"mtu":-1}]}"#, Code::INVALID_CONFIG, "$.interfaces[0].mtu: found the number -1"),
-        (r#"{"routes":[{"gw":"10.0.0.1"}]}"#, Code::INVALID_CONFIG, "$.routes[0].dst: missing"),
-        (r#"{"routes":[{"dst":"0.0.0.0/0","scope":256}]}"#, Code::INVALID_CONFIG, "$.routes[0].scope: found"),
-        (r#"{"dns":{"search":"x"}}"#, Code::DECODE, "$.dns.search: found"),
+        (
+            r#"{"ips":[{"address":"10.0.0.1/8","gateway":"x"}]}"#,
+            Code::INVALID_CONFIG,
+            "$.ips[0].gateway: found",
+        ),
+        (
+            r#"{"interfaces":[{"name":7}]}"#,
+            Code::DECODE,
+            "$.interfaces[0].name: found the number 7",
+        ),
+        (
+            r#"{"interfaces":[{"mtu":-1}]}"#,
+            Code::INVALID_CONFIG,
+            "$.interfaces[0].mtu: found the number -1",
+        ),
+        (
+            r#"{"routes":[{"gw":"10.0.0.1"}]}"#,
+            Code::INVALID_CONFIG,
+            "$.routes[0].dst: missing",
+        ),
+        (
+            r#"{"routes":[{"dst":"0.0.0.0/0","scope":256}]}"#,
+            Code::INVALID_CONFIG,
+            "$.routes[0].scope: found",
+        ),
+        (
+            r#"{"dns":{"search":"x"}}"#,
+            Code::DECODE,
+            "$.dns.search: found",
+        ),
     ];
     for (stdout, code, msg) in table {
         let error = CniResult::parse(stdout.as_bytes(), Version::V1_0_0).unwrap_err();
         assert_eq!(error.code, code, "{stdout}");
-        assert!(error.msg.starts_with(&format!("cannot read the result of the delegated plugin: {msg}")), "{error}");
+        assert!(
+            error.msg.starts_with(&format!(
+                "cannot read the result of the delegated plugin: {msg}"
+            )),
+            "{error}"
+        );
     }
     let error = CniResult::parse(br#"{"ip4":{"ip":"x"}}"#, Version::V0_1_0).unwrap_err();
     assert!(error.msg.contains("$.ip4.ip: found"), "{error}");

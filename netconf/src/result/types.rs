@@ -1,4 +1,5 @@
-//! The types of a result. Their encoding is that of version 1.0.0 of the CNI specification and later.
+//! The types of a result. Their encoding is that of version 1.0.0 of the CNI specification and
+//! later.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +14,8 @@ pub struct CniResult {
     pub interfaces: Vec<Interface>,
     /// The assigned addresses.
     pub ips: Vec<IpConfig>,
-    /// The routes as the IPAM plugin returned them, not the routes that the plugin programs (CNI-41).
+    /// The routes as the IPAM plugin returned them, not the routes that the plugin programs
+    /// (CNI-41).
     pub routes: Vec<Route>,
     /// Resolver settings, as the IPAM plugin returned them.
     pub dns: Dns,
@@ -44,7 +46,8 @@ pub struct Interface {
 /// An assigned address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IpConfig {
-    /// The interface that has the address, as an index into [`CniResult::interfaces`]; `None` if not given.
+    /// The interface that has the address, as an index into [`CniResult::interfaces`]; `None` if
+    /// not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<usize>,
     /// The address with its prefix length.
@@ -82,7 +85,15 @@ pub struct Route {
 impl Route {
     /// Creates a route that has only a destination.
     pub fn to(dst: IpNet) -> Route {
-        Route { dst, gw: None, mtu: 0, advmss: 0, priority: 0, table: None, scope: None }
+        Route {
+            dst,
+            gw: None,
+            mtu: 0,
+            advmss: 0,
+            priority: 0,
+            table: None,
+            scope: None,
+        }
     }
 }
 
@@ -114,7 +125,8 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// An address with a prefix length. Unlike in a CIDR, host bits may be set and are kept: `10.65.0.5/26`.
+/// An address with a prefix length. Unlike in a CIDR, host bits may be set and are kept:
+/// `10.65.0.5/26`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpNet {
     addr: IpAddr,
@@ -136,7 +148,10 @@ impl IpNet {
 
     /// Creates an address with the full prefix length: 32 for IPv4, 128 for IPv6.
     pub fn host(addr: IpAddr) -> IpNet {
-        IpNet { addr, prefix_len: bits(addr) }
+        IpNet {
+            addr,
+            prefix_len: bits(addr),
+        }
     }
 
     /// Returns the address, with its host bits.
@@ -179,7 +194,11 @@ impl FromStr for IpNet {
         let (addr, prefix_len) = text.split_once('/').ok_or_else(invalid)?;
         let is_decimal = !prefix_len.is_empty() && prefix_len.bytes().all(|b| b.is_ascii_digit());
         let addr = addr.parse().map_err(|_| invalid())?;
-        let prefix_len = prefix_len.parse().ok().filter(|_| is_decimal).ok_or_else(invalid)?;
+        let prefix_len = prefix_len
+            .parse()
+            .ok()
+            .filter(|_| is_decimal)
+            .ok_or_else(invalid)?;
         IpNet::new(addr, prefix_len).ok_or_else(invalid)
     }
 }
@@ -190,7 +209,14 @@ mod tests {
 
     #[test]
     fn network_text_round_trips_with_host_bits() {
-        for text in ["10.65.0.5/26", "0.0.0.0/0", "10.0.0.1/32", "fd00:65::c11:b42f:f17e:a680/122", "::/0", "::1/128"] {
+        for text in [
+            "10.65.0.5/26",
+            "0.0.0.0/0",
+            "10.0.0.1/32",
+            "fd00:65::c11:b42f:f17e:a680/122",
+            "::/0",
+            "::1/128",
+        ] {
             assert_eq!(text.parse::<IpNet>().unwrap().to_string(), text);
         }
     }
@@ -208,13 +234,23 @@ mod tests {
             "010.0.0.1/8",
             "/8",
         ] {
-            assert_eq!(text.parse::<IpNet>(), Err(IpNetParseError(text.to_owned())), "{text}");
+            assert_eq!(
+                text.parse::<IpNet>(),
+                Err(IpNetParseError(text.to_owned())),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn host_network_has_the_full_prefix_length() {
-        assert_eq!(IpNet::host("10.0.0.1".parse().unwrap()).to_string(), "10.0.0.1/32");
-        assert_eq!(IpNet::host("fd00::1".parse().unwrap()).to_string(), "fd00::1/128");
+        assert_eq!(
+            IpNet::host("10.0.0.1".parse().unwrap()).to_string(),
+            "10.0.0.1/32"
+        );
+        assert_eq!(
+            IpNet::host("fd00::1".parse().unwrap()).to_string(),
+            "fd00::1/128"
+        );
     }
 }

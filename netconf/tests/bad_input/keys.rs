@@ -28,11 +28,20 @@ impl Key {
         }
     }
 
-    /// Returns the values of `which` (`minimum` or `maximum`) in the schema of the key and of its alternative ranges.
+    /// Returns the values of `which` (`minimum` or `maximum`) in the schema of the key and of its
+    /// alternative ranges.
     pub(crate) fn limits(&self, which: &str) -> Vec<i128> {
         let ranges = self.schema["anyOf"].as_array().into_iter().flatten();
-        let limits = ranges.chain([&self.schema]).filter_map(|range| range.get(which));
-        limits.map(|limit| limit.as_i64().map_or_else(|| limit.as_u64().unwrap().into(), i128::from)).collect()
+        let limits = ranges
+            .chain([&self.schema])
+            .filter_map(|range| range.get(which));
+        limits
+            .map(|limit| {
+                limit
+                    .as_i64()
+                    .map_or_else(|| limit.as_u64().unwrap().into(), i128::from)
+            })
+            .collect()
     }
 
     /// Returns the allowed strings, or no strings if every string is allowed.
@@ -61,14 +70,20 @@ pub(crate) fn keys() -> Vec<Key> {
 
 fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
     let children = schema["properties"].as_object().into_iter().flatten();
-    let mut children: Vec<_> = children.map(|(key, child)| (Step::Key(key.clone()), child)).collect();
+    let mut children: Vec<_> = children
+        .map(|(key, child)| (Step::Key(key.clone()), child))
+        .collect();
     if let Some(items) = schema.get("items") {
         children.push((Step::Item, items));
     }
     for (step, child) in children {
         let steps = [at, &[step]].concat();
         collect(child, &steps, found);
-        found.push(Key { kind: kind(child), steps, schema: child.clone() });
+        found.push(Key {
+            kind: kind(child),
+            steps,
+            schema: child.clone(),
+        });
     }
 }
 
@@ -76,16 +91,32 @@ fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
 fn kind(schema: &Value) -> String {
     match &schema["type"] {
         Value::String(kind) => kind.clone(),
-        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).find(|kind| *kind != "null").unwrap().to_owned(),
+        Value::Array(kinds) => kinds
+            .iter()
+            .filter_map(Value::as_str)
+            .find(|kind| *kind != "null")
+            .unwrap()
+            .to_owned(),
         _ => "string".to_owned(),
     }
 }
 
 fn words(schema: &Value) -> Vec<String> {
-    let mut words: Vec<String> = schema["enum"].as_array().into_iter().flatten().filter_map(text).collect();
+    let mut words: Vec<String> = schema["enum"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(text)
+        .collect();
     words.extend(schema.get("const").and_then(text));
     for list in ["anyOf", "oneOf"] {
-        words.extend(schema[list].as_array().into_iter().flatten().flat_map(self::words));
+        words.extend(
+            schema[list]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(self::words),
+        );
     }
     words
 }
@@ -121,7 +152,11 @@ fn legal(schema: &Value, name: &str) -> Value {
         "array" => json!([legal(&schema["items"], "")]),
         _ => {
             let properties = schema["properties"].as_object().into_iter().flatten();
-            Value::Object(properties.map(|(key, child)| (key.clone(), legal(child, key))).collect::<Map<_, _>>())
+            Value::Object(
+                properties
+                    .map(|(key, child)| (key.clone(), legal(child, key)))
+                    .collect::<Map<_, _>>(),
+            )
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The keys come from the schema, so a key that is added to the types is tested without a new line here.
+//! The keys come from the schema, so a key that is added to the types is tested without a new line
+//! here.
 
 mod keys;
 
@@ -15,20 +16,31 @@ fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
     read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
 }
 
-/// Asserts that ADD rejects `stdin` with `code`, `path` and the allowed values. DEL must do the same, or ignore the key
-/// and report it.
+/// Asserts that ADD rejects `stdin` with `code`, `path` and the allowed values. DEL must do the
+/// same, or ignore the key and report it.
 fn assert_refused(stdin: &str, code: Code, path: &str) {
     let refused = |command: &str, error: netconf::CniError| {
         assert_eq!(error.code, code, "{command} {path}: {error}");
-        assert!(error.msg.contains(&format!(": {path}: found ")), "{command} {path}: {error}");
+        assert!(
+            error.msg.contains(&format!(": {path}: found ")),
+            "{command} {path}: {error}"
+        );
         assert!(error.msg.contains(", want "), "{command} {path}: {error}");
     };
-    refused("ADD", call("ADD", stdin).expect_err(&format!("ADD took {path} of {stdin}")).error);
+    refused(
+        "ADD",
+        call("ADD", stdin)
+            .expect_err(&format!("ADD took {path} of {stdin}"))
+            .error,
+    );
     match call("DEL", stdin) {
         Err(CallError { error, .. }) => refused("DEL", error),
         Ok(call) => {
             let mut told = call.ignored_settings.iter().map(ToString::to_string);
-            assert!(told.any(|told| told.contains(path)), "DEL took {path} of {stdin}");
+            assert!(
+                told.any(|told| told.contains(path)),
+                "DEL took {path} of {stdin}"
+            );
         }
     }
 }
@@ -43,11 +55,22 @@ fn complete_configuration_is_accepted_by_every_command() {
 
 #[test]
 fn values_of_a_wrong_type_are_rejected() {
-    let values = [json!(true), json!(7), json!(1.5), json!("text"), json!([]), json!({})];
+    let values = [
+        json!(true),
+        json!(7),
+        json!(1.5),
+        json!("text"),
+        json!([]),
+        json!({}),
+    ];
     let mut refused = 0;
     for key in keys() {
         for value in values.iter().filter(|value| !key.takes(value)) {
-            assert_refused(&with(&full(), &key.steps, value).to_string(), Code::DECODE, &path(&key.steps));
+            assert_refused(
+                &with(&full(), &key.steps, value).to_string(),
+                Code::DECODE,
+                &path(&key.steps),
+            );
             refused += 1;
         }
     }
@@ -55,7 +78,10 @@ fn values_of_a_wrong_type_are_rejected() {
 }
 
 fn integers() -> Vec<Key> {
-    let integers: Vec<Key> = keys().into_iter().filter(|key| key.kind == "integer").collect();
+    let integers: Vec<Key> = keys()
+        .into_iter()
+        .filter(|key| key.kind == "integer")
+        .collect();
     assert!(integers.len() > 5, "{} keys", integers.len());
     integers
 }
@@ -64,7 +90,9 @@ fn integers() -> Vec<Key> {
 fn fractional_numbers_are_rejected_for_integers() {
     for key in integers() {
         for text in ["1500.0", "1e3", "0.5", "-0.5"] {
-            let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", text);
+            let stdin = with(&full(), &key.steps, &json!("NUMBER"))
+                .to_string()
+                .replace("\"NUMBER\"", text);
             assert_refused(&stdin, Code::DECODE, &path(&key.steps));
         }
     }
@@ -73,11 +101,25 @@ fn fractional_numbers_are_rejected_for_integers() {
 #[test]
 fn integers_out_of_range_are_rejected() {
     for key in integers() {
-        let mut texts = vec!["1e30".to_owned(), "-1e30".to_owned(), "18446744073709551616".to_owned()];
-        texts.extend(key.limits("minimum").into_iter().map(|minimum| (minimum - 1).to_string()));
-        texts.extend(key.limits("maximum").into_iter().map(|maximum| (maximum + 1).to_string()));
+        let mut texts = vec![
+            "1e30".to_owned(),
+            "-1e30".to_owned(),
+            "18446744073709551616".to_owned(),
+        ];
+        texts.extend(
+            key.limits("minimum")
+                .into_iter()
+                .map(|minimum| (minimum - 1).to_string()),
+        );
+        texts.extend(
+            key.limits("maximum")
+                .into_iter()
+                .map(|maximum| (maximum + 1).to_string()),
+        );
         for text in texts {
-            let stdin = with(&full(), &key.steps, &json!("NUMBER")).to_string().replace("\"NUMBER\"", &text);
+            let stdin = with(&full(), &key.steps, &json!("NUMBER"))
+                .to_string()
+                .replace("\"NUMBER\"", &text);
             assert_refused(&stdin, Code::INVALID_CONFIG, &path(&key.steps));
         }
     }
@@ -85,7 +127,10 @@ fn integers_out_of_range_are_rejected() {
 
 #[test]
 fn values_outside_an_enumeration_are_rejected() {
-    let words: Vec<Key> = keys().into_iter().filter(|key| !key.words().is_empty()).collect();
+    let words: Vec<Key> = keys()
+        .into_iter()
+        .filter(|key| !key.words().is_empty())
+        .collect();
     assert_eq!(words.len(), 6);
     for key in words {
         for word in ["other", " ", "local ", "TRUE"] {
@@ -116,14 +161,24 @@ fn invalid_values_are_rejected_with_their_path() {
     ];
     let keys = keys();
     for (at, value) in table {
-        let key = keys.iter().find(|key| path(&key.steps) == at).unwrap_or_else(|| panic!("no key {at}"));
-        assert_refused(&with(&full(), &key.steps, &json!(value)).to_string(), Code::INVALID_CONFIG, at);
+        let key = keys
+            .iter()
+            .find(|key| path(&key.steps) == at)
+            .unwrap_or_else(|| panic!("no key {at}"));
+        assert_refused(
+            &with(&full(), &key.steps, &json!(value)).to_string(),
+            Code::INVALID_CONFIG,
+            at,
+        );
     }
 }
 
 #[test]
 fn null_means_the_default_except_in_arrays() {
-    for key in keys().iter().filter(|key| !["name", "containerID", "ifname", "socket"].contains(&key.name())) {
+    for key in keys()
+        .iter()
+        .filter(|key| !["name", "containerID", "ifname", "socket"].contains(&key.name()))
+    {
         let stdin = with(&full(), &key.steps, &Value::Null).to_string();
         if key.is_item() {
             assert_refused(&stdin, Code::DECODE, &path(&key.steps));
@@ -135,10 +190,19 @@ fn null_means_the_default_except_in_arrays() {
 
 #[test]
 fn keys_are_recognized_in_any_letter_case() {
-    for key in keys().iter().filter(|key| key.steps.len() == 1 && key.name() != "name") {
+    for key in keys()
+        .iter()
+        .filter(|key| key.steps.len() == 1 && key.name() != "name")
+    {
         let text = full().to_string();
         let upper = key.name().to_uppercase();
-        let stdin = with(&serde_json::from_str(&text).unwrap(), &key.steps, &json!("VALUE")).to_string().replacen(
+        let stdin = with(
+            &serde_json::from_str(&text).unwrap(),
+            &key.steps,
+            &json!("VALUE"),
+        )
+        .to_string()
+        .replacen(
             &format!("{:?}:\"VALUE\"", key.name()),
             &format!("{upper:?}:[[[]]]"),
             1,
@@ -158,7 +222,12 @@ fn duplicate_keys_are_rejected_in_any_letter_case() {
         let exact = format!("{{{name:?}:null,{}", &text[1..]);
         let error = call("ADD", &exact).expect_err(name).error;
         assert_eq!(error.code, Code::DECODE, "{error}");
-        assert!(error.msg.ends_with(&format!("duplicate key {}", path(&key.steps))), "{error}");
+        assert!(
+            error
+                .msg
+                .ends_with(&format!("duplicate key {}", path(&key.steps))),
+            "{error}"
+        );
         let folded = format!("{{{:?}:null,{}", name.to_uppercase(), &text[1..]);
         let error = call("ADD", &folded).expect_err(name).error;
         assert_eq!(error.code, Code::DECODE, "{error}");

@@ -9,7 +9,10 @@ use tokio::task::JoinHandle;
 use super::*;
 
 /// Longer than a test. A slow connection ends only because the server closes it for another one.
-const PATIENT: TimeLimits = TimeLimits { head: Duration::from_secs(600), connection: Duration::from_secs(600) };
+const PATIENT: TimeLimits = TimeLimits {
+    head: Duration::from_secs(600),
+    connection: Duration::from_secs(600),
+};
 /// Longer than a response takes, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const KUBELET: [u8; 4] = [127, 0, 0, 1];
@@ -30,9 +33,13 @@ async fn served(limits: TimeLimits) -> Served {
     let address = listener.local_addr().unwrap();
     let respond = |request: Request<Incoming>| async move {
         let text = HeaderValue::from_static("text/plain");
-        reject_method(request.method()).unwrap_or_else(|| page(StatusCode::OK, text, request.uri().to_string()))
+        reject_method(request.method())
+            .unwrap_or_else(|| page(StatusCode::OK, text, request.uri().to_string()))
     };
-    Served { address, task: tokio::spawn(serve(listener, limits, respond)) }
+    Served {
+        address,
+        task: tokio::spawn(serve(listener, limits, respond)),
+    }
 }
 
 /// Opens a connection from an address and sends `bytes`.
@@ -48,7 +55,9 @@ async fn connect(served: &Served, source: [u8; 4], bytes: &[u8]) -> TcpStream {
 async fn read(mut stream: TcpStream) -> String {
     let mut answer = Vec::new();
     // A reset is an end, too.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes the connection");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
+        .await
+        .expect("the server closes the connection");
     String::from_utf8(answer).unwrap()
 }
 
@@ -66,9 +75,13 @@ async fn hundreds_of_slow_connections_of_an_address_do_not_stop_probes_of_any_ad
     }
     for source in [KUBELET, [127, 0, 0, 2], [127, 0, 0, 3]] {
         let answer = probe(&served, source).await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n/live?x"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n/live?x"),
+            "{answer}"
+        );
     }
-    // The oldest connection of the busy address is closed without a response, and that of the other address is open.
+    // The oldest connection of the busy address is closed without a response, and that of the other
+    // address is open.
     assert_eq!(read(slow.remove(0)).await, "");
     let mut early = early;
     early.write_all(b"ly HTTP/1.1\r\n\r\n").await.unwrap();
@@ -84,38 +97,74 @@ fn oldest_connection_of_the_busiest_address_is_closed_beyond_the_limits() {
     };
     assert_eq!(to_close(&[]), None);
     assert_eq!(to_close(&open(&[1, MAX_CONNECTIONS_OF_ADDRESS])), None);
-    assert_eq!(to_close(&open(&[1, MAX_CONNECTIONS_OF_ADDRESS + 1])), Some(1));
-    assert_eq!(to_close(&open(&[MAX_CONNECTIONS - MAX_CONNECTIONS_OF_ADDRESS, MAX_CONNECTIONS_OF_ADDRESS])), None);
+    assert_eq!(
+        to_close(&open(&[1, MAX_CONNECTIONS_OF_ADDRESS + 1])),
+        Some(1)
+    );
+    assert_eq!(
+        to_close(&open(&[
+            MAX_CONNECTIONS - MAX_CONNECTIONS_OF_ADDRESS,
+            MAX_CONNECTIONS_OF_ADDRESS
+        ])),
+        None
+    );
     assert_eq!(to_close(&open(&[20, 24, 21])), Some(20));
     assert_eq!(to_close(&open(&[1; MAX_CONNECTIONS])), None);
     assert_eq!(to_close(&open(&[1; MAX_CONNECTIONS + 1])), Some(0));
-    assert_eq!(to_close(&open(&[&[1, 2][..], &[1; MAX_CONNECTIONS - 2]].concat())), Some(1));
+    assert_eq!(
+        to_close(&open(&[&[1, 2][..], &[1; MAX_CONNECTIONS - 2]].concat())),
+        Some(1)
+    );
 }
 
 #[tokio::test]
 async fn silent_and_endless_requests_are_closed_at_their_limits() {
-    let quick = served(TimeLimits { head: Duration::from_millis(50), ..PATIENT }).await;
+    let quick = served(TimeLimits {
+        head: Duration::from_millis(50),
+        ..PATIENT
+    })
+    .await;
     read(connect(&quick, KUBELET, b"GET /").await).await;
-    let quick = served(TimeLimits { connection: Duration::from_millis(50), ..PATIENT }).await;
+    let quick = served(TimeLimits {
+        connection: Duration::from_millis(50),
+        ..PATIENT
+    })
+    .await;
     assert_eq!(read(connect(&quick, KUBELET, b"GET /").await).await, "");
     let patient = served(PATIENT).await;
     let mut endless = b"GET / HTTP/1.1\r\nx: ".to_vec();
     endless.resize(2 * MAX_HEAD_BYTES, b'x');
     let answer = read(connect(&patient, KUBELET, &endless).await).await;
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
 async fn other_methods_and_nonsense_are_answered_with_an_error() {
     let served = served(PATIENT).await;
-    for (request, code) in [("POST / HTTP/1.1\r\n\r\n", "405"), ("\u{7f}\r\n\r\n", "400"), ("GET\r\n\r\n", "400")] {
+    for (request, code) in [
+        ("POST / HTTP/1.1\r\n\r\n", "405"),
+        ("\u{7f}\r\n\r\n", "400"),
+        ("GET\r\n\r\n", "400"),
+    ] {
         let answer = read(connect(&served, KUBELET, request.as_bytes()).await).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{request}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{request}: {answer}"
+        );
     }
     let answer = read(connect(&served, KUBELET, b"HEAD /x HTTP/1.1\r\n\r\n").await).await;
-    assert!(answer.contains("content-length: 2\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+    assert!(
+        answer.contains("content-length: 2\r\n") && answer.ends_with("\r\n\r\n"),
+        "{answer}"
+    );
     let answer = read(connect(&served, KUBELET, b"GET /x HTTP/1.0\r\n\r\n").await).await;
-    assert!(answer.starts_with("HTTP/1.0 200 ") && answer.ends_with("/x"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.0 200 ") && answer.ends_with("/x"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
-//! The log file: many short-lived processes append to it concurrently, and any process that finds it full rotates it.
+//! The log file: many short-lived processes append to it concurrently, and any process that finds
+//! it full rotates it.
 //!
-//! Each line is one `write` on an `O_APPEND` descriptor, so that lines of different processes do not mix.
-//! The directory is locked for a rotation. A process that has the renamed file open continues to append to it, so the
-//! rename loses no line. Unlike `tracing-rolling-file`, file-rotate panics when a file vanishes, and logroller starts a
-//! thread.
+//! Each line is one `write` on an `O_APPEND` descriptor, so that lines of different processes do
+//! not mix. The directory is locked for a rotation. A process that has the renamed file open
+//! continues to append to it, so the rename loses no line. Unlike `tracing-rolling-file`,
+//! file-rotate panics when a file vanishes, and logroller starts a thread.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -31,9 +32,16 @@ impl LogFile {
     /// Opens the file. Creates it (0644) and its directories (0755) if they are missing.
     pub(super) fn open(path: &Path, retention: Retention) -> io::Result<Self> {
         if path.to_str().is_none() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not UTF-8"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the path is not UTF-8",
+            ));
         }
-        Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
+        Ok(Self {
+            path: path.to_owned(),
+            retention,
+            current: Mutex::new(open_append(path)?),
+        })
     }
 
     /// Appends one line, and rotates the file first if it would become too large.
@@ -65,7 +73,8 @@ impl LogFile {
         if !is_same(&by_path, current)? && !self.is_full(&by_path, more)? {
             return Ok(by_path);
         }
-        RollingFileAppender::new(&self.path, NeverByItself, self.retention.max_count)?.rollover()?;
+        RollingFileAppender::new(&self.path, NeverByItself, self.retention.max_count)?
+            .rollover()?;
         self.remove_aged();
         let fresh = open_append(&self.path)?;
         fresh.set_permissions(Permissions::from_mode(FILE_MODE))?;
@@ -74,10 +83,14 @@ impl LogFile {
 
     /// Removes aged files. Numbers may be missing, because the agent compresses files.
     fn remove_aged(&self) {
-        let Some(limit) = SystemTime::now().checked_sub(self.retention.max_age) else { return };
+        let Some(limit) = SystemTime::now().checked_sub(self.retention.max_age) else {
+            return;
+        };
         for number in 1..=self.retention.max_count {
             let rotated = rotated_path(&self.path, number);
-            let Ok(modified) = fs::metadata(&rotated).and_then(|meta| meta.modified()) else { continue };
+            let Ok(modified) = fs::metadata(&rotated).and_then(|meta| meta.modified()) else {
+                continue;
+            };
             if modified < limit {
                 let _ = fs::remove_file(rotated);
             }
@@ -103,8 +116,15 @@ fn open_append(path: &Path) -> io::Result<File> {
 }
 
 fn create(path: &Path) -> io::Result<File> {
-    DirBuilder::new().recursive(true).mode(0o755).create(directory(path))?;
-    let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory(path))?;
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(FILE_MODE)
+        .open(path)?;
     file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     Ok(file)
 }
@@ -125,7 +145,11 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn retention(max_bytes: u64, max_count: usize) -> Retention {
-        Retention { max_bytes, max_age: DAY, max_count }
+        Retention {
+            max_bytes,
+            max_age: DAY,
+            max_count,
+        }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -146,7 +170,14 @@ mod tests {
         assert_eq!(text(rotated_path(&path, 1)), "three..\n");
         assert_eq!(text(rotated_path(&path, 2)), "two....\n");
         assert!(!rotated_path(&path, 3).exists());
-        assert_eq!((mode(&path), mode(&rotated_path(&path, 1)), mode(directory(&path))), (0o644, 0o644, 0o755));
+        assert_eq!(
+            (
+                mode(&path),
+                mode(&rotated_path(&path, 1)),
+                mode(directory(&path))
+            ),
+            (0o644, 0o644, 0o755)
+        );
     }
 
     #[test]
@@ -155,7 +186,10 @@ mod tests {
         let path = dir.path().join("cni.log");
         let log = LogFile::open(&path, retention(4, 2)).expect("open");
         log.append(b"longer than four\n").expect("append");
-        assert_eq!(fs::read_to_string(&path).expect("text"), "longer than four\n");
+        assert_eq!(
+            fs::read_to_string(&path).expect("text"),
+            "longer than four\n"
+        );
     }
 
     #[test]
@@ -164,12 +198,16 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let old = File::create(rotated_path(&path, 1)).expect("create");
-        old.set_modified(SystemTime::now() - 2 * DAY).expect("set time");
+        old.set_modified(SystemTime::now() - 2 * DAY)
+            .expect("set time");
         let log = LogFile::open(&path, retention(4, 5)).expect("open");
         log.append(b"aaaa").expect("append");
         assert!(rotated_path(&path, 1).exists(), "no rotation yet");
         log.append(b"bbbb").expect("append");
-        assert_eq!(fs::read_to_string(rotated_path(&path, 1)).expect("text"), "aaaa");
+        assert_eq!(
+            fs::read_to_string(rotated_path(&path, 1)).expect("text"),
+            "aaaa"
+        );
         assert!(!rotated_path(&path, 2).exists(), "the aged file is gone");
     }
 
@@ -179,7 +217,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("cni.log");
         let old = File::create(rotated_path(&path, 3)).expect("create");
-        old.set_modified(SystemTime::now() - 2 * DAY).expect("set time");
+        old.set_modified(SystemTime::now() - 2 * DAY)
+            .expect("set time");
         let log = LogFile::open(&path, retention(4, 5)).expect("open");
         log.append(b"aaaa").expect("append");
         log.append(b"bbbb").expect("append");
@@ -224,11 +263,17 @@ mod tests {
             .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
             .collect();
         assert!(rotated_path(&path, 5).exists(), "the test must rotate");
-        assert!(!rotated_path(&path, 40).exists(), "nothing may have been dropped for its count");
+        assert!(
+            !rotated_path(&path, 40).exists(),
+            "nothing may have been dropped for its count"
+        );
         lines.sort();
         lines.dedup();
         assert_eq!(lines.len(), 3 * 4 * LINES);
-        assert!(lines.iter().all(|line| line.split(' ').count() == 3), "lines do not mix");
+        assert!(
+            lines.iter().all(|line| line.split(' ').count() == 3),
+            "lines do not mix"
+        );
     }
 
     fn write_lines(name: &str, path: &Path) {
@@ -236,14 +281,19 @@ mod tests {
             // As short-lived processes do.
             let log = LogFile::open(path, retention(16 * 1024, 40)).expect("open");
             for part in 0..4 {
-                log.append(format!("{name} {number} {part}\n").as_bytes()).expect("append");
+                log.append(format!("{name} {number} {part}\n").as_bytes())
+                    .expect("append");
             }
         }
     }
 
     fn spawn_writer(name: &str, path: &Path) -> Child {
         Command::new(std::env::current_exe().expect("own path"))
-            .args(["--exact", "logging::file::tests::concurrent_rotation_by_processes_loses_no_line", "--quiet"])
+            .args([
+                "--exact",
+                "logging::file::tests::concurrent_rotation_by_processes_loses_no_line",
+                "--quiet",
+            ])
             .env(WRITER, format!("{name}={}", path.display()))
             .stdout(std::process::Stdio::null())
             .spawn()

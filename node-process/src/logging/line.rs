@@ -1,5 +1,5 @@
-//! Formats an event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value`, as
-//! upstream does.
+//! Formats an event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message
+//! key=value`, as upstream does.
 
 use std::fmt::{self, Debug};
 
@@ -14,8 +14,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::subject::Subject;
 
-/// The format of events. A line ends with the fields of the spans, or outside of all spans with those of the
-/// attachment.
+/// The format of events. A line ends with the fields of the spans, or outside of all spans with
+/// those of the attachment.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
@@ -35,7 +35,11 @@ impl LineFormat {
     /// Creates the format. `component` is the first part of the source in each line.
     #[must_use]
     pub fn new(component: &'static str) -> Self {
-        Self { component, pid: std::process::id(), suffix: String::new() }
+        Self {
+            component,
+            pid: std::process::id(),
+            suffix: String::new(),
+        }
     }
 
     /// Adds the fields of an attachment to each line outside of all spans.
@@ -50,7 +54,12 @@ impl<S> FormatEvent<S, Fields> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
-    fn format_event(&self, ctx: &FmtContext<'_, S, Fields>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, Fields>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let meta = event.metadata();
         let mut event_fields = Collected::default();
         event.record(&mut event_fields);
@@ -81,7 +90,11 @@ where
 }
 
 impl<'writer> FormatFields<'writer> for Fields {
-    fn format_fields<R: RecordFields>(&self, mut writer: Writer<'writer>, fields: R) -> fmt::Result {
+    fn format_fields<R: RecordFields>(
+        &self,
+        mut writer: Writer<'writer>,
+        fields: R,
+    ) -> fmt::Result {
         let mut collected = Collected::default();
         fields.record(&mut collected);
         collected.write_pairs(&mut writer)
@@ -92,7 +105,9 @@ impl Collected {
     /// Writes ` key=value` for each pair, ordered by key (CNI-225).
     fn write_pairs(&mut self, out: &mut Writer<'_>) -> fmt::Result {
         self.pairs.sort_by_key(|(key, _)| *key);
-        self.pairs.iter().try_for_each(|(key, value)| write!(out, " {key}={value}"))
+        self.pairs
+            .iter()
+            .try_for_each(|(key, value)| write!(out, " {key}={value}"))
     }
 }
 
@@ -170,14 +185,20 @@ mod tests {
     fn log_line_has_time_level_pid_place_message_and_sorted_fields() {
         let text = logged(|| {
             let error = io::Error::other("no space left");
-            tracing::warn!(target: "ipam_plugin::assign", pool = "a \"b\"", blocks = 2, error = %error, "pool skipped");
+            tracing::warn!(
+                target: "ipam_plugin::assign", pool = "a \"b\"", blocks = 2, error = %error,
+                "pool skipped",
+            );
         });
         let head = regex_like(&text);
         assert_eq!(head, "dddd-dd-dd dd:dd:dd.ddd ");
         let rest = &text[head.len()..];
         let expected = format!("[WARNING][{}] ipam/assign ", std::process::id());
         assert!(rest.starts_with(&expected), "{rest}");
-        assert!(rest.ends_with(": pool skipped blocks=2 error=no space left pool=\"a \\\"b\\\"\"\n"), "{rest}");
+        assert!(
+            rest.ends_with(": pool skipped blocks=2 error=no space left pool=\"a \\\"b\\\"\"\n"),
+            "{rest}"
+        );
     }
 
     #[test]
@@ -189,7 +210,10 @@ mod tests {
             tracing::info!(TEXT);
         });
         assert_eq!(text.lines().count(), 2, "{text}");
-        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+        assert!(
+            !text.contains(|c: char| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
     }
 
     #[test]
@@ -198,7 +222,10 @@ mod tests {
             let _span = tracing::info_span!("add", ContainerID = "c1").entered();
             tracing::info!(step = 1, "started");
         });
-        assert!(text.ends_with(": started step=1 ContainerID=\"c1\"\n"), "{text}");
+        assert!(
+            text.ends_with(": started step=1 ContainerID=\"c1\"\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -212,22 +239,34 @@ mod tests {
         let call = subject("c2", "web");
         let text = logged_about(&call, || {
             tracing::info!(address = "10.0.0.1", "first");
-            subject("c1", "db").span("c2").in_scope(|| tracing::error!("second"));
+            subject("c1", "db")
+                .span("c2")
+                .in_scope(|| tracing::error!("second"));
             std::thread::scope(|scope| {
                 let here = tracing::dispatcher::get_default(Clone::clone);
-                scope.spawn(move || tracing::dispatcher::with_default(&here, || tracing::info!("third")));
+                scope.spawn(move || {
+                    tracing::dispatcher::with_default(&here, || tracing::info!("third"))
+                });
             });
         });
-        let ends: Vec<_> = text.lines().map(|line| line.rsplit_once(": ").unwrap().1).collect();
+        let ends: Vec<_> = text
+            .lines()
+            .map(|line| line.rsplit_once(": ").unwrap().1)
+            .collect();
         let fields = r#"ContainerID="c2" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
-        let debt =
-            r#"ContainerID="c1" Namespace="default" Pod="db" ReplayedBy="c2" WorkloadEndpoint="node1-k8s-db-eth0""#;
-        let expected =
-            [format!("first address=\"10.0.0.1\" {fields}"), format!("second {debt}"), format!("third {fields}")];
+        let debt = r#"ContainerID="c1" Namespace="default" Pod="db" ReplayedBy="c2" WorkloadEndpoint="node1-k8s-db-eth0""#;
+        let expected = [
+            format!("first address=\"10.0.0.1\" {fields}"),
+            format!("second {debt}"),
+            format!("third {fields}"),
+        ];
         assert_eq!(ends, expected);
     }
 
     fn regex_like(text: &str) -> String {
-        text.chars().take(24).map(|c| if c.is_ascii_digit() { 'd' } else { c }).collect()
+        text.chars()
+            .take(24)
+            .map(|c| if c.is_ascii_digit() { 'd' } else { c })
+            .collect()
     }
 }

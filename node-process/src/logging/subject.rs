@@ -10,8 +10,8 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Maximum number of characters of a value in [`Subject::line_suffix`], the length of the longest Kubernetes name. An
-/// environment variable that is not validated may have more.
+/// Maximum number of characters of a value in [`Subject::line_suffix`], the length of the longest
+/// Kubernetes name. An environment variable that is not validated may have more.
 const MAX_CHARS: usize = 253;
 
 const UNKNOWN_NODE: &str = "unknown";
@@ -36,7 +36,11 @@ impl Subject {
         if call.container_id.is_empty() {
             return Subject::default();
         }
-        let pod = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
+        let pod = call
+            .args
+            .pod()
+            .map(|pod| (pod.namespace, pod.name))
+            .unwrap_or_default();
         Subject::new(&call.container_id, pod, &node_of(&call.conf), &call.ifname)
     }
 
@@ -47,20 +51,34 @@ impl Subject {
             Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
             Orchestrator::Cni(_) => Default::default(),
         };
-        let node = if workload.node.is_empty() { UNKNOWN_NODE } else { &workload.node };
+        let node = if workload.node.is_empty() {
+            UNKNOWN_NODE
+        } else {
+            &workload.node
+        };
         Subject::new(&workload.container_id, pod, node, &workload.endpoint)
     }
 
-    /// Returns the attachment of a call that cannot be decoded. `node` is the node section of the configuration, if
-    /// readable.
+    /// Returns the attachment of a call that cannot be decoded. `node` is the node section of the
+    /// configuration, if readable.
     #[must_use]
     pub fn of_environment(lookup: EnvLookup<'_>, node: Option<&NodeConf>) -> Self {
         let text = |name: &str| lookup(name).unwrap_or_default();
         let args = text("CNI_ARGS");
         let pod = CniArgs::pod_as_written(&args);
-        let node = node.map(|node| node_of(&NetConf { node: node.clone(), ..NetConf::default() }));
+        let node = node.map(|node| {
+            node_of(&NetConf {
+                node: node.clone(),
+                ..NetConf::default()
+            })
+        });
         let node = node.as_deref().unwrap_or(UNKNOWN_NODE);
-        Subject::new(&text("CNI_CONTAINERID"), (pod.namespace, pod.name), node, &text("CNI_IFNAME"))
+        Subject::new(
+            &text("CNI_CONTAINERID"),
+            (pod.namespace, pod.name),
+            node,
+            &text("CNI_IFNAME"),
+        )
     }
 
     fn new(container_id: &str, (namespace, pod): (&str, &str), node: &str, ifname: &str) -> Self {
@@ -73,11 +91,16 @@ impl Subject {
             ..EndpointIdentifiers::default()
         };
         let endpoint = identifiers.name().unwrap_or_default();
-        Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
+        Subject {
+            container_id: container_id.into(),
+            namespace: namespace.into(),
+            pod: pod.into(),
+            endpoint,
+        }
     }
 
-    /// Creates the span for work on this attachment, whose fields replace those of the call. `within` is the container
-    /// of the call in which the work is done, or empty.
+    /// Creates the span for work on this attachment, whose fields replace those of the call.
+    /// `within` is the container of the call in which the work is done, or empty.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
@@ -97,7 +120,10 @@ impl Subject {
         let mut text = String::new();
         for (key, value) in self.fields() {
             let Some(value) = value else { continue };
-            let shown = value.char_indices().nth(MAX_CHARS).map_or(value, |(end, _)| &value[..end]);
+            let shown = value
+                .char_indices()
+                .nth(MAX_CHARS)
+                .map_or(value, |(end, _)| &value[..end]);
             let _ = write!(text, " {key}={shown:?}");
         }
         text
@@ -148,7 +174,10 @@ mod tests {
             r#" ContainerID="c1" Namespace="default" Pod="web-1" WorkloadEndpoint="node1-k8s-web--1-eth0""#
         );
         let container = Subject::of_call(&call(&[])).line_suffix();
-        assert_eq!(container, r#" ContainerID="c1" WorkloadEndpoint="node1-cni-c1-eth0""#);
+        assert_eq!(
+            container,
+            r#" ContainerID="c1" WorkloadEndpoint="node1-cni-c1-eth0""#
+        );
     }
 
     #[test]
@@ -162,7 +191,10 @@ mod tests {
             _ => None,
         };
         for (conf, node) in [
-            (r#"{"name":"net1","nodename":"node1","calico_api_group":"v7"}"#, "node1"),
+            (
+                r#"{"name":"net1","nodename":"node1","calico_api_group":"v7"}"#,
+                "node1",
+            ),
             (r#"{"name":"net1","nodename":"node1","mtu":[]}"#, "node1"),
             (r#"{"name":"","nodename":"node1"}"#, "node1"),
             (r#"{"name":"net1","nodename":[]}"#, "unknown"),
@@ -176,7 +208,11 @@ mod tests {
 
     #[test]
     fn log_subject_without_a_container_is_empty() {
-        let status = Call { container_id: String::new(), ifname: String::new(), ..call(&[]) };
+        let status = Call {
+            container_id: String::new(),
+            ifname: String::new(),
+            ..call(&[])
+        };
         assert_eq!(Subject::of_call(&status).line_suffix(), "");
     }
 
@@ -185,11 +221,16 @@ mod tests {
         let long = "x".repeat(5_000);
         let lookup = |name: &str| match name {
             "CNI_CONTAINERID" => Some(long.clone()),
-            "CNI_ARGS" => Some("K8S_POD_NAMESPACE=a\n2026 [INFO] \x1b[2K\";K8S_POD_NAME=\u{202e}b\u{9b};x".into()),
+            "CNI_ARGS" => Some(
+                "K8S_POD_NAMESPACE=a\n2026 [INFO] \x1b[2K\";K8S_POD_NAME=\u{202e}b\u{9b};x".into(),
+            ),
             _ => None,
         };
         let text = Subject::of_environment(&lookup, None).line_suffix();
-        assert!(text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#), "{text}");
+        assert!(
+            text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#),
+            "{text}"
+        );
         assert!(!text.contains(char::is_control), "{text:?}");
         assert!(text.len() < 2 * MAX_CHARS + 300, "{}", text.len());
         assert_eq!(Subject::of_environment(&|_| None, None), Subject::default());

@@ -9,23 +9,28 @@ use super::draft::{AtomicFileError, Change, Draft, Result};
 use super::exchange::Replacement;
 use super::regular_file::{MAX_SIZE, ReadFile, too_large};
 
-/// Maximum number of attempts in which another program changes the file between the read and the write.
+/// Maximum number of attempts in which another program changes the file between the read and the
+/// write.
 const MAX_RACES: u32 = 20;
 
 /// Maximum number of writes of one [`amend`], so that two programs do not rewrite the file forever.
 const MAX_WRITES: u32 = 3;
 
-/// Number of times that an incomplete or missing file is read again, because a program may be writing it.
+/// Number of times that an incomplete or missing file is read again, because a program may be
+/// writing it.
 const READ_ATTEMPTS: u32 = 10;
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads a file, and for a short time reads it again while `is_whole` returns false for its contents, `None` for a
-/// missing file. Finally returns the file as last read.
+/// Reads a file, and for a short time reads it again while `is_whole` returns false for its
+/// contents, `None` for a missing file. Finally returns the file as last read.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<Option<ReadFile>> {
+pub fn read_complete(
+    path: &Path,
+    is_whole: impl Fn(Option<&[u8]>) -> bool,
+) -> Result<Option<ReadFile>> {
     for _ in 0..READ_ATTEMPTS {
         let current = ReadFile::read(path)?;
         if is_whole(current.as_ref().map(|current| current.contents.as_slice())) {
@@ -36,14 +41,16 @@ pub fn read_complete(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> R
     ReadFile::read(path)
 }
 
-/// Changes a file until no change is needed. `change` gets the contents, `None` for a missing file, and returns the
-/// wanted contents, or `None` if no change is needed. The permissions are widened to `mode`, never narrowed. `is_whole`
-/// returns false for contents that a program may still be writing.
+/// Changes a file until no change is needed. `change` gets the contents, `None` for a missing file,
+/// and returns the wanted contents, or `None` if no change is needed. The permissions are widened
+/// to `mode`, never narrowed. `is_whole` returns false for contents that a program may still be
+/// writing.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
-/// another program rewrites the file again and again, or undoes each write. That program's file is then in
-/// place, or the error contains its new name.
+/// Returns an error if the file cannot be read or written. The error
+/// [is contested](AtomicFileError::is_contested) if another program rewrites the file again and
+/// again, or undoes each write. That program's file is then in place, or the error contains its new
+/// name.
 pub fn amend(
     path: &Path,
     mode: u32,
@@ -66,9 +73,17 @@ pub fn amend_by(
 ) -> Result<Change> {
     let (mut races, mut writes) = (0, 0);
     let busy = |reason: &str| io::Error::new(ErrorKind::ResourceBusy, reason);
-    let contested = |reason: &str| AtomicFileError { action: "change", path: path.into(), source: busy(reason) };
+    let contested = |reason: &str| AtomicFileError {
+        action: "change",
+        path: path.into(),
+        source: busy(reason),
+    };
     loop {
-        let so_far = if writes > 0 { Change::Written } else { Change::Unchanged };
+        let so_far = if writes > 0 {
+            Change::Written
+        } else {
+            Change::Unchanged
+        };
         let current = read_complete(path, &is_whole)?;
         let contents = change(current.as_ref().map(|current| current.contents.as_slice()));
         let contents = match (&current, contents) {
@@ -81,13 +96,20 @@ pub fn amend_by(
             return Err(contested("another program undoes each write of it"));
         }
         if contents.len() > MAX_SIZE {
-            return Err(AtomicFileError { action: "write", path: path.into(), source: too_large() });
+            return Err(AtomicFileError {
+                action: "write",
+                path: path.into(),
+                source: too_large(),
+            });
         }
         let mut draft = Draft::beside(path)?;
         draft.write(&contents)?;
         let found_mode = current.as_ref().map_or(0, |current| current.mode);
         let owner = current.as_ref().and_then(|current| current.owner);
-        if draft.finish_for(mode | found_mode & 0o777, owner)?.put_in_place_of(current.as_ref(), replacement)? {
+        if draft
+            .finish_for(mode | found_mode & 0o777, owner)?
+            .put_in_place_of(current.as_ref(), replacement)?
+        {
             writes += 1;
         } else {
             races += 1;
@@ -144,7 +166,11 @@ mod tests {
             (0o600, 0o644, "a", 0o644),
             (0o640, 0o600, "b", 0o640),
         ] {
-            let _ = fs::OpenOptions::new().create(true).append(true).open(&file).unwrap();
+            let _ = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&file)
+                .unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(found)).unwrap();
             amend(&file, wanted, whole, |current| with_line(current, line)).unwrap();
             assert_eq!(mode(), expected, "{found:o} {wanted:o}");
@@ -157,7 +183,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
-        // Without the permission to change owners, the owner is this process's user before and after.
+        // Without the permission to change owners, the owner is this process's user before and
+        // after.
         let given = chown(&file, Some(1234), Some(2345)).is_ok();
         let before = fs::metadata(&file).unwrap();
         amend(&file, 0o600, whole, |current| with_line(current, "ours")).unwrap();
@@ -171,7 +198,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         for before in [None, Some("before\n")] {
-            before.iter().for_each(|text| fs::write(&file, text).unwrap());
+            before
+                .iter()
+                .for_each(|text| fs::write(&file, text).unwrap());
             let mut rounds = 0;
             let change = |current: Option<&[u8]>| {
                 let wanted = with_line(current, "ours");
@@ -201,8 +230,14 @@ mod tests {
             with_line(current, "ours")
         };
         let error = amend(&file, 0o600, whole, change).unwrap_err().to_string();
-        assert!(error.ends_with("conf: another program writes it again and again"), "{error}");
-        assert_eq!(fs::read_to_string(&file).unwrap(), format!("theirs {MAX_RACES}\n"));
+        assert!(
+            error.ends_with("conf: another program writes it again and again"),
+            "{error}"
+        );
+        assert_eq!(
+            fs::read_to_string(&file).unwrap(),
+            format!("theirs {MAX_RACES}\n")
+        );
         assert_eq!(names(dir.path()), ["conf"]);
     }
 
@@ -239,7 +274,12 @@ mod tests {
         };
         let error = amend(&file, 0o600, whole, change).unwrap_err();
         assert!(error.is_contested(), "{error}");
-        assert!(error.to_string().ends_with("conf: another program undoes each write of it"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .ends_with("conf: another program undoes each write of it"),
+            "{error}"
+        );
         assert_eq!(written, MAX_WRITES);
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\n");
     }
@@ -262,8 +302,12 @@ mod tests {
         amend(&file, 0o600, is_whole, |current| with_line(current, "ours")).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "theirs\nours\n");
         fs::write(&file, "damaged").unwrap();
-        let change = |current: Option<&[u8]>| (current != Some(b"new\n")).then(|| b"new\n".to_vec());
-        assert_eq!(amend(&file, 0o600, |current| current != Some(b"damaged"), change).unwrap(), Change::Written);
+        let change =
+            |current: Option<&[u8]>| (current != Some(b"new\n")).then(|| b"new\n".to_vec());
+        assert_eq!(
+            amend(&file, 0o600, |current| current != Some(b"damaged"), change).unwrap(),
+            Change::Written
+        );
     }
 
     #[test]
@@ -286,10 +330,15 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
         fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
         amend(&file, 0, whole, |current| with_line(current, "ours")).unwrap();
-        assert_eq!(fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o7777, 0o644);
+        assert_eq!(
+            fs::symlink_metadata(&file).unwrap().permissions().mode() & 0o7777,
+            0o644
+        );
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        let error = amend(&file, 0o600, whole, |current| with_line(current, "ours")).unwrap_err().to_string();
+        let error = amend(&file, 0o600, whole, |current| with_line(current, "ours"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot read") && file.is_dir(), "{error}");
     }
 }

@@ -21,13 +21,19 @@ fn file_is_replaced_once_and_equal_contents_are_not_rewritten() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("conf");
     assert_eq!(replace(&file, b"one", 0o600).unwrap(), Change::Written);
-    assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"one".to_vec(), 0o600));
+    assert_eq!(
+        (fs::read(&file).unwrap(), mode(&file)),
+        (b"one".to_vec(), 0o600)
+    );
     let inode = fs::metadata(&file).unwrap().ino();
     assert_eq!(replace(&file, b"one", 0o600).unwrap(), Change::Unchanged);
     assert_eq!(fs::metadata(&file).unwrap().ino(), inode);
     assert_eq!(replace(&file, b"one", 0o644).unwrap(), Change::Written);
     assert_eq!(replace(&file, b"two", 0o644).unwrap(), Change::Written);
-    assert_eq!((fs::read(&file).unwrap(), mode(&file)), (b"two".to_vec(), 0o644));
+    assert_eq!(
+        (fs::read(&file).unwrap(), mode(&file)),
+        (b"two".to_vec(), 0o644)
+    );
     assert_eq!(names(dir.path()), ["conf"]);
 }
 
@@ -38,7 +44,10 @@ fn replaced_link_becomes_a_file_and_its_target_is_unchanged() {
     fs::write(&elsewhere, "theirs").unwrap();
     std::os::unix::fs::symlink(&elsewhere, &file).unwrap();
     replace(&file, b"ours", 0o600).unwrap();
-    assert_eq!((fs::read(&file).unwrap(), fs::read(&elsewhere).unwrap()), (b"ours".to_vec(), b"theirs".to_vec()));
+    assert_eq!(
+        (fs::read(&file).unwrap(), fs::read(&elsewhere).unwrap()),
+        (b"ours".to_vec(), b"theirs".to_vec())
+    );
 }
 
 #[test]
@@ -59,7 +68,10 @@ fn unfinished_draft_is_removed_and_the_file_unchanged() {
 #[test]
 fn drafts_of_dead_processes_are_removed_and_live_drafts_stay() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, dead) = (dir.path().join("conf"), dir.path().join(format!(".conf.0123456789abcdef{SUFFIX}")));
+    let (file, dead) = (
+        dir.path().join("conf"),
+        dir.path().join(format!(".conf.0123456789abcdef{SUFFIX}")),
+    );
     fs::write(&dead, "half").unwrap();
     fs::write(dir.path().join("other.tmp"), "theirs").unwrap();
     let living = Draft::beside(&file).unwrap();
@@ -78,22 +90,37 @@ fn linked_name_is_the_same_inode() {
     fs::write(&name, "old").unwrap();
     for _ in 0..2 {
         link(&file, &name).unwrap();
-        assert_eq!(fs::metadata(&file).unwrap().ino(), fs::metadata(&name).unwrap().ino());
+        assert_eq!(
+            fs::metadata(&file).unwrap().ino(),
+            fs::metadata(&name).unwrap().ino()
+        );
         assert_eq!(names(dir.path()), ["calico", "calico-ipam"]);
     }
 }
 
 #[test]
 fn missing_directory_is_reported_with_the_path() {
-    let error = replace(Path::new("/no/such/place/conf"), b"", 0o600).unwrap_err().to_string();
-    assert!(error.starts_with("cannot create a file beside /no/such/place/conf: "), "{error}");
+    let error = replace(Path::new("/no/such/place/conf"), b"", 0o600)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cannot create a file beside /no/such/place/conf: "),
+        "{error}"
+    );
 }
 
 #[test]
 fn sweep_leaves_a_fifo_with_the_name_of_a_draft() {
     let dir = tempfile::tempdir().unwrap();
     let fifo = draft_name(&dir.path().join("conf"));
-    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
     assert_eq!(sweep(dir.path()), 0);
     assert!(fifo.symlink_metadata().is_ok());
 }

@@ -1,4 +1,5 @@
-//! Decodes arbitrary bytes as a configuration and as a result: they are decoded or rejected, without a panic.
+//! Decodes arbitrary bytes as a configuration and as a result: they are decoded or rejected,
+//! without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Parses arbitrary text as a selector. The text of a parsed selector parses too, and both selectors match, or do not
-//! match, the labels `a=b`.
+//! Parses arbitrary text as a selector. The text of a parsed selector parses too, and both
+//! selectors match, or do not match, the labels `a=b`.
 #![no_main]
 
 use std::collections::BTreeMap;
@@ -12,6 +12,10 @@ fuzz_target!(|text: &str| {
         let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let printed = selector.to_string();
         let again = Selector::parse(&printed).expect("what is printed parses");
-        assert_eq!(selector.matches(&labels), again.matches(&labels), "{printed}");
+        assert_eq!(
+            selector.matches(&labels),
+            again.matches(&labels),
+            "{printed}"
+        );
     }
 });

@@ -1,7 +1,8 @@
 //! The floor that an ADD is measured against: the cost of the kernel alone.
 //!
-//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod in pipelined batches.
-//! It sets kernel settings only with `--sysctls` as the first argument. It shares no code with the plugin.
+//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod
+//! in pipelined batches. It sets kernel settings only with `--sysctls` as the first argument. It
+//! shares no code with the plugin.
 
 use std::env;
 use std::fs::{self, File};
@@ -11,7 +12,8 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
@@ -35,18 +37,30 @@ fn main() -> Result<()> {
     let netns = File::open(netns).with_context(|| netns.clone())?;
 
     let mut host = Batch::open()?;
-    host.add(create_pair(host_interface, &netns), NLM_F_CREATE | NLM_F_EXCL);
+    host.add(
+        create_pair(host_interface, &netns),
+        NLM_F_CREATE | NLM_F_EXCL,
+    );
     host.add(look_up(host_interface), 0);
-    let (host_index, pod_index) = host.send()?.context("the kernel did not describe the pair")?;
+    let (host_index, pod_index) = host
+        .send()?
+        .context("the kernel did not describe the pair")?;
 
     if sysctls {
         set_host_sysctls(host_interface)?;
     }
-    thread::scope(|scope| scope.spawn(|| set_up_pod(&netns, pod_index, address, sysctls)).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    thread::scope(|scope| {
+        scope
+            .spawn(|| set_up_pod(&netns, pod_index, address, sysctls))
+            .join()
+    })
+    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
 
     host.add(set_up(host_index), 0);
-    host.add(route(address, 32, None, host_index), NLM_F_CREATE | NLM_F_REPLACE);
+    host.add(
+        route(address, 32, None, host_index),
+        NLM_F_CREATE | NLM_F_REPLACE,
+    );
     host.send().map(|_| ())
 }
 
@@ -57,10 +71,19 @@ fn set_up_pod(netns: &File, index: u32, address: Ipv4Addr, sysctls: bool) -> Res
     }
     let mut pod = Batch::open()?;
     pod.add(set_up(index), 0);
-    let own = AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(address, 32).build();
-    pod.add(RouteNetlinkMessage::NewAddress(own), NLM_F_CREATE | NLM_F_EXCL);
+    let own = AddressMessageBuilder::<Ipv4Addr>::new()
+        .index(index)
+        .address(address, 32)
+        .build();
+    pod.add(
+        RouteNetlinkMessage::NewAddress(own),
+        NLM_F_CREATE | NLM_F_EXCL,
+    );
     pod.add(route(GATEWAY, 32, None, index), NLM_F_CREATE | NLM_F_EXCL);
-    pod.add(route(Ipv4Addr::UNSPECIFIED, 0, Some(GATEWAY), index), NLM_F_CREATE | NLM_F_EXCL);
+    pod.add(
+        route(Ipv4Addr::UNSPECIFIED, 0, Some(GATEWAY), index),
+        NLM_F_CREATE | NLM_F_EXCL,
+    );
     pod.send().map(|_| ())
 }
 
@@ -78,7 +101,9 @@ fn set_host_sysctls(interface: &str) -> Result<()> {
 }
 
 fn create_pair(host_interface: &str, netns: &File) -> RouteNetlinkMessage {
-    let peer = LinkUnspec::new_with_name(POD_INTERFACE).setns_by_fd(netns.as_raw_fd()).build();
+    let peer = LinkUnspec::new_with_name(POD_INTERFACE)
+        .setns_by_fd(netns.as_raw_fd())
+        .build();
     let host = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
         .name(host_interface)
         .address(HOST_MAC.to_vec())
@@ -94,7 +119,12 @@ fn set_up(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::SetLink(LinkUnspec::new_with_index(index).up().build())
 }
 
-fn route(destination: Ipv4Addr, prefix: u8, gateway: Option<Ipv4Addr>, index: u32) -> RouteNetlinkMessage {
+fn route(
+    destination: Ipv4Addr,
+    prefix: u8,
+    gateway: Option<Ipv4Addr>,
+    index: u32,
+) -> RouteNetlinkMessage {
     let route = RouteMessageBuilder::<Ipv4Addr>::new()
         .destination_prefix(destination, prefix)
         .output_interface(index)
@@ -105,7 +135,8 @@ fn route(destination: Ipv4Addr, prefix: u8, gateway: Option<Ipv4Addr>, index: u3
     })
 }
 
-/// Requests that go to the kernel in one send. The kernel acknowledges only the last one, but reports every rejection.
+/// Requests that go to the kernel in one send. The kernel acknowledges only the last one, but
+/// reports every rejection.
 struct Batch {
     socket: Socket,
     requests: Vec<NetlinkMessage<RouteNetlinkMessage>>,
@@ -113,7 +144,10 @@ struct Batch {
 
 impl Batch {
     fn open() -> Result<Self> {
-        Ok(Self { socket: Socket::new(NETLINK_ROUTE)?, requests: Vec::new() })
+        Ok(Self {
+            socket: Socket::new(NETLINK_ROUTE)?,
+            requests: Vec::new(),
+        })
     }
 
     fn add(&mut self, message: RouteNetlinkMessage, flags: u16) {
@@ -122,8 +156,8 @@ impl Batch {
         self.requests.push(request);
     }
 
-    /// Sends the added requests and waits until the kernel has executed all of them. Returns the indexes of the link
-    /// that a request looked up and of its peer.
+    /// Sends the added requests and waits until the kernel has executed all of them. Returns the
+    /// indexes of the link that a request looked up and of its peer.
     fn send(&mut self) -> Result<Option<(u32, u32)>> {
         if let Some(last) = self.requests.last_mut() {
             last.header.flags |= NLM_F_ACK;
@@ -148,20 +182,31 @@ impl Batch {
             while !rest.is_empty() {
                 let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)?;
                 match &message.payload {
-                    NetlinkPayload::Error(error) if error.code.is_some() => bail!("the kernel refused: {error}"),
-                    NetlinkPayload::Error(_) if message.header.sequence_number == last => return Ok(link),
-                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(found)) => link = both_ends(found),
+                    NetlinkPayload::Error(error) if error.code.is_some() => {
+                        bail!("the kernel refused: {error}")
+                    }
+                    NetlinkPayload::Error(_) if message.header.sequence_number == last => {
+                        return Ok(link);
+                    }
+                    NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(found)) => {
+                        link = both_ends(found)
+                    }
                     _ => {}
                 }
-                rest = &rest[(message.header.length as usize).next_multiple_of(4).min(rest.len())..];
+                rest = &rest[(message.header.length as usize)
+                    .next_multiple_of(4)
+                    .min(rest.len())..];
             }
         }
     }
 }
 
 fn both_ends(found: &LinkMessage) -> Option<(u32, u32)> {
-    found.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::Link(peer) => Some((found.header.index, *peer)),
-        _ => None,
-    })
+    found
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::Link(peer) => Some((found.header.index, *peer)),
+            _ => None,
+        })
 }

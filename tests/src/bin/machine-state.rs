@@ -1,5 +1,5 @@
-//! Prints parts of this machine's state that a test run could change, so that `make test` can compare it before and
-//! after.
+//! Prints parts of this machine's state that a test run could change, so that `make test` can
+//! compare it before and after.
 
 use std::io::{Write, stdout};
 

@@ -1,5 +1,5 @@
-//! A [`Cluster`] on an API server: its pods are also Kubernetes objects, and its plugins usually reach the server
-//! through a proxy.
+//! A [`Cluster`] on an API server: its pods are also Kubernetes objects, and its plugins usually
+//! reach the server through a proxy.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::Cluster;
 use crate::content::Content;
 use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{
-    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes, on_shared_kubernetes,
+    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes,
+    on_shared_kubernetes,
 };
 use crate::namespaces::Host;
 use crate::plugin::Plugins;
@@ -40,19 +41,27 @@ pub struct ControlPlane<'k> {
     tokens: NodeTokens,
 }
 
-/// Runs a test with an API server that serves Calico's objects in one API group. The tests of a process may share the
-/// server, see [`on_prepared_kubernetes`].
-pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+/// Runs a test with an API server that serves Calico's objects in one API group. The tests of a
+/// process may share the server, see [`on_prepared_kubernetes`].
+pub fn on_api_server(
+    group: ApiGroup,
+    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
+) {
     let prepare = move |api: &ApiServer| {
         api.define(group.api_version())?;
         ControlPlane::account(api).map(drop)
     };
-    on_prepared_kubernetes(group.api_version(), prepare, |host, servers| on_cluster(group, host, servers, test));
+    on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
+        on_cluster(group, host, servers, test)
+    });
 }
 
-/// Runs a test as [`on_api_server`] does, on a server that also serves the other group, so that the tests of both
-/// groups share it. The account of [`ApiServer::cni_user`] exists.
-pub fn on_api_server_of_both_groups(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+/// Runs a test as [`on_api_server`] does, on a server that also serves the other group, so that the
+/// tests of both groups share it. The account of [`ApiServer::cni_user`] exists.
+pub fn on_api_server_of_both_groups(
+    group: ApiGroup,
+    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
+) {
     let prepare = |api: &ApiServer| {
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             api.define(group.api_version())?;
@@ -61,7 +70,9 @@ pub fn on_api_server_of_both_groups(group: ApiGroup, test: impl FnOnce(&Cluster<
         api.cni_user()?;
         ControlPlane::account(api).map(drop)
     };
-    on_prepared_kubernetes("both groups", prepare, |host, servers| on_cluster(group, host, servers, test));
+    on_prepared_kubernetes("both groups", prepare, |host, servers| {
+        on_cluster(group, host, servers, test)
+    });
 }
 
 fn on_cluster(
@@ -75,8 +86,8 @@ fn on_cluster(
     test(&cluster, &mut control_plane);
 }
 
-/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of each of `nodes` has
-/// a kubeconfig with a token that is bound to this node.
+/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of
+/// each of `nodes` has a kubeconfig with a token that is bound to this node.
 pub fn on_restricted_api_server(
     group: ApiGroup,
     nodes: &[&str],
@@ -89,9 +100,9 @@ pub fn on_restricted_api_server(
     });
 }
 
-/// Runs a test once for each API group, one after the other on one API server with both groups, with
-/// `components/node-restriction` and the nodes `node1` and `node2`. Expects that the server refuses no request of the
-/// plugins.
+/// Runs a test once for each API group, one after the other on one API server with both groups,
+/// with `components/node-restriction` and the nodes `node1` and `node2`. Expects that the server
+/// refuses no request of the plugins.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
     let groups = [ApiGroup::CrdV1, ApiGroup::V3];
     on_restricted(&groups, &NODES, |host, servers| {
@@ -102,7 +113,11 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
             let audit = control_plane.servers.api.audit().unwrap();
             let on_new_host = |host: &Host| {
                 // The plugins' kubeconfigs are files of the new host, so each run writes its own.
-                let cluster = Cluster { host, plugins: Plugins::locate()?, store: control_plane.store(group) };
+                let cluster = Cluster {
+                    host,
+                    plugins: Plugins::locate()?,
+                    store: control_plane.store(group),
+                };
                 test(&cluster, &mut control_plane);
                 cluster.store.clear()
             };
@@ -112,9 +127,13 @@ pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send +
     });
 }
 
-/// Runs a test on an API server with these groups, with KubeVirt's machines, and with policies that limit the tokens of
-/// these nodes.
-fn on_restricted(groups: &[ApiGroup], nodes: &[&str], test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+/// Runs a test on an API server with these groups, with KubeVirt's machines, and with policies that
+/// limit the tokens of these nodes.
+fn on_restricted(
+    groups: &[ApiGroup],
+    nodes: &[&str],
+    test: impl FnOnce(&Host, &mut Kubernetes) + Send,
+) {
     let preparation = format!("{groups:?} restricted on {nodes:?}");
     let groups = groups.to_vec();
     let nodes: Vec<String> = nodes.iter().map(|&node| node.to_owned()).collect();
@@ -133,8 +152,8 @@ fn on_restricted(groups: &[ApiGroup], nodes: &[&str], test: impl FnOnce(&Host, &
     on_prepared_kubernetes(&preparation, prepare, test);
 }
 
-/// Runs a test on an API server with the objects that `install` creates, and with the definitions of
-/// `crd.projectcalico.org/v1`. The plugins have the permissions of `deploy/rbac` and no others.
+/// Runs a test on an API server with the objects that `install` creates, and with the definitions
+/// of `crd.projectcalico.org/v1`. The plugins have the permissions of `deploy/rbac` and no others.
 pub fn on_installation(
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
@@ -164,10 +183,16 @@ impl<'k> ControlPlane<'k> {
     fn of(servers: &'k mut Kubernetes) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
         let account = Self::account(&servers.api).unwrap();
-        ControlPlane { servers, proxy, account, tokens: NodeTokens::new() }
+        ControlPlane {
+            servers,
+            proxy,
+            account,
+            tokens: NodeTokens::new(),
+        }
     }
 
-    /// Creates the account that may do everything, and the namespace of the pods. Writes nothing if they exist.
+    /// Creates the account that may do everything, and the namespace of the pods. Writes nothing if
+    /// they exist.
     fn account(api: &ApiServer) -> Result<ServiceAccount> {
         let account = api.service_account("kube-system", "plugin")?;
         api.bind(&account, "cluster-admin")?;
@@ -178,17 +203,27 @@ impl<'k> ControlPlane<'k> {
     fn restricted(servers: &'k mut Kubernetes, nodes: &[&str]) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
         let (account, tokens) = servers.api.restrict_nodes(nodes).unwrap();
-        ControlPlane { servers, proxy, account, tokens }
+        ControlPlane {
+            servers,
+            proxy,
+            account,
+            tokens,
+        }
     }
 
     /// Returns the objects of a group that the server defines.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
         if self.tokens.is_empty() {
-            let kubeconfig = api.kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity).unwrap();
+            let kubeconfig = api
+                .kubeconfig_to(&self.proxy.endpoint(), "plugin", &self.account.identity)
+                .unwrap();
             return Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
         }
-        Store::Kubernetes(api.objects_of_nodes(group, &self.proxy.endpoint(), &self.tokens).unwrap())
+        Store::Kubernetes(
+            api.objects_of_nodes(group, &self.proxy.endpoint(), &self.tokens)
+                .unwrap(),
+        )
     }
 }
 
@@ -197,7 +232,9 @@ pub(super) fn create_pod(client: &Client, node: &str, name: &str) {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
         "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
     });
-    let made = client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap();
+    let made = client
+        .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
+        .unwrap();
     assert!(matches!(made.code, 201 | 409), "{made:?}");
 }
 

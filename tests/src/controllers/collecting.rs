@@ -13,7 +13,9 @@ use kube_controllers::gc::{Clock, GarbageCollection};
 use kube_controllers::leader::{Leadership, LeadershipTerm};
 use kube_controllers::logging::captured::Captured;
 use kube_controllers::runtime::Controller;
-use kube_controllers::settings::{Environment, LogSeverity, Mode, Settings, default_configuration, merge};
+use kube_controllers::settings::{
+    Environment, LogSeverity, Mode, Settings, default_configuration, merge,
+};
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watches::Watches;
@@ -43,7 +45,8 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// Starts garbage collection with the rights of a kubeconfig. `group` is `None` if Calico's objects are in etcd.
+    /// Starts garbage collection with the rights of a kubeconfig. `group` is `None` if Calico's
+    /// objects are in etcd.
     pub fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
         let stop = CancellationToken::new();
         let (settings, received) = watch::channel(Arc::new(settings));
@@ -53,13 +56,22 @@ impl Collecting {
         let (sender, receiver) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let (log, _logging) = Captured::on_this_thread(LogSeverity::Debug);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let calico = Arc::new(Datastore::open(&calico(group, &kubeconfig)).unwrap());
-                let (leadership, lock) =
-                    datastore_lock::guard(Leadership::new(leads), calico.clone(), || (), token.clone());
+                let (leadership, lock) = datastore_lock::guard(
+                    Leadership::new(leads),
+                    calico.clone(),
+                    || (),
+                    token.clone(),
+                );
                 let context = Context {
-                    kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None)).await.unwrap(),
+                    kubernetes: datastore::kubernetes::client(&kubernetes(&kubeconfig, None))
+                        .await
+                        .unwrap(),
                     calico,
                     mode: mode(group),
                     settings: received,
@@ -78,7 +90,15 @@ impl Collecting {
             });
         });
         let (clock, log) = receiver.recv().unwrap();
-        Collecting { stop, settings, term, metrics, log, clock, thread: Some(thread) }
+        Collecting {
+            stop,
+            settings,
+            term,
+            metrics,
+            log,
+            clock,
+            thread: Some(thread),
+        }
     }
 
     /// Advances the clock of grace periods in steps until a condition holds.
@@ -101,7 +121,8 @@ impl Collecting {
         self.metrics.text().unwrap()
     }
 
-    /// Advances the clock of grace periods and waits until a pass ends, which may have begun before.
+    /// Advances the clock of grace periods and waits until a pass ends, which may have begun
+    /// before.
     #[track_caller]
     pub fn pass_after(&self, step: Duration) {
         let before = self.passes();
@@ -122,20 +143,25 @@ impl Collecting {
         let count = format!("kube_controllers_gc_pass_duration_seconds_count{labels}");
         let text = self.metrics();
         let counts = text.lines().filter(|line| line.starts_with(&count));
-        counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+        counts
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+            .sum()
     }
 
     /// Waits until the metrics contain a line.
     #[track_caller]
     pub fn shows(&self, line: &str) {
-        within(SOON, line, || self.metrics().lines().any(|shown| shown == line));
+        within(SOON, line, || {
+            self.metrics().lines().any(|shown| shown == line)
+        });
     }
 
     /// Waits until the first full pass is over.
     #[track_caller]
     pub fn has_looked(&self) {
         within(SOON, "a first pass", || {
-            self.metrics().contains("kube_controllers_gc_pass_duration_seconds_count{scope=\"full\"} ")
+            self.metrics()
+                .contains("kube_controllers_gc_pass_duration_seconds_count{scope=\"full\"} ")
         });
     }
 }
@@ -150,8 +176,16 @@ impl Drop for Collecting {
 
 /// Returns the settings of the tests.
 pub fn settings(group: Option<ApiGroup>) -> Settings {
-    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
-    Settings { leak_grace_period: Some(GRACE), ..settings }
+    let settings = merge(
+        &Environment::read(|_| None).unwrap(),
+        &default_configuration(),
+        mode(group),
+    )
+    .settings;
+    Settings {
+        leak_grace_period: Some(GRACE),
+        ..settings
+    }
 }
 
 fn mode(group: Option<ApiGroup>) -> Mode {
@@ -170,10 +204,16 @@ pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
 
 fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
     let deadline = Duration::from_secs(10);
-    KubernetesConfig { kubeconfig: vec![kubeconfig.to_owned()], deadline, group, ..KubernetesConfig::default() }
+    KubernetesConfig {
+        kubeconfig: vec![kubeconfig.to_owned()],
+        deadline,
+        group,
+        ..KubernetesConfig::default()
+    }
 }
 
-/// Returns the configuration of Calico's datastore: etcd, or the objects of a group with the rights of a kubeconfig.
+/// Returns the configuration of Calico's datastore: etcd, or the objects of a group with the rights
+/// of a kubeconfig.
 pub fn calico(group: Option<ApiGroup>, kubeconfig: &Path) -> DatastoreConfig {
     match group {
         None => DatastoreConfig::Etcd(Box::new(EtcdConfig {

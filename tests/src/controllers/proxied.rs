@@ -23,18 +23,33 @@ pub struct Proxied {
 
 impl Proxied {
     /// Starts a replica called `name`, whose user may do everything. `more` extends its setup.
-    pub fn start(host: &Host, world: &World<'_>, name: &str, more: impl FnOnce(Setup) -> Setup) -> Result<Proxied> {
+    pub fn start(
+        host: &Host,
+        world: &World<'_>,
+        name: &str,
+        more: impl FnOnce(Setup) -> Setup,
+    ) -> Result<Proxied> {
         let account = Self::account(world.api, name)?;
         let api = world.api.proxy()?;
-        let kubeconfig = world.api.kubeconfig_to(&api.endpoint(), name, &account.identity)?;
-        let mut setup = world.setup().env("KUBECONFIG", kubeconfig.display().to_string()).env("POD_NAME", name);
+        let kubeconfig = world
+            .api
+            .kubeconfig_to(&api.endpoint(), name, &account.identity)?;
+        let mut setup = world
+            .setup()
+            .env("KUBECONFIG", kubeconfig.display().to_string())
+            .env("POD_NAME", name);
         let mut etcd = None;
         if world.group.is_none() {
             let proxy = Proxy::start(ENDPOINT.trim_start_matches("http://"))?;
             setup = setup.env("ETCD_ENDPOINTS", proxy.endpoint());
             etcd = Some(proxy);
         }
-        Ok(Proxied { user: account.user, controllers: more(setup).start(host, name)?, api, etcd })
+        Ok(Proxied {
+            user: account.user,
+            controllers: more(setup).start(host, name)?,
+            api,
+            etcd,
+        })
     }
 
     /// Creates the account of the replica called `name`. Writes nothing if it exists.

@@ -1,5 +1,5 @@
-//! The cluster of kube-controllers: Kubernetes objects, and Calico's objects in etcd or as custom resources of one
-//! group.
+//! The cluster of kube-controllers: Kubernetes objects, and Calico's objects in etcd or as custom
+//! resources of one group.
 
 use std::collections::BTreeMap;
 
@@ -45,13 +45,21 @@ impl<'a> World<'a> {
     }
 
     /// Returns the world of servers on which [`World::prepare`] has run.
-    pub fn prepared(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
+    pub fn prepared(
+        Kubernetes { api, etcd, .. }: &'a Kubernetes,
+        group: Option<ApiGroup>,
+    ) -> World<'a> {
         World { api, etcd, group }
     }
 
     /// Returns the setup of a kube-controllers with the rights of the administrator.
     pub fn setup(&self) -> Setup {
-        if self.group.is_some() { Setup::kubernetes(self.api) } else { Setup::etcd(self.api) }.unwrap()
+        if self.group.is_some() {
+            Setup::kubernetes(self.api)
+        } else {
+            Setup::etcd(self.api)
+        }
+        .unwrap()
     }
 
     // === Kubernetes objects ===
@@ -61,14 +69,20 @@ impl<'a> World<'a> {
         self.api.admin().apply_object(&object).unwrap();
     }
 
-    /// Reads the object at a URL path of the API server. Returns the `Status` of a rejected request.
+    /// Reads the object at a URL path of the API server. Returns the `Status` of a rejected
+    /// request.
     pub fn get(&self, path: &str) -> Value {
         self.api.admin().get(path).unwrap().body
     }
 
     /// Merges a patch into the object at a URL path of the API server.
     pub fn merge(&self, path: &str, patch: &Value) {
-        self.api.admin().patch(path, patch).unwrap().success().unwrap();
+        self.api
+            .admin()
+            .patch(path, patch)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Deletes the object at a URL path of the API server.
@@ -83,26 +97,37 @@ impl<'a> World<'a> {
         self.apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
         if self.group.is_none() {
             let of_kubernetes = json!([{ "nodeName": name, "orchestrator": "k8s" }]);
-            let spec = json!({ "orchRefs": of_kubernetes, "bgp": { "ipv4Address": format!("{address}/24") } });
+            let spec = json!({
+                "orchRefs": of_kubernetes, "bgp": { "ipv4Address": format!("{address}/24") },
+            });
             self.put("Node", "nodes", name, &spec);
         }
     }
 
     /// Creates a Service of type LoadBalancer that requests an address.
     pub fn service(&self, name: &str, address: &str) {
-        let annotations = json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
+        let annotations =
+            json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
         self.apply(json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": { "name": name, "namespace": NAMESPACE, "annotations": annotations },
-            "spec": { "type": "LoadBalancer", "ports": [{ "port": 80 }], "selector": { "app": name } },
+            "spec": {
+                "type": "LoadBalancer", "ports": [{ "port": 80 }], "selector": { "app": name },
+            },
         }));
     }
 
     /// Returns the addresses in a Service's status.
     pub fn shown(&self, service: &str) -> Vec<String> {
         let service = self.get(&service_path(service));
-        let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
-        entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()
+        let entries = service["status"]["loadBalancer"]["ingress"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        entries
+            .iter()
+            .filter_map(|entry| Some(entry["ip"].as_str()?.to_owned()))
+            .collect()
     }
 
     // === Calico's objects ===
@@ -114,24 +139,39 @@ impl<'a> World<'a> {
 
     /// Creates a pool.
     pub fn pool(&self, name: &str, cidr: &str, uses: &str) {
-        let spec = json!({ "cidr": cidr, "blockSize": 26, "nodeSelector": "all()", "allowedUses": [uses],
+        let spec = json!({ "cidr": cidr, "blockSize": 26, "nodeSelector": "all()",
+                "allowedUses": [uses],
             "ipipMode": "Never", "vxlanMode": "Never" });
         self.put("IPPool", "ippools", name, &spec);
     }
 
-    /// Reads a Calico object; null if it is missing. In etcd, the name of a namespaced object is `<namespace>/<name>`.
+    /// Reads a Calico object; null if it is missing. In etcd, the name of a namespaced object is
+    /// `<namespace>/<name>`.
     pub fn calico(&self, plural: &str, name: &str) -> Value {
         if self.group.is_none() {
-            let stored = self.etcd.dump_raw().unwrap().remove(&format!("{RESOURCES}/{plural}/{name}"));
-            return stored.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+            let stored = self
+                .etcd
+                .dump_raw()
+                .unwrap()
+                .remove(&format!("{RESOURCES}/{plural}/{name}"));
+            return stored
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+                .unwrap_or_default();
         }
         let answer = self.api.admin().get(&self.path(plural, name)).unwrap();
-        if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
+        if answer.code == 404 {
+            Value::Null
+        } else {
+            answer.success().unwrap()
+        }
     }
 
     /// Returns the URL path of Calico's objects of a kind.
     pub fn collection(&self, plural: &str) -> String {
-        format!("/apis/{}/{plural}", self.group.expect("a group").api_version())
+        format!(
+            "/apis/{}/{plural}",
+            self.group.expect("a group").api_version()
+        )
     }
 
     /// Returns the URL path of a Calico object.
@@ -146,13 +186,24 @@ impl<'a> World<'a> {
         }
         let mut object = self.calico(plural, name);
         merge(&mut object, patch);
-        self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap();
+        self.etcd
+            .put(
+                &format!("{RESOURCES}/{plural}/{name}"),
+                object.to_string().as_bytes(),
+            )
+            .unwrap();
     }
 
-    /// Changes the node settings of the KubeControllersConfiguration, once kube-controllers has created it. An API
-    /// server that has just defined the kind can refuse the first attempt to create it.
+    /// Changes the node settings of the KubeControllersConfiguration, once kube-controllers has
+    /// created it. An API server that has just defined the kind can refuse the first attempt to
+    /// create it.
     pub fn configure(&self, node: &Value) {
-        await_that(PATIENCE * 2, || Ok(!self.calico("kubecontrollersconfigurations", "default").is_null())).unwrap();
+        await_that(PATIENCE * 2, || {
+            Ok(!self
+                .calico("kubecontrollersconfigurations", "default")
+                .is_null())
+        })
+        .unwrap();
         let patch = json!({ "spec": { "controllers": { "node": node } } });
         self.change("kubecontrollersconfigurations", "default", &patch);
     }
@@ -165,16 +216,21 @@ impl<'a> World<'a> {
         allocations[0] = json!(0);
         let owner = json!({ "namespace": NAMESPACE, "node": node, "pod": format!("gone-{node}") });
         let spec = json!({
-            "affinity": format!("host:{node}"), "allocations": allocations, "cidr": cidr, "deleted": false,
+            "affinity": format!("host:{node}"), "allocations": allocations, "cidr": cidr,
+            "deleted": false,
             "attributes": [{ "handle_id": handle, "secondary": owner }], "sequenceNumber": 7,
             "sequenceNumberForAllocation": { "0": 6 }, "strictAffinity": false,
             "unallocated": (1..64).collect::<Vec<_>>(),
         });
         let Some(group) = self.group else {
-            let counted = json!({ "block": { cidr.as_str(): 1 }, "handleID": handle, "deleted": false });
+            let counted =
+                json!({ "block": { cidr.as_str(): 1 }, "handleID": handle, "deleted": false });
             for (path, value) in [
                 (format!("{IPAM}/assignment/ipv4/block/{block}-26"), spec),
-                (format!("{IPAM}/host/{node}/ipv4/block/{block}-26"), json!({ "state": "confirmed" })),
+                (
+                    format!("{IPAM}/host/{node}/ipv4/block/{block}-26"),
+                    json!({ "state": "confirmed" }),
+                ),
                 (format!("{IPAM}/handle/{handle}"), counted),
             ] {
                 self.etcd.put(&path, value.to_string().as_bytes()).unwrap();
@@ -183,37 +239,60 @@ impl<'a> World<'a> {
         };
         self.put("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
         let deleted = deletion_mark(group, false);
-        let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
+        let spec = json!({
+            "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host",
+        });
         // Lists of one node's affinities select by labels.
-        let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
+        let labels = json!({ "projectcalico.org/affinity-type": "host",
+                "projectcalico.org/ip-version": "4",
             HOSTNAME_HASH_LABEL: hostname_hash(node) });
-        self.labelled("BlockAffinity", "blockaffinities", &format!("{node}-{dashed}-26"), &spec, labels);
+        self.labelled(
+            "BlockAffinity",
+            "blockaffinities",
+            &format!("{node}-{dashed}-26"),
+            &spec,
+            labels,
+        );
         let spec = json!({ "block": { cidr: 1 }, "deleted": false, "handleID": handle });
         self.put("IPAMHandle", "ipamhandles", &handle, &spec);
     }
 
-    /// Returns the names of all handles, and those of all blocks (in etcd, only of IPv4), such as `10-0-0-0-26`. A dash
-    /// replaces each dot.
+    /// Returns the names of all handles, and those of all blocks (in etcd, only of IPv4), such as
+    /// `10-0-0-0-26`. A dash replaces each dot.
     pub fn handles_and_blocks(&self) -> (Vec<String>, Vec<String>) {
         let content = self.all();
         let below = |roots: [&str; 2]| {
-            let name =
-                |key: &String| roots.iter().find_map(|root| key.strip_prefix(root)).map(|name| name.replace('.', "-"));
+            let name = |key: &String| {
+                roots
+                    .iter()
+                    .find_map(|root| key.strip_prefix(root))
+                    .map(|name| name.replace('.', "-"))
+            };
             content.keys().filter_map(name).collect::<Vec<_>>()
         };
         let handles = below(["ipamhandles/", "/calico/ipam/v2/handle/"]);
-        (handles, below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]))
+        (
+            handles,
+            below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]),
+        )
     }
 
     /// Reads every Calico object, and the status of every Service in [`NAMESPACE`].
     pub fn all(&self) -> BTreeMap<String, Value> {
         let mut all = match self.group {
-            Some(group) => Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap(),
+            Some(group) => Objects::new(self.api.admin(), group, self.api.admin_kubeconfig())
+                .dump()
+                .unwrap(),
             None => {
-                let text = |bytes: Vec<u8>| Value::String(String::from_utf8_lossy(&bytes).into_owned());
-                let parsed = |bytes: Vec<u8>| serde_json::from_slice(&bytes).unwrap_or_else(|_| text(bytes));
+                let text =
+                    |bytes: Vec<u8>| Value::String(String::from_utf8_lossy(&bytes).into_owned());
+                let parsed =
+                    |bytes: Vec<u8>| serde_json::from_slice(&bytes).unwrap_or_else(|_| text(bytes));
                 let pairs = self.etcd.dump_raw().unwrap().into_iter();
-                pairs.filter(|(key, _)| key.starts_with("/calico/")).map(|(key, value)| (key, parsed(value))).collect()
+                pairs
+                    .filter(|(key, _)| key.starts_with("/calico/"))
+                    .map(|(key, value)| (key, parsed(value)))
+                    .collect()
             }
         };
         let services = self.get(&format!("/api/v1/namespaces/{NAMESPACE}/services"));
@@ -224,18 +303,27 @@ impl<'a> World<'a> {
         all
     }
 
-    /// Reads the revision of each Calico object and Service. A write that changes the object changes it.
+    /// Reads the revision of each Calico object and Service. A write that changes the object
+    /// changes it.
     pub fn revisions(&self) -> BTreeMap<String, u64> {
         let mut revisions = match self.group {
             None => self.etcd.revisions("/calico/").unwrap(),
             Some(group) => {
-                let objects = Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap();
-                objects.into_iter().map(|(key, object)| (key, revision(&object))).collect()
+                let objects = Objects::new(self.api.admin(), group, self.api.admin_kubeconfig())
+                    .dump()
+                    .unwrap();
+                objects
+                    .into_iter()
+                    .map(|(key, object)| (key, revision(&object)))
+                    .collect()
             }
         };
         let services = self.get(&format!("/api/v1/namespaces/{NAMESPACE}/services"));
         for service in services["items"].as_array().into_iter().flatten() {
-            revisions.insert(format!("services/{}", service["metadata"]["name"]), revision(service));
+            revisions.insert(
+                format!("services/{}", service["metadata"]["name"]),
+                revision(service),
+            );
         }
         revisions
     }
@@ -244,7 +332,12 @@ impl<'a> World<'a> {
     #[track_caller]
     pub fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
         let seen = await_that(PATIENCE * 2, || Ok(is_so()));
-        assert!(seen.is_ok(), "{what}: not seen\n{:#?}\n{}", self.all(), controllers.log().unwrap_or_default());
+        assert!(
+            seen.is_ok(),
+            "{what}: not seen\n{:#?}\n{}",
+            self.all(),
+            controllers.log().unwrap_or_default()
+        );
     }
 
     /// Deletes Calico's objects, the Services and the nodes, so that the next test can start.
@@ -255,35 +348,60 @@ impl<'a> World<'a> {
         }
         let nodes = self.get("/api/v1/nodes");
         for node in nodes["items"].as_array().into_iter().flatten() {
-            self.remove(&format!("/api/v1/nodes/{}", node["metadata"]["name"].as_str().unwrap_or_default()));
+            self.remove(&format!(
+                "/api/v1/nodes/{}",
+                node["metadata"]["name"].as_str().unwrap_or_default()
+            ));
         }
         let Some(group) = self.group else {
-            let keys = self.etcd.dump_raw().unwrap().into_keys().filter(|key| key.starts_with("/calico/"));
+            let keys = self
+                .etcd
+                .dump_raw()
+                .unwrap()
+                .into_keys()
+                .filter(|key| key.starts_with("/calico/"));
             return keys.for_each(|key| self.etcd.delete(&key).unwrap());
         };
         for (key, object) in &all {
             // No controller runs that would remove the finalizers.
             if !object["metadata"]["finalizers"].is_null() {
                 let (plural, name) = key.split_once('/').unwrap_or_default();
-                self.merge(&self.path(plural, name), &json!({ "metadata": { "finalizers": null } }));
+                self.merge(
+                    &self.path(plural, name),
+                    &json!({ "metadata": { "finalizers": null } }),
+                );
             }
         }
-        Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).clear().unwrap();
+        Objects::new(self.api.admin(), group, self.api.admin_kubeconfig())
+            .clear()
+            .unwrap();
     }
 
     fn labelled(&self, kind: &str, plural: &str, name: &str, spec: &Value, labels: Value) {
-        let api_version = self.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
+        let api_version = self
+            .group
+            .map_or("projectcalico.org/v3", ApiGroup::api_version);
         let metadata = json!({ "name": name, "labels": labels });
-        let object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec });
+        let object =
+            json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec });
         match self.group {
-            None => self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap(),
+            None => self
+                .etcd
+                .put(
+                    &format!("{RESOURCES}/{plural}/{name}"),
+                    object.to_string().as_bytes(),
+                )
+                .unwrap(),
             Some(_) => _ = self.api.admin().apply_object(&object).unwrap(),
         }
     }
 }
 
 fn revision(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().and_then(|revision| revision.parse().ok()).unwrap_or(0)
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .and_then(|revision| revision.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Returns the URL path of a Service.
@@ -298,12 +416,18 @@ pub fn handle_of(node: &str) -> String {
 
 /// Returns the mark of deletion of an affinity, which is a text in `crd.projectcalico.org/v1`.
 pub fn deletion_mark(group: ApiGroup, deleted: bool) -> Value {
-    if group == ApiGroup::CrdV1 { json!(deleted.to_string()) } else { json!(deleted) }
+    if group == ApiGroup::CrdV1 {
+        json!(deleted.to_string())
+    } else {
+        json!(deleted)
+    }
 }
 
 /// Applies a JSON merge patch (RFC 7386).
 pub fn merge(target: &mut Value, patch: &Value) {
-    let Some(fields) = patch.as_object() else { return *target = patch.clone() };
+    let Some(fields) = patch.as_object() else {
+        return *target = patch.clone();
+    };
     if !target.is_object() {
         *target = json!({});
     }

@@ -1,4 +1,5 @@
-//! The files of tests/golden/calicoctl: courses of upstream's `calicoctl ipam` and `calicoctl datastore migrate`.
+//! The files of tests/golden/calicoctl: courses of upstream's `calicoctl ipam` and
+//! `calicoctl datastore migrate`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -45,7 +46,8 @@ pub struct Step {
     pub files_before: BTreeMap<String, String>,
     /// Files that the step wrote, by name.
     pub files_after: BTreeMap<String, String>,
-    /// The keys of the datastore that the step changed, with their new value; `None` for a deleted key.
+    /// The keys of the datastore that the step changed, with their new value; `None` for a deleted
+    /// key.
     pub changed: BTreeMap<String, Option<Value>>,
 }
 
@@ -63,7 +65,11 @@ impl Course {
             let step: Step = read(name, &file)?;
             steps.push((file, step));
         }
-        Ok(Course { name: name.to_owned(), initial: content(read(name, INITIAL)?)?, steps })
+        Ok(Course {
+            name: name.to_owned(),
+            initial: content(read(name, INITIAL)?)?,
+            steps,
+        })
     }
 
     /// Returns the step that begins with this number, such as `03`.
@@ -71,11 +77,14 @@ impl Course {
         Ok(&self.steps[self.position(number)?].1)
     }
 
-    /// Returns the datastore before the step that begins with this number: the initial content with the changes of all
-    /// earlier steps.
+    /// Returns the datastore before the step that begins with this number: the initial content with
+    /// the changes of all earlier steps.
     pub fn content_before(&self, number: &str) -> Result<BTreeMap<String, Value>> {
         let mut content = self.initial.clone();
-        for (key, value) in self.steps[..self.position(number)?].iter().flat_map(|(_, step)| &step.changed) {
+        for (key, value) in self.steps[..self.position(number)?]
+            .iter()
+            .flat_map(|(_, step)| &step.changed)
+        {
             match value {
                 Some(value) => content.insert(key.clone(), value.clone()),
                 None => content.remove(key),
@@ -86,7 +95,10 @@ impl Course {
 
     /// Reads the pods and Services of a course on Kubernetes, if there are any.
     pub fn pods_and_services(&self) -> Result<Vec<Value>> {
-        if !names(&self.name)?.iter().any(|file| file == PODS_AND_SERVICES) {
+        if !names(&self.name)?
+            .iter()
+            .any(|file| file == PODS_AND_SERVICES)
+        {
             return Ok(Vec::new());
         }
         read(&self.name, PODS_AND_SERVICES)
@@ -94,7 +106,10 @@ impl Course {
 
     fn position(&self, number: &str) -> Result<usize> {
         let is_it = |(name, _): &(String, Step)| name.split('-').next() == Some(number);
-        self.steps.iter().position(is_it).with_context(|| format!("{} has no step {number}", self.name))
+        self.steps
+            .iter()
+            .position(is_it)
+            .with_context(|| format!("{} has no step {number}", self.name))
     }
 }
 
@@ -114,7 +129,10 @@ fn content(state: Value) -> Result<BTreeMap<String, Value>> {
 }
 
 fn read<T: DeserializeOwned>(course: &str, file: &str) -> Result<T> {
-    let path: PathBuf = recording::directory().join("calicoctl").join(course).join(format!("{file}.json"));
+    let path: PathBuf = recording::directory()
+        .join("calicoctl")
+        .join(course)
+        .join(format!("{file}.json"));
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
@@ -129,8 +147,13 @@ mod tests {
         let pool = "/calico/resources/v3/projectcalico.org/ippools/big";
         assert!(course.content_before("30").unwrap().contains_key(pool));
         let after = course.content_before("31").unwrap();
-        assert!(!after.contains_key(pool) && after.contains_key(&pool.replace("big", "split-big-0")));
+        assert!(
+            !after.contains_key(pool) && after.contains_key(&pool.replace("big", "split-big-0"))
+        );
         assert!(course.content_before("99").is_err());
-        assert_eq!(course.step("30").unwrap().ipam_arguments(), ["split", "4", "--name=big"]);
+        assert_eq!(
+            course.step("30").unwrap().ipam_arguments(),
+            ["split", "4", "--name=big"]
+        );
     }
 }

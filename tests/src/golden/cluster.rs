@@ -30,8 +30,11 @@ pub fn lab(host: &Host) -> PathBuf {
 /// Creates the nodes and the namespace.
 pub fn prepare(api: &ApiServer) -> Result<()> {
     for name in NODES {
-        let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24", "fd00:244:7::/64"] });
-        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec });
+        let spec =
+            json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24", "fd00:244:7::/64"] });
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": { "name": name }, "spec": spec,
+        });
         api.admin().apply_object(&node)?;
     }
     api.namespace(NAMESPACE)
@@ -41,13 +44,19 @@ pub fn prepare(api: &ApiServer) -> Result<()> {
 pub fn write_kubeconfig(host: &Host, api: &ApiServer, identity: &Identity) -> Result<PathBuf> {
     let path = lab(host).join(KUBECONFIG);
     fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
-    fs::write(&path, identity.kubeconfig(ENDPOINT, &api.authority_certificate())?)?;
+    fs::write(
+        &path,
+        identity.kubeconfig(ENDPOINT, &api.authority_certificate())?,
+    )?;
     Ok(path)
 }
 
 /// Applies the manifest of a pod, which creates the pod unless it exists.
 pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
-    client.apply_object(&manifest(pod)).with_context(|| format!("pod {}", pod.name)).map(drop)
+    client
+        .apply_object(&manifest(pod))
+        .with_context(|| format!("pod {}", pod.name))
+        .map(drop)
 }
 
 /// Deletes a pod of the recordings.
@@ -62,7 +71,8 @@ fn manifest(pod: &Pod) -> Value {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "annotations": pod.annotations, "labels": pod.labels, "name": pod.name, "namespace": pod.namespace,
+            "annotations": pod.annotations, "labels": pod.labels, "name": pod.name,
+            "namespace": pod.namespace,
         },
         "spec": {
             "containers": [{ "image": "x", "name": "c", "ports": pod.ports }],
@@ -70,7 +80,8 @@ fn manifest(pod: &Pod) -> Value {
         },
     });
     let applied = format!("{manifest}\n");
-    manifest["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json!(applied);
+    manifest["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] =
+        json!(applied);
     manifest
 }
 
@@ -79,8 +90,14 @@ pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
     // The links of a deleted network namespace disappear a little later; `lo` remains.
     let deadline = Instant::now() + Duration::from_secs(60);
-    while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
-        ensure!(Instant::now() < deadline, "links of the last recording are still there");
+    while ip_json("link show")?
+        .as_array()
+        .is_some_and(|links| links.len() > 1)
+    {
+        ensure!(
+            Instant::now() < deadline,
+            "links of the last recording are still there"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -1,7 +1,8 @@
-//! A state that upstream left on Kubernetes, recreated from its recording, from which our binaries continue.
+//! A state that upstream left on Kubernetes, recreated from its recording, from which our binaries
+//! continue.
 //!
-//! Objects, pods and network namespaces are as recorded. Of an interface, only the parts that DEL and the next ADD read
-//! are recreated.
+//! Objects, pods and network namespaces are as recorded. Of an interface, only the parts that DEL
+//! and the next ADD read are recreated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +36,8 @@ pub struct Container<'r> {
     added: &'r Step,
 }
 
-/// Returns the state after each step of a recording. The replay of a recording begins in the initial state.
+/// Returns the state after each step of a recording. The replay of a recording begins in the
+/// initial state.
 pub fn states(recording: &Recording) -> impl Iterator<Item = State<'_>> {
     (1..=recording.steps.len()).map(move |steps| State { recording, steps })
 }
@@ -63,10 +65,18 @@ impl<'r> State<'r> {
     }
 
     fn make_pod(&self, client: &Client, name: &str, annotations: &Value) -> Result<()> {
-        cluster::create_pod(client, self.created(name).with_context(|| format!("pod {name} was not created"))?)?;
+        cluster::create_pod(
+            client,
+            self.created(name)
+                .with_context(|| format!("pod {name} was not created"))?,
+        )?;
         let path = format!("/api/v1/namespaces/{}/pods/{name}", cluster::NAMESPACE);
         let patch = json!({ "metadata": { "annotations": annotations } });
-        client.patch(&path, &patch)?.success().context(path).map(drop)
+        client
+            .patch(&path, &patch)?
+            .success()
+            .context(path)
+            .map(drop)
     }
 
     fn created(&self, name: &str) -> Option<&'r Pod> {
@@ -81,7 +91,9 @@ impl<'r> State<'r> {
     }
 
     fn make_links(&self, lab: &Lab<'_>) -> Result<()> {
-        let Some(step) = self.past().next_back() else { return Ok(()) };
+        let Some(step) = self.past().next_back() else {
+            return Ok(());
+        };
         let after = Concrete::new(&places(lab)).value(&json!(step.after));
         for (name, pod) in after["pods"].as_object().into_iter().flatten() {
             lab.host.ensure_pod(name)?;
@@ -109,24 +121,33 @@ impl<'r> State<'r> {
     /// Returns the state after the next step, or the same state after the last step.
     #[must_use]
     pub fn next(self) -> State<'r> {
-        State { steps: self.recording.steps.len().min(self.steps + 1), ..self }
+        State {
+            steps: self.recording.steps.len().min(self.steps + 1),
+            ..self
+        }
     }
 
     /// Returns every container with an ADD before this state, successful or not.
     pub fn containers(&self) -> Vec<Container<'r>> {
         let mut containers: Vec<Container<'r>> = Vec::new();
         for added in self.past().filter(|step| step.env["CNI_COMMAND"] == "ADD") {
-            if containers.iter().all(|known| known.id() != added.env["CNI_CONTAINERID"]) {
+            if containers
+                .iter()
+                .all(|known| known.id() != added.env["CNI_CONTAINERID"])
+            {
                 containers.push(Container { added });
             }
         }
         containers
     }
 
-    /// Runs the step after this state with our binaries. Returns the differences from upstream, except the wanted ones.
-    /// Of the kernel's state, compares only the names of links. Does nothing for the last state.
+    /// Runs the step after this state with our binaries. Returns the differences from upstream,
+    /// except the wanted ones. Of the kernel's state, compares only the names of links. Does
+    /// nothing for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
-        let Some(step) = self.recording.steps.get(self.steps) else { return Ok(Vec::new()) };
+        let Some(step) = self.recording.steps.get(self.steps) else {
+            return Ok(Vec::new());
+        };
         let places = places(lab);
         let mut bindings = Bindings::new(places.clone()).at_any_time();
         let mut found = differences(&self.store(), &json!(lab.store.dump()?), "", &mut bindings);
@@ -141,18 +162,30 @@ impl<'r> State<'r> {
         Ok(found)
     }
 
-    /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the configuration of a
-    /// recorded ADD. Returns `None` if no ADD is recorded, or if its step creates no Pod.
+    /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the
+    /// configuration of a recorded ADD. Returns `None` if no ADD is recorded, or if its step
+    /// creates no Pod.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);
-        let Some(like) = past.or_else(|| self.recording.steps.iter().find(is_add)) else { return Ok(None) };
-        let Some(Before::CreatePod(pod)) = &like.before else { return Ok(None) };
-        let pod = Pod { name: NEWCOMER.into(), annotations: BTreeMap::new(), ..pod.clone() };
+        let Some(like) = past.or_else(|| self.recording.steps.iter().find(is_add)) else {
+            return Ok(None);
+        };
+        let Some(Before::CreatePod(pod)) = &like.before else {
+            return Ok(None);
+        };
+        let pod = Pod {
+            name: NEWCOMER.into(),
+            annotations: BTreeMap::new(),
+            ..pod.clone()
+        };
         cluster::create_pod(lab.kubernetes.context("there is no Kubernetes here")?, &pod)?;
         lab.host.ensure_pod(NEWCOMER)?;
         let id = "feed".repeat(16);
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={NEWCOMER}", cluster::NAMESPACE);
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={NEWCOMER}",
+            cluster::NAMESPACE
+        );
         let call = |verb: &str| {
             call(lab, like, verb)
                 .env("CNI_CONTAINERID", &id)
@@ -185,11 +218,17 @@ impl Container<'_> {
     }
 }
 
-/// Prepares a call with the environment and the configuration of a step, and with another CNI command.
+/// Prepares a call with the environment and the configuration of a step, and with another CNI
+/// command.
 fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
-    let stdin = lab.store.reconfigured(&Concrete::new(&places(lab)).value(&step.stdin));
+    let stdin = lab
+        .store
+        .reconfigured(&Concrete::new(&places(lab)).value(&step.stdin));
     let call = lab.plugins.call(&step.prog).stdin(stdin.to_string());
-    step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
+    step.env
+        .iter()
+        .fold(call, |call, (name, value)| call.env(name, value))
+        .env("CNI_COMMAND", verb)
 }
 
 /// Writes the files in which host-local stores the addresses of an ADD, if the ADD used host-local.
@@ -198,11 +237,23 @@ fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     if conf["ipam"]["type"] != "host-local" {
         return Ok(());
     }
-    let directory = Path::new(conf["ipam"]["dataDir"].as_str().unwrap_or("/var/lib/cni/networks"));
+    let directory = Path::new(
+        conf["ipam"]["dataDir"]
+            .as_str()
+            .unwrap_or("/var/lib/cni/networks"),
+    );
     let directory = directory.join(conf["name"].as_str().unwrap_or_default());
     fs::create_dir_all(&directory)?;
-    for ip in added.stdout["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str()) {
-        let holder = format!("{}\r\n{}", added.env["CNI_CONTAINERID"], added.env["CNI_IFNAME"]);
+    for ip in added.stdout["ips"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|ip| ip["address"].as_str())
+    {
+        let holder = format!(
+            "{}\r\n{}",
+            added.env["CNI_CONTAINERID"], added.env["CNI_IFNAME"]
+        );
         fs::write(directory.join(plain(ip)), holder)?;
     }
     Ok(())
@@ -212,19 +263,34 @@ fn plain(address: &str) -> &str {
     address.split('/').next().unwrap_or_default()
 }
 
-/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed, or without
-/// such a route the first link of the host.
+/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses
+/// are routed, or without such a route the first link of the host.
 fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> {
     let mac = link["mac"].as_str().context("a link has no MAC address")?;
     let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);
-    let addresses: Vec<String> = link["addrs"].as_array().into_iter().flatten().filter_map(global).collect();
+    let addresses: Vec<String> = link["addrs"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(global)
+        .collect();
     let routes = host["routes"].as_array().map_or(&[][..], Vec::as_slice);
-    let is_to = |route: &&Value| addresses.iter().any(|address| route["dst"] == plain(address));
-    let routed = routes.iter().find(is_to).and_then(|route| route["dev"].as_str());
+    let is_to = |route: &&Value| {
+        addresses
+            .iter()
+            .any(|address| route["dst"] == plain(address))
+    };
+    let routed = routes
+        .iter()
+        .find(is_to)
+        .and_then(|route| route["dev"].as_str());
     let links = host["links"].as_object().context("the host has links")?;
-    let host_end =
-        routed.or_else(|| links.keys().next().map(String::as_str)).context("an interface has another end")?;
-    ip(&format!("link add {host_end} type veth peer name {ifname} address {mac} netns {pod}"))?;
+    let host_end = routed
+        .or_else(|| links.keys().next().map(String::as_str))
+        .context("an interface has another end")?;
+    ip(&format!(
+        "link add {host_end} type veth peer name {ifname} address {mac} netns {pod}"
+    ))?;
     ip(&format!("link set {host_end} address ee:ee:ee:ee:ee:ee up"))?;
     ip(&format!("-n {pod} link set {ifname} up"))?;
     for address in &addresses {
@@ -239,11 +305,18 @@ fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> 
 /// Reduces the kernel's state to the names of the links of the host and of each pod with links.
 fn names_of_links(after: &mut Value) {
     let names = |state: &Value| -> Value {
-        state["links"].as_object().into_iter().flatten().map(|(name, _)| Value::from(name.as_str())).collect()
+        state["links"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| Value::from(name.as_str()))
+            .collect()
     };
     after["host"] = names(&after["host"]);
     let pods = after["pods"].as_object().into_iter().flatten();
-    let named = pods.map(|(pod, state)| (pod.clone(), names(state))).filter(|(_, names)| names != &json!([]));
+    let named = pods
+        .map(|(pod, state)| (pod.clone(), names(state)))
+        .filter(|(_, names)| names != &json!([]));
     after["pods"] = Value::Object(named.collect());
 }
 
@@ -255,14 +328,23 @@ mod tests {
     fn container_is_attached_from_its_add_to_its_successful_del() {
         let step = |verb: &str, exit: i32| {
             json!({
-                "prog": "calico", "argv": [], "env": { "CNI_COMMAND": verb, "CNI_CONTAINERID": "c" }, "stdin": {},
+                "prog": "calico", "argv": [],
+                "env": { "CNI_COMMAND": verb, "CNI_CONTAINERID": "c" }, "stdin": {},
                 "exit": exit, "stdout": {}, "after": { "host": {}, "pods": {}, "store": {} },
             })
         };
-        let steps = [step("ADD", 0), step("CHECK", 0), step("DEL", 1), step("DEL", 0)];
-        let recording = json!({ "name": "n", "what": "", "datastore": "kdd1", "initial": {}, "steps": steps });
+        let steps = [
+            step("ADD", 0),
+            step("CHECK", 0),
+            step("DEL", 1),
+            step("DEL", 0),
+        ];
+        let recording =
+            json!({ "name": "n", "what": "", "datastore": "kdd1", "initial": {}, "steps": steps });
         let recording: Recording = serde_json::from_value(recording).unwrap();
-        let attached: Vec<usize> = states(&recording).map(|state| state.attached().count()).collect();
+        let attached: Vec<usize> = states(&recording)
+            .map(|state| state.attached().count())
+            .collect();
         assert_eq!(attached, [1, 1, 1, 0]);
     }
 }

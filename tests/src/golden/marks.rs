@@ -1,6 +1,6 @@
-//! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces marks by values, and
-//! [`Bindings`] finds the values of marks in results. Within a scenario, different numbered marks of
-//! one family have different values.
+//! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces
+//! marks by values, and [`Bindings`] finds the values of marks in results. Within a scenario,
+//! different numbered marks of one family have different values.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 /// The value of `<time>` in loaded content. Any time written during a replay is later.
 pub const LOADED_TIME: &str = "2026-08-20T10:00:00Z";
 
-/// A mark anywhere in a text: its family, its number and, for a sequence number, its distance from the first one.
+/// A mark anywhere in a text: its family, its number and, for a sequence number, its distance from
+/// the first one.
 static MARK: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"<(uid|rv|mac|ll|time|go-time|seq|lab|tmp|bin)([0-9]*)([+-][0-9]+)?>").expect("a constant pattern")
+    Regex::new(r"<(uid|rv|mac|ll|time|go-time|seq|lab|tmp|bin)([0-9]*)([+-][0-9]+)?>")
+        .expect("a constant pattern")
 });
 
 /// Cache of compiled patterns.
@@ -50,7 +52,10 @@ impl<'a> Concrete<'a> {
         match value {
             Value::String(text) => self.string(text),
             Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
-            Value::Object(fields) => fields.iter().map(|(name, v)| (name.clone(), self.value(v))).collect(),
+            Value::Object(fields) => fields
+                .iter()
+                .map(|(name, v)| (name.clone(), self.value(v)))
+                .collect(),
             other => other.clone(),
         }
     }
@@ -59,7 +64,10 @@ impl<'a> Concrete<'a> {
         if let Some(number) = sequence(text) {
             return json!(FIRST_SEQUENCE + number.family * 1_000_000 + number.distance);
         }
-        Value::String(MARK.replace_all(text, |mark: &Captures<'_>| self.mark(&mark[1], &mark[2])).into_owned())
+        Value::String(
+            MARK.replace_all(text, |mark: &Captures<'_>| self.mark(&mark[1], &mark[2]))
+                .into_owned(),
+        )
     }
 
     fn mark(&self, family: &str, number: &str) -> String {
@@ -88,9 +96,14 @@ struct Sequence {
 }
 
 fn sequence(text: &str) -> Option<Sequence> {
-    let mark = MARK.captures(text).filter(|mark| mark[0].len() == text.len() && &mark[1] == "seq")?;
+    let mark = MARK
+        .captures(text)
+        .filter(|mark| mark[0].len() == text.len() && &mark[1] == "seq")?;
     let distance = mark.get(3).map_or("0", |m| m.as_str());
-    Some(Sequence { family: mark[2].parse().ok()?, distance: distance.parse().ok()? })
+    Some(Sequence {
+        family: mark[2].parse().ok()?,
+        distance: distance.parse().ok()?,
+    })
 }
 
 /// The values bound to marks so far.
@@ -107,7 +120,10 @@ pub struct Bindings {
 impl Bindings {
     /// Creates bindings with only the directories bound.
     pub fn new(places: Places) -> Self {
-        Bindings { places, ..Bindings::default() }
+        Bindings {
+            places,
+            ..Bindings::default()
+        }
     }
 
     /// Returns these bindings, but with any time accepted for `<time>`.
@@ -117,17 +133,24 @@ impl Bindings {
         self
     }
 
-    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the first time.
+    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the
+    /// first time.
     pub fn matches(&mut self, expected: &Value, actual: &Value) -> bool {
-        let Value::String(pattern) = expected else { return expected == actual };
+        let Value::String(pattern) = expected else {
+            return expected == actual;
+        };
         if let Some(wanted) = sequence(pattern) {
             return self.matches_sequence(&wanted, actual);
         }
-        actual.as_str().is_some_and(|text| self.matches_text(pattern, text))
+        actual
+            .as_str()
+            .is_some_and(|text| self.matches_text(pattern, text))
     }
 
     fn matches_sequence(&mut self, wanted: &Sequence, actual: &Value) -> bool {
-        let Some(actual) = actual.as_i64() else { return false };
+        let Some(actual) = actual.as_i64() else {
+            return false;
+        };
         let first = actual - wanted.distance;
         first >= 0 && *self.sequences.entry(wanted.family).or_insert(first) == first
     }
@@ -137,8 +160,13 @@ impl Bindings {
         if marks.is_empty() {
             return pattern == text;
         }
-        let Some(found) = self.template(pattern, &marks).captures(text) else { return false };
-        let fits = marks.iter().enumerate().all(|(i, mark)| self.may_bind(mark, &found[i + 1]));
+        let Some(found) = self.template(pattern, &marks).captures(text) else {
+            return false;
+        };
+        let fits = marks
+            .iter()
+            .enumerate()
+            .all(|(i, mark)| self.may_bind(mark, &found[i + 1]));
         if fits {
             for (i, mark) in marks.iter().enumerate() {
                 self.bind(mark, &found[i + 1]);
@@ -161,7 +189,10 @@ impl Bindings {
         template += "$";
         let mut compiled = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
         let compile = || Regex::new(&template).expect("escaped text and constant groups");
-        compiled.entry(template.clone()).or_insert_with(compile).clone()
+        compiled
+            .entry(template.clone())
+            .or_insert_with(compile)
+            .clone()
     }
 
     fn form(&self, family: &str) -> String {
@@ -188,24 +219,33 @@ impl Bindings {
         }
         match self.values.get(&mark[0]) {
             Some(bound) => bound == value,
-            None => !self.marks.contains_key(&(family.to_owned(), value.to_owned())),
+            None => !self
+                .marks
+                .contains_key(&(family.to_owned(), value.to_owned())),
         }
     }
 
     fn bind(&mut self, mark: &Captures<'_>, value: &str) {
         if !mark[2].is_empty() {
             self.values.insert(mark[0].to_owned(), value.to_owned());
-            self.marks.insert((mark[1].to_owned(), value.to_owned()), mark[0].to_owned());
+            self.marks
+                .insert((mark[1].to_owned(), value.to_owned()), mark[0].to_owned());
         }
     }
 
-    /// Returns `step` with the loaded text at each position, outside of lists, where both `step` and `initial` have a
-    /// mark: an object that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
+    /// Returns `step` with the loaded text at each position, outside of lists, where both `step`
+    /// and `initial` have a mark: an object that existed before keeps its UID and its time.
+    /// `loaded` is `initial` made concrete.
     pub fn keep_loaded(&mut self, step: &Value, initial: &Value, loaded: &Value) -> Value {
         match (step, initial, loaded) {
             (Value::Object(fields), Value::Object(initial), Value::Object(loaded)) => {
-                let keep = |(name, value): (&String, &Value)| match (initial.get(name), loaded.get(name)) {
-                    (Some(initial), Some(loaded)) => (name.clone(), self.keep_loaded(value, initial, loaded)),
+                let keep = |(name, value): (&String, &Value)| match (
+                    initial.get(name),
+                    loaded.get(name),
+                ) {
+                    (Some(initial), Some(loaded)) => {
+                        (name.clone(), self.keep_loaded(value, initial, loaded))
+                    }
                     _ => (name.clone(), value.clone()),
                 };
                 Value::Object(fields.iter().map(keep).collect())
@@ -228,7 +268,11 @@ mod tests {
     use super::*;
 
     fn bindings() -> Bindings {
-        Bindings::new(Places { bin: "/b".into(), tmp: "/t".into(), lab: "/l".into() })
+        Bindings::new(Places {
+            bin: "/b".into(),
+            tmp: "/t".into(),
+            lab: "/l".into(),
+        })
     }
 
     #[test]
@@ -251,12 +295,27 @@ mod tests {
     fn mark_matches_only_values_of_its_format() {
         let mut b = bindings();
         assert!(!b.matches(&json!("<uid1>"), &json!("not-a-uid")));
-        assert!(!b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00.5Z")), "whole seconds");
-        assert!(!b.matches(&json!("<time>"), &json!(LOADED_TIME)), "not written during the replay");
+        assert!(
+            !b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00.5Z")),
+            "whole seconds"
+        );
+        assert!(
+            !b.matches(&json!("<time>"), &json!(LOADED_TIME)),
+            "not written during the replay"
+        );
         assert!(b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00Z")));
-        assert!(b.matches(&json!("<go-time>"), &json!("2026-11-21 10:00:00.12 +0000 UTC")));
+        assert!(b.matches(
+            &json!("<go-time>"),
+            &json!("2026-11-21 10:00:00.12 +0000 UTC")
+        ));
         assert!(b.matches(&json!("<go-time>"), &json!("2026-11-21 10:00:00 +0000 UTC")));
-        assert!(!b.matches(&json!("<go-time>"), &json!("2026-11-21 10:00:00.120 +0000 UTC")), "IPAM-28");
+        assert!(
+            !b.matches(
+                &json!("<go-time>"),
+                &json!("2026-11-21 10:00:00.120 +0000 UTC")
+            ),
+            "IPAM-28"
+        );
     }
 
     #[test]
@@ -297,7 +356,13 @@ mod tests {
         let loaded = Concrete::new(&b.places.clone()).value(&initial);
         let step = json!({"p": {"uid": "<uid2>", "t": "<time>", "x": 2}, "q": {"uid": "<uid3>"}});
         let expected = b.keep_loaded(&step, &initial, &loaded);
-        assert_eq!(expected["p"], json!({"uid": loaded["p"]["uid"], "t": LOADED_TIME, "x": 2}));
-        assert!(!b.matches(&json!("<uid3>"), &loaded["p"]["uid"]), "the uid is taken");
+        assert_eq!(
+            expected["p"],
+            json!({"uid": loaded["p"]["uid"], "t": LOADED_TIME, "x": 2})
+        );
+        assert!(
+            !b.matches(&json!("<uid3>"), &loaded["p"]["uid"]),
+            "the uid is taken"
+        );
     }
 }

@@ -97,8 +97,16 @@ pub fn directory() -> PathBuf {
 pub fn names(datastore: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in directory().join(datastore).read_dir()? {
-        let file = entry?.file_name().into_string().ok().context("a file name is not UTF-8")?;
-        names.push(file.strip_suffix(".json").with_context(|| format!("{file} is no recording"))?.to_owned());
+        let file = entry?
+            .file_name()
+            .into_string()
+            .ok()
+            .context("a file name is not UTF-8")?;
+        names.push(
+            file.strip_suffix(".json")
+                .with_context(|| format!("{file} is no recording"))?
+                .to_owned(),
+        );
     }
     names.sort();
     Ok(names)

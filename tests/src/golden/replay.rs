@@ -34,7 +34,8 @@ pub struct Lab<'a> {
 /// Replays a recording.
 ///
 /// # Errors
-/// Returns an error that lists the differences that are not wanted, and the wanted ones that are missing.
+/// Returns an error that lists the differences that are not wanted, and the wanted ones that are
+/// missing.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let Lab { store, .. } = lab;
     let places = places(lab);
@@ -45,19 +46,29 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let mut wanted = Wanted::load(recording, store.name())?;
     let mut report = String::new();
     for (index, step) in recording.steps.iter().enumerate() {
-        let (ours, outcome) = run(step, &places, lab).with_context(|| format!("step {index} of {}", recording.name))?;
+        let (ours, outcome) = run(step, &places, lab)
+            .with_context(|| format!("step {index} of {}", recording.name))?;
         let found = expectation.differences(step, &ours);
         for difference in wanted.unexcused(index, found, &ours, &mut expectation.bindings) {
             report += &format!("step {index} ({}): {difference}\n", described(step));
             if difference.path == "/exit" {
-                report += &format!("    stdout: {}\n    stderr: {}\n", outcome.stdout, outcome.stderr);
+                report += &format!(
+                    "    stdout: {}\n    stderr: {}\n",
+                    outcome.stdout, outcome.stderr
+                );
             }
         }
     }
     for entry in wanted.unmet() {
         report += &format!("no difference met the wanted one: {entry:?}\n");
     }
-    ensure!(report.is_empty(), "{} on {}: {}\n{report}", recording.name, store.name(), recording.what);
+    ensure!(
+        report.is_empty(),
+        "{} on {}: {}\n{report}",
+        recording.name,
+        store.name(),
+        recording.what
+    );
     Ok(())
 }
 
@@ -73,7 +84,8 @@ pub(super) fn places(lab: &Lab<'_>) -> Places {
 #[derive(Debug, Clone)]
 pub(super) struct Expectation {
     initial: Value,
-    /// The content to load before the first step; afterwards, the content that the datastore made of it.
+    /// The content to load before the first step; afterwards, the content that the datastore made
+    /// of it.
     pub(super) loaded: Value,
     pub(super) bindings: Bindings,
 }
@@ -82,15 +94,22 @@ impl Expectation {
     pub(super) fn new(recording: &Recording, places: &Places) -> Expectation {
         let initial = json!(recording.initial);
         let loaded = Concrete::new(places).value(&initial);
-        Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
+        Expectation {
+            initial,
+            loaded,
+            bindings: Bindings::new(places.clone()),
+        }
     }
 
-    /// Replaces `loaded` by the content of the datastore after the load: the datastore may have assigned UIDs, times
-    /// and revisions. Fails if anything else differs.
+    /// Replaces `loaded` by the content of the datastore after the load: the datastore may have
+    /// assigned UIDs, times and revisions. Fails if anything else differs.
     fn keep(&mut self, held: Value) -> Result<()> {
         let mut bindings = Bindings::new(Places::default()).at_any_time();
         let found = differences(&self.initial, &held, "", &mut bindings);
-        ensure!(found.is_empty(), "the datastore holds something else than was loaded: {found:?}");
+        ensure!(
+            found.is_empty(),
+            "the datastore holds something else than was loaded: {found:?}"
+        );
         self.loaded = held;
         Ok(())
     }
@@ -98,7 +117,9 @@ impl Expectation {
     /// Returns the differences between `ours`, a whole step, and the recorded step.
     pub(super) fn differences(&mut self, step: &Step, ours: &Value) -> Vec<Difference> {
         let mut recorded = json!({ "exit": step.exit, "stdout": step.stdout, "after": step.after });
-        let store = self.bindings.keep_loaded(&step.after.store, &self.initial, &self.loaded);
+        let store = self
+            .bindings
+            .keep_loaded(&step.after.store, &self.initial, &self.loaded);
         recorded["after"]["store"] = store;
         differences(&recorded, ours, "", &mut self.bindings)
     }
@@ -106,7 +127,12 @@ impl Expectation {
 
 /// Runs one step and returns its result in the form of a recorded one.
 pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
-    let Lab { host, plugins, store, .. } = lab;
+    let Lab {
+        host,
+        plugins,
+        store,
+        ..
+    } = lab;
     if let Some(before) = &step.before {
         prepare(before, lab)?;
     }
@@ -116,13 +142,20 @@ pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value,
         Value::String(text) => text,
         conf => conf.to_string(),
     };
-    let mut call = plugins.call(&step.prog).args(step.argv.iter().cloned()).stdin(stdin);
+    let mut call = plugins
+        .call(&step.prog)
+        .args(step.argv.iter().cloned())
+        .stdin(stdin);
     for (name, value) in &step.env {
         call = call.env(name, value);
     }
     let outcome = call.run()?;
-    let after = json!({ "host": kernel::host()?, "pods": kernel::pods(host)?, "store": store.dump()? });
-    Ok((json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }), outcome))
+    let after =
+        json!({ "host": kernel::host()?, "pods": kernel::pods(host)?, "store": store.dump()? });
+    Ok((
+        json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }),
+        outcome,
+    ))
 }
 
 fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
@@ -134,11 +167,17 @@ fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
     }
 }
 
-/// Creates the network namespace of a pod before its ADD. Keeps one that a failed ADD used, so that its leftovers show.
+/// Creates the network namespace of a pod before its ADD. Keeps one that a failed ADD used, so that
+/// its leftovers show.
 fn make_namespace(step: &Step, host: &Host) -> Result<()> {
-    let adds = step.env.get("CNI_COMMAND").is_some_and(|verb| verb == "ADD");
+    let adds = step
+        .env
+        .get("CNI_COMMAND")
+        .is_some_and(|verb| verb == "ADD");
     let path = step.env.get("CNI_NETNS").map(Path::new);
-    let name = path.and_then(|path| path.strip_prefix(NETNS_DIR).ok()).and_then(Path::to_str);
+    let name = path
+        .and_then(|path| path.strip_prefix(NETNS_DIR).ok())
+        .and_then(Path::to_str);
     if let Some(name) = name.filter(|name| adds && name.starts_with(POD_PREFIX)) {
         host.ensure_pod(name)?;
     }
@@ -147,5 +186,10 @@ fn make_namespace(step: &Step, host: &Host) -> Result<()> {
 
 fn described(step: &Step) -> String {
     let of = |name: &str| step.env.get(name).map_or("", String::as_str);
-    format!("{} {} {}", step.prog, of("CNI_COMMAND"), of("CNI_CONTAINERID").get(..10).unwrap_or_default())
+    format!(
+        "{} {} {}",
+        step.prog,
+        of("CNI_COMMAND"),
+        of("CNI_CONTAINERID").get(..10).unwrap_or_default()
+    )
 }

@@ -29,10 +29,12 @@ pub const ENDPOINT: &str = "https://127.0.0.1:6443";
 /// The user of [`ApiServer::admin`], who has every right without a role binding.
 const ADMIN: &str = "admin";
 
-/// Timeout of the start of a server, which takes seconds of processor time. Six may start at the same time.
+/// Timeout of the start of a server, which takes seconds of processor time. Six may start at the
+/// same time.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 
-/// A kube-apiserver on the private host's etcd. Killed on drop; its files disappear with the host's tmpfs.
+/// A kube-apiserver on the private host's etcd. Killed on drop; its files disappear with the host's
+/// tmpfs.
 #[derive(Debug)]
 pub struct ApiServer {
     program: PathBuf,
@@ -68,7 +70,15 @@ impl ApiServer {
         fs::write(directory.join("audit-policy.yaml"), audit::policy(ADMIN))?;
         let args = args.iter().map(|&a| a.to_owned()).collect();
         let server = ServerProcess::default();
-        let mut this = ApiServer { program, directory, certificates, identity, admin, args, server };
+        let mut this = ApiServer {
+            program,
+            directory,
+            certificates,
+            identity,
+            admin,
+            args,
+            server,
+        };
         this.kubeconfig(ADMIN, &this.identity)?;
         this.restart()?;
         this.await_namespaces()?;
@@ -88,7 +98,8 @@ impl ApiServer {
         self.restart()
     }
 
-    /// Starts the server again with another key for service account tokens, which makes earlier tokens invalid.
+    /// Starts the server again with another key for service account tokens, which makes earlier
+    /// tokens invalid.
     pub fn rotate_token_key(&mut self) -> Result<()> {
         self.certificates.new_token_key()?;
         self.restart()
@@ -149,7 +160,10 @@ impl ApiServer {
         let path = self.file(&format!("{name}.kubeconfig"));
         // The directory is missing on a host that was reinstalled.
         fs::create_dir_all(&self.directory)?;
-        fs::write(&path, identity.kubeconfig(url, &self.certificates.authority())?)?;
+        fs::write(
+            &path,
+            identity.kubeconfig(url, &self.certificates.authority())?,
+        )?;
         Ok(path)
     }
 
@@ -158,7 +172,8 @@ impl ApiServer {
         self.certificates.server()
     }
 
-    /// Returns the certificate of another authority, PEM, and a server certificate of that authority.
+    /// Returns the certificate of another authority, PEM, and a server certificate of that
+    /// authority.
     pub fn certificate_of_another_authority(&self) -> Result<(String, ServerCertificate)> {
         let directory = self.file("other");
         fs::create_dir_all(&directory)?;
@@ -166,14 +181,21 @@ impl ApiServer {
         Ok((other.authority(), other.server()?))
     }
 
-    /// Starts a proxy before the server. It hides client certificates from the server but passes tokens on.
+    /// Starts a proxy before the server. It hides client certificates from the server but passes
+    /// tokens on.
     pub fn proxy(&self) -> Result<Proxy> {
         self.proxy_on(proxy::listener()?)
     }
 
-    /// Starts a proxy as [`ApiServer::proxy`] does, on `listener`, which may belong to another private host.
+    /// Starts a proxy as [`ApiServer::proxy`] does, on `listener`, which may belong to another
+    /// private host.
     pub fn proxy_on(&self, listener: TcpListener) -> Result<Proxy> {
-        Proxy::start_tls_on(listener, ADDRESS, &self.certificates.authority(), &self.server_certificate()?)
+        Proxy::start_tls_on(
+            listener,
+            ADDRESS,
+            &self.certificates.authority(),
+            &self.server_certificate()?,
+        )
     }
 
     /// Returns the audit log from now on.
@@ -184,8 +206,16 @@ impl ApiServer {
     /// Runs kubectl as the administrator.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         let (kubeconfig, cache) = (self.admin_kubeconfig(), self.file("kubectl"));
-        let own = ["--kubeconfig".as_ref(), kubeconfig.as_os_str(), "--cache-dir".as_ref(), cache.as_os_str()];
-        let args: Vec<_> = own.into_iter().chain(args.iter().map(AsRef::as_ref)).collect();
+        let own = [
+            "--kubeconfig".as_ref(),
+            kubeconfig.as_os_str(),
+            "--cache-dir".as_ref(),
+            cache.as_os_str(),
+        ];
+        let args: Vec<_> = own
+            .into_iter()
+            .chain(args.iter().map(AsRef::as_ref))
+            .collect();
         run(&program("kubectl")?.display().to_string(), &args)
     }
 
@@ -193,8 +223,9 @@ impl ApiServer {
         self.directory.join(name)
     }
 
-    /// Waits until the server has created its namespaces, some time after it is ready. A namespace that is missing at
-    /// the end of a preparation would be deleted after the first test on a shared server.
+    /// Waits until the server has created its namespaces, some time after it is ready. A namespace
+    /// that is missing at the end of a preparation would be deleted after the first test on a
+    /// shared server.
     fn await_namespaces(&self) -> Result<()> {
         ["kube-system", "default"].into_iter().try_for_each(|name| {
             let path = format!("/api/v1/namespaces/{name}");
@@ -211,7 +242,10 @@ impl ApiServer {
             // The host has no routes, and no client looks the server up in its Endpoints.
             ("advertise-address", "127.0.0.1".to_owned()),
             ("endpoint-reconciler-type", "none".to_owned()),
-            ("service-cluster-ip-range", "10.96.0.0/16,fd00:10:96::/112".to_owned()),
+            (
+                "service-cluster-ip-range",
+                "10.96.0.0/16,fd00:10:96::/112".to_owned(),
+            ),
             ("cert-dir", file("")),
             ("client-ca-file", file("ca.pem")),
             ("tls-cert-file", file("server.pem")),
@@ -219,7 +253,10 @@ impl ApiServer {
             ("authorization-mode", "RBAC".to_owned()),
             // As in most clusters: the pods that set up the network are privileged.
             ("allow-privileged", "true".to_owned()),
-            ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
+            (
+                "service-account-issuer",
+                "https://kubernetes.default.svc".to_owned(),
+            ),
             ("service-account-key-file", file("tokens.pem")),
             ("service-account-signing-key-file", file("tokens-key.pem")),
             ("audit-policy-file", file("audit-policy.yaml")),
@@ -242,12 +279,19 @@ impl ApiServer {
                 return Ok(());
             }
             if let Some(status) = self.server.ended() {
-                bail!("kube-apiserver ended ({status}): {}", tail(&self.file("log")));
+                bail!(
+                    "kube-apiserver ended ({status}): {}",
+                    tail(&self.file("log"))
+                );
             }
             if Instant::now() > deadline {
-                bail!("kube-apiserver is not ready: {answer:?}; {}", tail(&self.file("log")));
+                bail!(
+                    "kube-apiserver is not ready: {answer:?}; {}",
+                    tail(&self.file("log"))
+                );
             }
-            // While the server starts, each answer needs processor time of the server and of the client.
+            // While the server starts, each answer needs processor time of the server and of the
+            // client.
             thread::sleep(Duration::from_millis(50));
         }
     }

@@ -49,8 +49,8 @@ pub struct Request {
     pub answered: OffsetDateTime,
 }
 
-/// Returns the audit policy: all requests except those of the server itself, the administrator's requests for
-/// `/readyz`, and all access reviews.
+/// Returns the audit policy: all requests except those of the server itself, the administrator's
+/// requests for `/readyz`, and all access reviews.
 pub(super) fn policy(admin: &str) -> String {
     format!(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
@@ -71,7 +71,8 @@ impl Audit {
         Ok(Audit { log, begin })
     }
 
-    /// Returns the logged requests in order of arrival. Waits for the responses of running requests, at most `SETTLED`.
+    /// Returns the logged requests in order of arrival. Waits for the responses of running
+    /// requests, at most `SETTLED`.
     pub fn requests(&self) -> Result<Vec<Request>> {
         self.requests_in(|_| true)
     }
@@ -97,8 +98,9 @@ impl Audit {
         }
     }
 
-    /// Expects that a user sent requests, and that the server refused none of them. A refused request without an effect
-    /// on the result would be superfluous. Dry runs are probes of the tests and do not count.
+    /// Expects that a user sent requests, and that the server refused none of them. A refused
+    /// request without an effect on the result would be superfluous. Dry runs are probes of the
+    /// tests and do not count.
     #[track_caller]
     pub fn assert_nothing_refused(&self, user: &str) {
         let mut requests = self.of(user).unwrap();
@@ -125,8 +127,8 @@ impl Audit {
     }
 }
 
-/// Returns the number of sequential round trips: the largest number of requests of which each arrived after the
-/// response to the one before.
+/// Returns the number of sequential round trips: the largest number of requests of which each
+/// arrived after the response to the one before.
 pub fn rounds(requests: &[Request]) -> usize {
     let mut requests: Vec<_> = requests.iter().collect();
     requests.sort_by_key(|request| request.answered);
@@ -141,15 +143,21 @@ pub fn rounds(requests: &[Request]) -> usize {
     rounds
 }
 
-/// Returns the number of groups of requests that arrived together, separated by pauses longer than `apart`. Behind a
-/// proxy that holds each request for longer than that, the groups are the sequential round trips.
+/// Returns the number of groups of requests that arrived together, separated by pauses longer than
+/// `apart`. Behind a proxy that holds each request for longer than that, the groups are the
+/// sequential round trips.
 pub fn waves(requests: &[Request], apart: Duration) -> usize {
     let mut arrivals: Vec<_> = requests.iter().map(|request| request.received).collect();
     arrivals.sort();
-    usize::from(!arrivals.is_empty()) + arrivals.windows(2).filter(|pair| pair[1] - pair[0] > apart).count()
+    usize::from(!arrivals.is_empty())
+        + arrivals
+            .windows(2)
+            .filter(|pair| pair[1] - pair[0] > apart)
+            .count()
 }
 
-/// Formats a request, such as `get pods/status golden/pod1: 200`. The text of a server error has the reason.
+/// Formats a request, such as `get pods/status golden/pod1: 200`. The text of a server error has
+/// the reason.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;

@@ -37,7 +37,10 @@ impl Client {
         match identity {
             Identity::Certificate { certificate, key } => {
                 let chain = [Certificate::from_pem(certificate.as_bytes())?];
-                tls = tls.client_cert(Some(ClientCert::new_with_certs(&chain, PrivateKey::from_pem(key.as_bytes())?)));
+                tls = tls.client_cert(Some(ClientCert::new_with_certs(
+                    &chain,
+                    PrivateKey::from_pem(key.as_bytes())?,
+                )));
             }
             Identity::Token(text) => token = Some(text.clone()),
         }
@@ -47,22 +50,44 @@ impl Client {
             .http_status_as_error(false)
             .proxy(None)
             .build();
-        Ok(Client { agent: agent.into(), token })
+        Ok(Client {
+            agent: agent.into(),
+            token,
+        })
     }
 
     /// Sends a request for a path of the server.
-    pub fn request(&self, method: Method, path: &str, content_type: &str, body: &str) -> Result<Answer> {
+    pub fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: &str,
+        body: &str,
+    ) -> Result<Answer> {
         let content_type = Some(content_type).filter(|_| !body.is_empty());
         self.send(method, path, content_type, body.to_owned())
     }
 
     /// Posts a body that is read while it is sent.
     pub fn upload(&self, path: &str, mut body: impl Read) -> Result<Answer> {
-        self.send(Method::POST, path, Some("application/json"), SendBody::from_reader(&mut body))
+        self.send(
+            Method::POST,
+            path,
+            Some("application/json"),
+            SendBody::from_reader(&mut body),
+        )
     }
 
-    fn send(&self, method: Method, path: &str, content_type: Option<&str>, body: impl AsSendBody) -> Result<Answer> {
-        let mut request = Request::builder().method(&method).uri(format!("{ENDPOINT}{path}"));
+    fn send(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: Option<&str>,
+        body: impl AsSendBody,
+    ) -> Result<Answer> {
+        let mut request = Request::builder()
+            .method(&method)
+            .uri(format!("{ENDPOINT}{path}"));
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -71,9 +96,15 @@ impl Client {
         }
         let sent = self.agent.run(request.body(body)?);
         let mut answer = sent.with_context(|| format!("{method} {path}"))?;
-        let text = answer.body_mut().read_to_string().with_context(|| format!("{method} {path}"))?;
+        let text = answer
+            .body_mut()
+            .read_to_string()
+            .with_context(|| format!("{method} {path}"))?;
         let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        Ok(Answer { code: answer.status().as_u16(), body })
+        Ok(Answer {
+            code: answer.status().as_u16(),
+            body,
+        })
     }
 
     /// Reads an object, a list, or any other URL path.
@@ -81,18 +112,28 @@ impl Client {
         self.request(Method::GET, path, "", "")
     }
 
-    /// Returns the Events of a namespace that kube-controllers posted. The API server also posts Events, for example
-    /// `ClusterIPNotAllocated` if its cache has a new Service earlier than the IPAddress of the Service.
+    /// Returns the Events of a namespace that kube-controllers posted. The API server also posts
+    /// Events, for example `ClusterIPNotAllocated` if its cache has a new Service earlier than the
+    /// IPAddress of the Service.
     pub fn events_of_controllers(&self, namespace: &str) -> Result<Vec<Value>> {
-        let mut listed = self.get(&format!("/api/v1/namespaces/{namespace}/events"))?.success()?;
-        let Value::Array(mut events) = listed["items"].take() else { return Ok(Vec::new()) };
+        let mut listed = self
+            .get(&format!("/api/v1/namespaces/{namespace}/events"))?
+            .success()?;
+        let Value::Array(mut events) = listed["items"].take() else {
+            return Ok(Vec::new());
+        };
         events.retain(|event| event["source"]["component"] == "calico-kube-controllers");
         Ok(events)
     }
 
     /// Creates an object in a collection.
     pub fn create(&self, collection: &str, object: &Value) -> Result<Answer> {
-        self.request(Method::POST, collection, "application/json", &object.to_string())
+        self.request(
+            Method::POST,
+            collection,
+            "application/json",
+            &object.to_string(),
+        )
     }
 
     /// Replaces an object, or its subresource.
@@ -102,12 +143,22 @@ impl Client {
 
     /// Merges a patch (RFC 7386) into an object, or its subresource.
     pub fn patch(&self, path: &str, patch: &Value) -> Result<Answer> {
-        self.request(Method::PATCH, path, "application/merge-patch+json", &patch.to_string())
+        self.request(
+            Method::PATCH,
+            path,
+            "application/merge-patch+json",
+            &patch.to_string(),
+        )
     }
 
     /// Deletes an object, without the default grace period of pods.
     pub fn delete(&self, path: &str) -> Result<Answer> {
-        self.request(Method::DELETE, path, "application/json", r#"{"gracePeriodSeconds":0}"#)
+        self.request(
+            Method::DELETE,
+            path,
+            "application/json",
+            r#"{"gracePeriodSeconds":0}"#,
+        )
     }
 }
 
@@ -122,6 +173,8 @@ impl Answer {
 
     /// Returns the message of a failure.
     pub fn reason(&self) -> String {
-        self.body["message"].as_str().map_or_else(|| self.body.to_string(), str::to_owned)
+        self.body["message"]
+            .as_str()
+            .map_or_else(|| self.body.to_string(), str::to_owned)
     }
 }

@@ -26,12 +26,15 @@ impl Role {
 
     /// Returns the permissions that upstream grants the CNI user.
     pub fn upstreams() -> Result<Role> {
-        Role::of_manifest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/upstream-role.yaml"))
+        Role::of_manifest(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/upstream-role.yaml"),
+        )
     }
 }
 
 impl ApiServer {
-    /// Applies the manifest of the CNI user and returns this user, which is bound to that role alone.
+    /// Applies the manifest of the CNI user and returns this user, which is bound to that role
+    /// alone.
     pub fn cni_user(&self) -> Result<ServiceAccount> {
         self.account_of(NAMESPACE, NAME, &[manifest()])
     }
@@ -49,7 +52,10 @@ impl ApiServer {
         questions.extend(role.0.iter().cloned());
         for permission in questions {
             while self.allows(&user.user, permission.access())? != role.0.contains(&permission) {
-                ensure!(Instant::now() < deadline, "the authorizer does not see the role: {permission}");
+                ensure!(
+                    Instant::now() < deadline,
+                    "the authorizer does not see the role: {permission}"
+                );
                 thread::sleep(Duration::from_millis(10));
             }
         }

@@ -26,11 +26,13 @@ impl Identity {
     pub fn kubeconfig(&self, server: &str, authority: &str) -> Result<String> {
         let user = match self {
             Identity::Certificate { certificate, key } => json!({
-                "client-certificate-data": BASE64.encode(certificate), "client-key-data": BASE64.encode(key),
+                "client-certificate-data": BASE64.encode(certificate),
+                "client-key-data": BASE64.encode(key),
             }),
             Identity::Token(token) => json!({ "token": token }),
         };
-        let cluster = json!({ "server": server, "certificate-authority-data": BASE64.encode(authority) });
+        let cluster =
+            json!({ "server": server, "certificate-authority-data": BASE64.encode(authority) });
         Ok(serde_norway::to_string(&json!({
             "apiVersion": "v1",
             "kind": "Config",

@@ -1,5 +1,5 @@
-//! `deploy/components/node-restriction`: the account of the plugins whose tokens are bound to Nodes, and the policies
-//! that limit these tokens.
+//! `deploy/components/node-restriction`: the account of the plugins whose tokens are bound to
+//! Nodes, and the policies that limit these tokens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,14 +26,17 @@ const OTHER_NODE: &str = "other-node";
 pub type NodeTokens = BTreeMap<String, Identity>;
 
 impl ApiServer {
-    /// Applies the part of the component that limits the plugins, and nodes that have only a name. Returns the account
-    /// of the plugins, and its token for each node.
+    /// Applies the part of the component that limits the plugins, and nodes that have only a name.
+    /// Returns the account of the plugins, and its token for each node.
     pub fn restrict_nodes(&self, nodes: &[&str]) -> Result<(ServiceAccount, NodeTokens)> {
         self.namespace(NAMESPACE)?;
         for manifest in ["rbac.yaml", "policies.yaml"] {
-            self.admin().apply(&fs::read_to_string(deploy("components/node-restriction").join(manifest))?)?;
+            self.admin().apply(&fs::read_to_string(
+                deploy("components/node-restriction").join(manifest),
+            )?)?;
         }
-        let account = self.account_of(NAMESPACE, PLUGINS, &[deploy("rbac/calico-cni-plugin.yaml")])?;
+        let account =
+            self.account_of(NAMESPACE, PLUGINS, &[deploy("rbac/calico-cni-plugin.yaml")])?;
         let mut tokens = NodeTokens::new();
         for &node in nodes {
             self.admin().node(node)?;
@@ -50,14 +53,27 @@ impl ApiServer {
     /// Returns a token of an account that is bound to an object.
     pub fn bound_token(&self, account: &str, kind: &str, name: &str) -> Result<Identity> {
         let request = token_request(json!({ "boundObjectRef": bound_to(kind, name) }));
-        let made = self.admin().create(&token_path(NAMESPACE, account), &request)?.success()?;
+        let made = self
+            .admin()
+            .create(&token_path(NAMESPACE, account), &request)?
+            .success()?;
         token_in(&made).map(Identity::Token)
     }
 
-    /// Returns the objects of a group, with a kubeconfig for the plugins of each node and that of the administrator for
-    /// other programs. Writes these kubeconfigs. The plugins reach the server at `url`.
-    pub fn objects_of_nodes(&self, group: ApiGroup, url: &str, tokens: &NodeTokens) -> Result<Objects> {
-        let objects = Objects::new(self.admin(), group, self.kubeconfig("people", self.admin_identity())?);
+    /// Returns the objects of a group, with a kubeconfig for the plugins of each node and that of
+    /// the administrator for other programs. Writes these kubeconfigs. The plugins reach the server
+    /// at `url`.
+    pub fn objects_of_nodes(
+        &self,
+        group: ApiGroup,
+        url: &str,
+        tokens: &NodeTokens,
+    ) -> Result<Objects> {
+        let objects = Objects::new(
+            self.admin(),
+            group,
+            self.kubeconfig("people", self.admin_identity())?,
+        );
         let mut kubeconfigs = BTreeMap::new();
         for (node, token) in tokens {
             kubeconfigs.insert(node.clone(), self.kubeconfig_to(url, node, token)?);
@@ -65,15 +81,17 @@ impl ApiServer {
         Ok(objects.with_kubeconfigs(kubeconfigs))
     }
 
-    /// Waits until the policies limit this token of a node for the objects of a group. The server applies a policy a
-    /// moment after the write.
+    /// Waits until the policies limit this token of a node for the objects of a group. The server
+    /// applies a policy a moment after the write.
     pub fn await_node_restriction(&self, group: ApiGroup, token: &Identity) -> Result<()> {
         let (version, plugins) = (group.api_version(), self.client(token)?);
         let block = json!({
             "apiVersion": version, "kind": "IPAMBlock", "metadata": { "name": "10-65-9-0-30" },
             "spec": {
-                "cidr": "10.65.9.0/30", "affinity": format!("host:{OTHER_NODE}"), "strictAffinity": false,
-                "deleted": false, "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3],
+                "cidr": "10.65.9.0/30", "affinity": format!("host:{OTHER_NODE}"),
+                "strictAffinity": false,
+                "deleted": false, "allocations": [null, null, null, null],
+                "unallocated": [0, 1, 2, 3],
                 "attributes": [],
             },
         });
@@ -89,16 +107,26 @@ impl ApiServer {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "probe" },
             "spec": {
-                "nodeName": OTHER_NODE, "serviceAccountName": PLUGINS, "containers": [{ "name": "c", "image": "none" }],
+                "nodeName": OTHER_NODE, "serviceAccountName": PLUGINS,
+                "containers": [{ "name": "c", "image": "none" }],
             },
         });
         let annotations = json!({ "metadata": { "annotations": { "probe": "a" } } });
         let dry = |plural: &str| format!("/apis/{version}/{plural}?dryRun=All");
         self.admin().create(&pods, &pod)?.success()?;
-        await_denial("calico-cni-pods", || plugins.patch(&format!("{pods}/probe/status?dryRun=All"), &annotations))?;
-        await_denial("calico-cni-blocks", || plugins.create(&dry("ipamblocks"), &block))?;
-        await_denial("calico-cni-affinities", || plugins.create(&dry("blockaffinities"), &affinity))?;
-        self.admin().delete(&format!("{pods}/probe"))?.success().map(drop)
+        await_denial("calico-cni-pods", || {
+            plugins.patch(&format!("{pods}/probe/status?dryRun=All"), &annotations)
+        })?;
+        await_denial("calico-cni-blocks", || {
+            plugins.create(&dry("ipamblocks"), &block)
+        })?;
+        await_denial("calico-cni-affinities", || {
+            plugins.create(&dry("blockaffinities"), &affinity)
+        })?;
+        self.admin()
+            .delete(&format!("{pods}/probe"))?
+            .success()
+            .map(drop)
     }
 }
 
@@ -110,7 +138,10 @@ pub fn bound_to(kind: &str, name: &str) -> Value {
 impl Answer {
     /// Returns true if a ValidatingAdmissionPolicy refused the request.
     pub fn is_denied_by(&self, policy: &str) -> bool {
-        self.code == 403 && self.reason().contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
+        self.code == 403
+            && self
+                .reason()
+                .contains(&format!("ValidatingAdmissionPolicy '{policy}'"))
     }
 }
 

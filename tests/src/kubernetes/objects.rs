@@ -15,7 +15,13 @@ const PODS: &str = "/api/v1/pods";
 const IPAM: [&str; 3] = ["blockaffinities", "ipamblocks", "ipamhandles"];
 
 /// Fields of the metadata that the API server sets.
-const SERVER_FIELDS: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
+const SERVER_FIELDS: [&str; 5] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "generation",
+    "managedFields",
+];
 
 /// Access to Calico's objects and the pods of an API server, by key: `<plural>/<name>`, or
 /// `<plural>/<namespace>/<name>` for a namespaced object.
@@ -30,7 +36,12 @@ pub struct Objects {
 impl Objects {
     /// Returns the objects of a group, as `client` may access them. The plugins use `kubeconfig`.
     pub fn new(client: &Client, group: ApiGroup, kubeconfig: PathBuf) -> Objects {
-        Objects { client: client.clone(), group, kubeconfig, of_nodes: BTreeMap::new() }
+        Objects {
+            client: client.clone(),
+            group,
+            kubeconfig,
+            of_nodes: BTreeMap::new(),
+        }
     }
 
     /// Returns these objects with a kubeconfig for the plugins of each node.
@@ -62,7 +73,9 @@ impl Objects {
         if self.of_nodes.is_empty() {
             return &self.kubeconfig;
         }
-        self.of_nodes.get(node).unwrap_or_else(|| panic!("the node {node:?} has no kubeconfig"))
+        self.of_nodes
+            .get(node)
+            .unwrap_or_else(|| panic!("the node {node:?} has no kubeconfig"))
     }
 
     /// Creates each object, without the metadata that the server sets.
@@ -75,11 +88,17 @@ impl Objects {
             let collection = match key.split('/').collect::<Vec<_>>()[..] {
                 [plural, _] => self.collection(plural),
                 [plural, namespace, _] => {
-                    format!("/apis/{}/namespaces/{namespace}/{plural}", self.group.api_version())
+                    format!(
+                        "/apis/{}/namespaces/{namespace}/{plural}",
+                        self.group.api_version()
+                    )
                 }
                 _ => anyhow::bail!("{key} is no key of an object"),
             };
-            self.client.create(&collection, &object)?.success().with_context(|| key.clone())?;
+            self.client
+                .create(&collection, &object)?
+                .success()
+                .with_context(|| key.clone())?;
         }
         Ok(())
     }
@@ -89,26 +108,38 @@ impl Objects {
         if self.client.get(&self.collection(key))?.code == 404 {
             return self.load(&BTreeMap::from([(key.to_owned(), object.clone())]));
         }
-        self.client.replace(&self.collection(key), object)?.success().with_context(|| key.to_owned()).map(drop)
+        self.client
+            .replace(&self.collection(key), object)?
+            .success()
+            .with_context(|| key.to_owned())
+            .map(drop)
     }
 
     /// Deletes an object.
     pub fn delete(&self, key: &str) -> Result<()> {
-        self.client.delete(&self.collection(key))?.success().with_context(|| key.to_owned()).map(drop)
+        self.client
+            .delete(&self.collection(key))?
+            .success()
+            .with_context(|| key.to_owned())
+            .map(drop)
     }
 
-    /// Reads every object of the group, and parts of every pod. Removes `managedFields` and sets every generation to 0,
-    /// as the recorder does.
+    /// Reads every object of the group, and parts of every pod. Removes `managedFields` and sets
+    /// every generation to 0, as the recorder does.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         self.dump_of(self.plurals()?.iter().map(String::as_str))
     }
 
-    /// Reads the part of [`Objects::dump`] that [`Accounts`](crate::accounts::Accounts) needs, in four requests.
+    /// Reads the part of [`Objects::dump`] that [`Accounts`](crate::accounts::Accounts) needs, in
+    /// four requests.
     pub fn dump_accounts(&self) -> Result<BTreeMap<String, Value>> {
         self.dump_of(IPAM.into_iter())
     }
 
-    fn dump_of<'p>(&self, plurals: impl Iterator<Item = &'p str>) -> Result<BTreeMap<String, Value>> {
+    fn dump_of<'p>(
+        &self,
+        plurals: impl Iterator<Item = &'p str>,
+    ) -> Result<BTreeMap<String, Value>> {
         let mut content = BTreeMap::new();
         for plural in plurals {
             for mut object in self.list(&self.collection(plural))? {
@@ -141,9 +172,14 @@ impl Objects {
                 continue;
             }
             // Namespaced objects can be deleted as a collection only within one namespace.
-            let namespaced = objects.iter().any(|object| object["metadata"]["namespace"].is_string());
+            let namespaced = objects
+                .iter()
+                .any(|object| object["metadata"]["namespace"].is_string());
             if !namespaced {
-                self.client.delete(&collection)?.success().with_context(|| plural.clone())?;
+                self.client
+                    .delete(&collection)?
+                    .success()
+                    .with_context(|| plural.clone())?;
             }
             for object in objects.iter().filter(|_| namespaced) {
                 self.delete(&format!("{plural}/{}", name(object)?))?;
@@ -152,7 +188,10 @@ impl Objects {
         }
         for pod in self.list(PODS)? {
             let name = name(&pod)?.replace('/', "/pods/");
-            self.client.delete(&format!("/api/v1/namespaces/{name}"))?.success().context(name)?;
+            self.client
+                .delete(&format!("/api/v1/namespaces/{name}"))?
+                .success()
+                .context(name)?;
         }
         let left = self.dump_of(cleared.iter().map(String::as_str))?;
         ensure!(left.is_empty(), "still there: {:?}", left.keys());
@@ -162,7 +201,9 @@ impl Objects {
     fn collection(&self, key: &str) -> String {
         let group = self.group.api_version();
         match key.split('/').collect::<Vec<_>>()[..] {
-            [plural, namespace, name] => format!("/apis/{group}/namespaces/{namespace}/{plural}/{name}"),
+            [plural, namespace, name] => {
+                format!("/apis/{group}/namespaces/{namespace}/{plural}/{name}")
+            }
             _ => format!("/apis/{group}/{key}"),
         }
     }
@@ -170,12 +211,23 @@ impl Objects {
     fn plurals(&self) -> Result<Vec<String>> {
         let path = format!("/apis/{}", self.group.api_version());
         let known = self.client.get(&path)?.success().context(path)?;
-        let names = known["resources"].as_array().into_iter().flatten().filter_map(|r| r["name"].as_str());
-        Ok(names.filter(|name| !name.contains('/')).map(str::to_owned).collect())
+        let names = known["resources"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|r| r["name"].as_str());
+        Ok(names
+            .filter(|name| !name.contains('/'))
+            .map(str::to_owned)
+            .collect())
     }
 
     fn list(&self, path: &str) -> Result<Vec<Value>> {
-        let mut list = self.client.get(path)?.success().with_context(|| path.to_owned())?;
+        let mut list = self
+            .client
+            .get(path)?
+            .success()
+            .with_context(|| path.to_owned())?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),
             other => anyhow::bail!("{path} is no list: {other}"),
@@ -186,6 +238,10 @@ impl Objects {
 /// Returns `<name>`, or `<namespace>/<name>`.
 fn name(object: &Value) -> Result<String> {
     let metadata = &object["metadata"];
-    let name = metadata["name"].as_str().with_context(|| format!("an object has no name: {object}"))?;
-    Ok(metadata["namespace"].as_str().map_or(name.to_owned(), |namespace| format!("{namespace}/{name}")))
+    let name = metadata["name"]
+        .as_str()
+        .with_context(|| format!("an object has no name: {object}"))?;
+    Ok(metadata["namespace"]
+        .as_str()
+        .map_or(name.to_owned(), |namespace| format!("{namespace}/{name}")))
 }

@@ -1,4 +1,5 @@
-//! Creates namespaces, service accounts and their permissions, in place of controllers and an operator.
+//! Creates namespaces, service accounts and their permissions, in place of controllers and an
+//! operator.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +15,8 @@ use super::identity::Identity;
 use super::role::Role;
 use crate::controllers::{PATIENCE, await_that};
 
-/// A service account with a token that is valid for an hour. It needs a role binding, see [`ApiServer::bind`].
+/// A service account with a token that is valid for an hour. It needs a role binding, see
+/// [`ApiServer::bind`].
 #[derive(Debug)]
 pub struct ServiceAccount {
     /// `system:serviceaccount:<namespace>:<name>`, as in the audit log.
@@ -41,9 +43,11 @@ pub struct Access<'a> {
 }
 
 impl ApiServer {
-    /// Creates a namespace with the `default` service account, which pods need that do not name another one.
+    /// Creates a namespace with the `default` service account, which pods need that do not name
+    /// another one.
     pub fn namespace(&self, name: &str) -> Result<()> {
-        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         self.admin().apply_object(&namespace)?;
         self.apply_account(name, "default")
     }
@@ -63,8 +67,14 @@ impl ApiServer {
         })
     }
 
-    /// Creates a service account with the manifests of its roles. Waits until the authorizer applies them.
-    pub fn account_of(&self, namespace: &str, name: &str, manifests: &[PathBuf]) -> Result<ServiceAccount> {
+    /// Creates a service account with the manifests of its roles. Waits until the authorizer
+    /// applies them.
+    pub fn account_of(
+        &self,
+        namespace: &str,
+        name: &str,
+        manifests: &[PathBuf],
+    ) -> Result<ServiceAccount> {
         let account = self.service_account(namespace, name)?;
         for manifest in manifests {
             self.admin().apply(&fs::read_to_string(manifest)?)?;
@@ -81,11 +91,15 @@ impl ApiServer {
         })
     }
 
-    /// Requests a new token of a service account. The server accepts a token for ten seconds after its use, even if the
-    /// account is deleted.
+    /// Requests a new token of a service account. The server accepts a token for ten seconds after
+    /// its use, even if the account is deleted.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
         let path = token_path(namespace, name);
-        let made = self.admin().create(&path, &token_request(json!({})))?.success().with_context(|| path)?;
+        let made = self
+            .admin()
+            .create(&path, &token_request(json!({})))?
+            .success()
+            .with_context(|| path)?;
         token_in(&made)
     }
 
@@ -98,29 +112,55 @@ impl ApiServer {
         self.admin().apply_object(&role).map(drop)
     }
 
-    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs a rule
-    /// without resourceNames.
+    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The
+    /// role needs a rule without resourceNames.
     pub fn bind(&self, account: &ServiceAccount, role: &str) -> Result<()> {
-        let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
+        let subject = json!({
+            "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name,
+        });
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": { "name": format!("{role}.{}.{}", account.namespace, account.name) },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role,
+            },
             "subjects": [subject],
         });
         self.admin().apply_object(&binding)?;
-        let role = self.admin().get(&format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"))?.success()?;
+        let role = self
+            .admin()
+            .get(&format!(
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"
+            ))?
+            .success()?;
         let first = |rule: &Value, list: &str| rule[list][0].as_str().map(str::to_owned);
         // The authorizer applies all rules of a role together.
-        let rule = role["rules"].as_array().into_iter().flatten().find_map(|rule| {
-            rule["resourceNames"].is_null().then_some(())?;
-            Some((first(rule, "verbs")?, first(rule, "apiGroups")?, first(rule, "resources")?))
-        });
-        let (verb, group, resource) = rule.context("a role has no rule without resourceNames to wait for")?;
-        let access = Access { verb: &verb, group: &group, resource: &resource };
+        let rule = role["rules"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find_map(|rule| {
+                rule["resourceNames"].is_null().then_some(())?;
+                Some((
+                    first(rule, "verbs")?,
+                    first(rule, "apiGroups")?,
+                    first(rule, "resources")?,
+                ))
+            });
+        let (verb, group, resource) =
+            rule.context("a role has no rule without resourceNames to wait for")?;
+        let access = Access {
+            verb: &verb,
+            group: &group,
+            resource: &resource,
+        };
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.allows(&account.user, access)? {
-            ensure!(Instant::now() < deadline, "{} is bound and still may not: {access:?}", account.user);
+            ensure!(
+                Instant::now() < deadline,
+                "{} is bound and still may not: {access:?}",
+                account.user
+            );
             thread::sleep(Duration::from_millis(10));
         }
         Ok(())
@@ -128,11 +168,15 @@ impl ApiServer {
 
     /// Returns true if a user may do something in all namespaces, according to the authorizer.
     pub fn allows(&self, user: &str, access: Access<'_>) -> Result<bool> {
-        let (resource, subresource) = access.resource.split_once('/').unwrap_or((access.resource, ""));
+        let (resource, subresource) = access
+            .resource
+            .split_once('/')
+            .unwrap_or((access.resource, ""));
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "spec": { "user": user, "resourceAttributes": {
-                "verb": access.verb, "group": access.group, "resource": resource, "subresource": subresource,
+                "verb": access.verb, "group": access.group, "resource": resource,
+                "subresource": subresource,
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -158,5 +202,8 @@ pub fn token_request(spec: Value) -> Value {
 
 /// Returns the token in the response to a TokenRequest.
 pub fn token_in(made: &Value) -> Result<String> {
-    Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
+    Ok(made["status"]["token"]
+        .as_str()
+        .context("a TokenRequest has no token")?
+        .to_owned())
 }

@@ -1,5 +1,5 @@
-//! Control planes that the tests of a process use one after another: the start of one takes more processor time than
-//! most tests.
+//! Control planes that the tests of a process use one after another: the start of one takes more
+//! processor time than most tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,8 @@ use crate::controllers::await_that;
 use crate::etcd::Etcd;
 use crate::namespaces::{Host, Neighbor, isolated};
 
-/// Maximum number of control planes that wait for a test. Each needs some hundred megabytes of memory.
+/// Maximum number of control planes that wait for a test. Each needs some hundred megabytes of
+/// memory.
 const MOST_IDLE: usize = 2;
 
 /// Timeout until the links of a test are deleted.
@@ -27,8 +28,9 @@ const DIRECTORIES: [&str; 2] = ["etcd", "kube-apiserver"];
 /// Maximum size of the audit log of a shared API server in bytes. The log is in memory.
 const LARGEST_LOG: u64 = 256 << 20;
 
-/// Keys that the API server writes by itself at any time, and beginnings of such keys. They are not compared, so a test
-/// that changes an APIService must not share a control plane unless it also changes a definition.
+/// Keys that the API server writes by itself at any time, and beginnings of such keys. They are not
+/// compared, so a test that changes an APIService must not share a control plane unless it also
+/// changes a definition.
 const OF_SERVER: [&str; 9] = [
     "/registry/apiregistration.k8s.io/",
     "/registry/configmaps/kube-system/extension-apiserver-authentication",
@@ -42,7 +44,10 @@ const OF_SERVER: [&str; 9] = [
 ];
 
 /// Keys whose values contain a status that the API server writes at any time.
-const WITH_STATUS: [&str; 2] = ["/registry/flowschemas/", "/registry/prioritylevelconfigurations/"];
+const WITH_STATUS: [&str; 2] = [
+    "/registry/flowschemas/",
+    "/registry/prioritylevelconfigurations/",
+];
 
 /// Keys that tests change or delete, and get their former values again.
 const RESTORED: [&str; 2] = ["/registry/minions/", "/registry/namespaces/"];
@@ -100,13 +105,14 @@ struct EtcdContent {
     restored: BTreeMap<String, Vec<u8>>,
 }
 
-/// Runs a test as [`on_kubernetes`](super::on_kubernetes) does, on a control plane that `prepare` has changed.
-/// `preparation` names what `prepare` does.
+/// Runs a test as [`on_kubernetes`](super::on_kubernetes) does, on a control plane that `prepare`
+/// has changed. `preparation` names what `prepare` does.
 ///
-/// An earlier test of the process with the same preparation may have used the control plane. What tests usually create
-/// is deleted after each of them, and the host has neither links nor pods nor files of another test. If anything else
-/// has changed, for example a definition or a permission, or if a test fails or starts a server again, no other test
-/// uses the control plane. Kernel settings of the host are not compared: a test that changes them needs its own host.
+/// An earlier test of the process with the same preparation may have used the control plane. What
+/// tests usually create is deleted after each of them, and the host has neither links nor pods nor
+/// files of another test. If anything else has changed, for example a definition or a permission,
+/// or if a test fails or starts a server again, no other test uses the control plane. Kernel
+/// settings of the host are not compared: a test that changes them needs its own host.
 pub fn on_prepared_kubernetes(
     preparation: &str,
     prepare: impl FnOnce(&ApiServer) -> Result<()> + Send + 'static,
@@ -121,7 +127,9 @@ pub fn on_prepared_kubernetes(
         shared.run(test).unwrap();
         match shared.restore() {
             Ok(()) => keep(shared),
-            Err(change) => eprintln!("the control plane ({preparation}) is not used again: {change:#}"),
+            Err(change) => {
+                eprintln!("the control plane ({preparation}) is not used again: {change:#}")
+            }
         }
     });
 }
@@ -131,11 +139,12 @@ pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     on_prepared_kubernetes("nothing", |_| Ok(()), test);
 }
 
-/// Makes tests of the named functions of this module, or of functions that are grouped by their modules: a test of the
-/// function `f` calls `$on($with, f)`.
+/// Makes tests of the named functions of this module, or of functions that are grouped by their
+/// modules: a test of the function `f` calls `$on($with, f)`.
 ///
-/// The tests have names that begin with `$name`. Tests start in the order of their names, so that these tests start one
-/// after another, and use the same few control planes if `$on` calls [`on_prepared_kubernetes`].
+/// The tests have names that begin with `$name`. Tests start in the order of their names, so that
+/// these tests start one after another, and use the same few control planes if `$on` calls
+/// [`on_prepared_kubernetes`].
 #[macro_export]
 macro_rules! tests_on {
     ($name:ident, $on:path, $with:expr; $($test:ident),+ $(,)?) => {
@@ -156,10 +165,13 @@ fn idle() -> MutexGuard<'static, Vec<Shared>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns a waiting control plane with this preparation. If there is none, makes room for a new one.
+/// Returns a waiting control plane with this preparation. If there is none, makes room for a new
+/// one.
 fn take(preparation: &str) -> Option<Shared> {
     let mut idle = idle();
-    let found = idle.iter().position(|shared| shared.preparation == preparation);
+    let found = idle
+        .iter()
+        .position(|shared| shared.preparation == preparation);
     if let Some(found) = found {
         return Some(idle.remove(found));
     }
@@ -187,7 +199,8 @@ impl Shared {
         let (give, given) = mpsc::channel();
         let (keeper, kept) = mpsc::channel::<()>();
         let there = Arc::clone(&host);
-        // The servers end with the thread that starts them, and the thread of a test ends too early.
+        // The servers end with the thread that starts them, and the thread of a test ends too
+        // early.
         thread::spawn(move || {
             there.on(move |host| {
                 _ = give.send(start_prepared(host, prepare));
@@ -195,8 +208,16 @@ impl Shared {
                 Ok(())
             })
         });
-        let (servers, prepared) = given.recv().context("the thread of a control plane ended")??;
-        Ok(Shared { preparation: preparation.to_owned(), servers, prepared, host, _keeper: keeper })
+        let (servers, prepared) = given
+            .recv()
+            .context("the thread of a control plane ended")??;
+        Ok(Shared {
+            preparation: preparation.to_owned(),
+            servers,
+            prepared,
+            host,
+            _keeper: keeper,
+        })
     }
 
     fn run(&mut self, test: impl FnOnce(&Host, &mut Kubernetes) + Send) -> Result<()> {
@@ -210,26 +231,48 @@ impl Shared {
         })
     }
 
-    /// Restores the control plane and its host. Returns an error if anything has changed that cannot be restored.
+    /// Restores the control plane and its host. Returns an error if anything has changed that
+    /// cannot be restored.
     fn restore(&self) -> Result<()> {
-        let Shared { servers, prepared, host, .. } = self;
-        ensure!(pids(servers) == prepared.pids, "a server was stopped or started again");
+        let Shared {
+            servers,
+            prepared,
+            host,
+            ..
+        } = self;
+        ensure!(
+            pids(servers) == prepared.pids,
+            "a server was stopped or started again"
+        );
         let etcd = &servers.etcd;
         host.on(|host| {
             let log = fs::metadata(host.dir("kube-apiserver").join("audit.log"));
-            ensure!(log.map_or(0, |log| log.len()) < LARGEST_LOG, "the audit log is large");
+            ensure!(
+                log.map_or(0, |log| log.len()) < LARGEST_LOG,
+                "the audit log is large"
+            );
             prepared.content.restore(etcd)?;
             delete_links()?;
-            ensure!(network()? == prepared.network, "the test has left an address, a route or a rule");
+            ensure!(
+                network()? == prepared.network,
+                "the test has left an address, a route or a rule"
+            );
             Ok(())
         })
     }
 }
 
-fn start_prepared(host: &Host, prepare: impl FnOnce(&ApiServer) -> Result<()>) -> Result<(Kubernetes, Prepared)> {
+fn start_prepared(
+    host: &Host,
+    prepare: impl FnOnce(&ApiServer) -> Result<()>,
+) -> Result<(Kubernetes, Prepared)> {
     let servers = Kubernetes::start(host)?;
     prepare(&servers.api)?;
-    let prepared = Prepared { pids: pids(&servers), content: EtcdContent::read(&servers.etcd)?, network: network()? };
+    let prepared = Prepared {
+        pids: pids(&servers),
+        content: EtcdContent::read(&servers.etcd)?,
+        network: network()?,
+    };
     Ok((servers, prepared))
 }
 
@@ -239,20 +282,40 @@ fn pids(servers: &Kubernetes) -> [Option<u32>; 2] {
 
 /// Returns true if a list contains the key, or its beginning up to a `/` or `-`.
 fn is_listed(key: &str, list: &[&str]) -> bool {
-    let is_it = |listed: &&str| if listed.ends_with(['/', '-']) { key.starts_with(*listed) } else { key == *listed };
+    let is_it = |listed: &&str| {
+        if listed.ends_with(['/', '-']) {
+            key.starts_with(*listed)
+        } else {
+            key == *listed
+        }
+    };
     list.iter().any(is_it)
 }
 
 fn network() -> Result<Vec<String>> {
-    let lists = ["address show", "-4 route show table all", "-6 route show table all", "-4 rule show", "-6 rule show"];
-    lists.into_iter().map(|list| run("ip", &list.split(' ').collect::<Vec<_>>())).collect()
+    let lists = [
+        "address show",
+        "-4 route show table all",
+        "-6 route show table all",
+        "-4 rule show",
+        "-6 rule show",
+    ];
+    lists
+        .into_iter()
+        .map(|list| run("ip", &list.split(' ').collect::<Vec<_>>()))
+        .collect()
 }
 
-/// Deletes all links except `lo`. The deletion of one end also deletes the other one, in the network of a pod.
+/// Deletes all links except `lo`. The deletion of one end also deletes the other one, in the
+/// network of a pod.
 fn delete_links() -> Result<()> {
     await_that(PATIENCE, || {
         let links = ip_json("link show")?;
-        let names = links.as_array().into_iter().flatten().filter_map(|link| link["ifname"].as_str());
+        let names = links
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|link| link["ifname"].as_str());
         let names: Vec<&str> = names.filter(|name| *name != "lo").collect();
         for name in &names {
             // The link may have ended with its other end.
@@ -276,15 +339,24 @@ impl EtcdContent {
         for prefix in RESTORED {
             restored.extend(etcd.dump_below(prefix)?);
         }
-        Ok(EtcdContent { revisions, restored })
+        Ok(EtcdContent {
+            revisions,
+            restored,
+        })
     }
 
     /// Restores this content. Returns an error if other keys have changed.
     fn restore(&self, etcd: &Etcd) -> Result<()> {
         let present = EtcdContent::read(etcd)?;
-        let is_new = |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
-        let new = present.revisions.keys().chain(present.restored.keys()).filter(is_new);
-        // In reverse order, because the API server may create the IPAddress of a remaining Service again.
+        let is_new =
+            |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
+        let new = present
+            .revisions
+            .keys()
+            .chain(present.restored.keys())
+            .filter(is_new);
+        // In reverse order, because the API server may create the IPAddress of a remaining Service
+        // again.
         for key in new.filter(|key| is_listed(key, &OF_TESTS)).rev() {
             etcd.delete(key)?;
         }
@@ -295,13 +367,19 @@ impl EtcdContent {
         }
         let now = EtcdContent::read(etcd)?;
         let changes = self.changes(&now);
-        ensure!(changes.is_empty(), "the test has changed {}", changes.join(", "));
+        ensure!(
+            changes.is_empty(),
+            "the test has changed {}",
+            changes.join(", ")
+        );
         Ok(())
     }
 
     fn changes<'c>(&'c self, present: &'c EtcdContent) -> Vec<&'c str> {
         let (before, now) = (&self.revisions, &present.revisions);
-        let changed = before.iter().filter(|(key, revision)| now.get(*key) != Some(*revision));
+        let changed = before
+            .iter()
+            .filter(|(key, revision)| now.get(*key) != Some(*revision));
         let new = now.iter().filter(|(key, _)| !before.contains_key(*key));
         changed.chain(new).map(|(key, _)| key.as_str()).collect()
     }
@@ -316,8 +394,8 @@ mod tests {
     const PREPARATION: &str = "a namespace";
     const NAMESPACE: &str = "/api/v1/namespaces/prepared";
 
-    /// Waits until the API server has renewed its Lease twice. The server writes its other keys as often, so each key
-    /// that is missing in [`OF_SERVER`] has changed then.
+    /// Waits until the API server has renewed its Lease twice. The server writes its other keys as
+    /// often, so each key that is missing in [`OF_SERVER`] has changed then.
     fn await_own_writes(etcd: &Etcd) {
         let lease = || etcd.revisions("/registry/leases/kube-system/apiserver-");
         for _ in 0..2 {
@@ -332,12 +410,23 @@ mod tests {
 
     #[test]
     fn key_is_listed_by_its_whole_text_or_by_its_beginning_up_to_a_separator() {
-        let list = ["/registry/leases/kube-system/apiserver-", "/registry/ipaddresses/10.96.0.1", "/registry/ranges/"];
-        for key in ["/registry/leases/kube-system/apiserver-a", "/registry/ipaddresses/10.96.0.1", "/registry/ranges/a"]
-        {
+        let list = [
+            "/registry/leases/kube-system/apiserver-",
+            "/registry/ipaddresses/10.96.0.1",
+            "/registry/ranges/",
+        ];
+        for key in [
+            "/registry/leases/kube-system/apiserver-a",
+            "/registry/ipaddresses/10.96.0.1",
+            "/registry/ranges/a",
+        ] {
             assert!(is_listed(key, &list), "{key}");
         }
-        for key in ["/registry/leases/kube-system/api", "/registry/ipaddresses/10.96.0.12", "/registry/ranges"] {
+        for key in [
+            "/registry/leases/kube-system/api",
+            "/registry/ipaddresses/10.96.0.12",
+            "/registry/ranges",
+        ] {
             assert!(!is_listed(key, &list), "{key}");
         }
     }
@@ -352,12 +441,23 @@ mod tests {
                 let admin = api.admin();
                 assert_eq!(admin.get("/api/v1/nodes/node1").unwrap().code, 404);
                 let namespace = admin.get(NAMESPACE).unwrap().success().unwrap();
-                assert!(namespace["metadata"]["annotations"].is_null(), "{namespace}");
+                assert!(
+                    namespace["metadata"]["annotations"].is_null(),
+                    "{namespace}"
+                );
                 assert!(!host.dir("other").join("file").exists());
-                assert_eq!(ip_json("link show").unwrap().as_array().map(Vec::len), Some(1));
+                assert_eq!(
+                    ip_json("link show").unwrap().as_array().map(Vec::len),
+                    Some(1)
+                );
 
                 admin.node("node1").unwrap();
-                admin.patch(NAMESPACE, &json!({ "metadata": { "annotations": { "a": "b" } } })).unwrap();
+                admin
+                    .patch(
+                        NAMESPACE,
+                        &json!({ "metadata": { "annotations": { "a": "b" } } }),
+                    )
+                    .unwrap();
                 fs::write(host.dir("other").join("file"), "").unwrap();
                 host.add_uplink().unwrap();
             });

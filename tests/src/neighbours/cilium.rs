@@ -1,5 +1,5 @@
-//! Cilium with `cni.exclusive`, which is its default: after each change in the directory it writes its configuration,
-//! and renames the others.
+//! Cilium with `cni.exclusive`, which is its default: after each change in the directory it writes
+//! its configuration, and renames the others.
 
 use std::fs;
 use std::path::Path;
@@ -26,8 +26,10 @@ pub struct CiliumAgent {
 impl CiliumAgent {
     /// Returns `None` if the network to chain to has no configuration.
     fn conf(&self, directory: &Path) -> Option<Value> {
-        let entry =
-            json!({ "type": "cilium-cni", "enable-debug": false, "log-file": "/var/run/cilium/cilium-cni.log" });
+        let entry = json!({
+            "type": "cilium-cni", "enable-debug": false,
+            "log-file": "/var/run/cilium/cilium-cni.log",
+        });
         if !self.chains {
             return Some(json!({ "cniVersion": "0.3.1", "name": "cilium", "plugins": [entry] }));
         }
@@ -46,15 +48,22 @@ impl CiliumAgent {
 
 impl Program for CiliumAgent {
     fn act(&mut self, directory: &Path, _: &[InotifyEvent]) -> Result<usize> {
-        let Some(conf) = self.conf(directory) else { return Ok(0) };
+        let Some(conf) = self.conf(directory) else {
+            return Ok(0);
+        };
         let (own, text, mut writes) = (directory.join(CILIUM_CONF), conf.to_string(), 0);
         if !fs::read_to_string(&own).is_ok_and(|present| present == text) {
             replace(&own, &text, 0o644)?;
             writes += 1;
         }
-        let others = names(directory, &EXTENSIONS_OF_RUNTIMES).into_iter().filter(|name| name != CILIUM_CONF);
+        let others = names(directory, &EXTENSIONS_OF_RUNTIMES)
+            .into_iter()
+            .filter(|name| name != CILIUM_CONF);
         for name in others {
-            let renamed = fs::rename(directory.join(&name), directory.join(format!("{name}.cilium_bak")));
+            let renamed = fs::rename(
+                directory.join(&name),
+                directory.join(format!("{name}.cilium_bak")),
+            );
             writes += usize::from(renamed.is_ok());
         }
         Ok(writes)

@@ -1,4 +1,5 @@
-//! [`Running`]: a neighbor's program that runs beside the test, and acts on each change in the configuration directory.
+//! [`Running`]: a neighbor's program that runs beside the test, and acts on each change in the
+//! configuration directory.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// A program that acts on changes in the configuration directory.
 pub trait Program: Send {
-    /// Acts on the events since the last call, at first on none. Returns the number of its writes, renames and
-    /// removals.
+    /// Acts on the events since the last call, at first on none. Returns the number of its writes,
+    /// renames and removals.
     fn act(&mut self, directory: &Path, events: &[InotifyEvent]) -> Result<usize>;
 
     /// Returns true if the program also acts without an event, again and again.
@@ -59,10 +60,14 @@ impl Running {
         let (shared, directory) = (progress.clone(), directory.to_owned());
         let thread = thread::spawn(move || {
             if let Err(error) = run(&mut program, &inotify, &directory, &shared) {
-                *shared.failure.lock().expect("no other thread panicked") = Some(format!("{error:#}"));
+                *shared.failure.lock().expect("no other thread panicked") =
+                    Some(format!("{error:#}"));
             }
         });
-        Ok(Running { progress, thread: Some(thread) })
+        Ok(Running {
+            progress,
+            thread: Some(thread),
+        })
     }
 
     /// Returns the number of the program's writes, renames and removals.
@@ -73,12 +78,23 @@ impl Running {
     /// Waits until the program has acted on all events until now.
     fn await_looks(&self) -> Result<()> {
         // The look that runs at present may have read its events before.
-        let (wanted, deadline) = (self.progress.looks.load(Ordering::SeqCst) + 2, Instant::now() + PATIENCE);
+        let (wanted, deadline) = (
+            self.progress.looks.load(Ordering::SeqCst) + 2,
+            Instant::now() + PATIENCE,
+        );
         while self.progress.looks.load(Ordering::SeqCst) < wanted {
-            if let Some(failure) = &*self.progress.failure.lock().expect("no other thread panicked") {
+            if let Some(failure) = &*self
+                .progress
+                .failure
+                .lock()
+                .expect("no other thread panicked")
+            {
                 bail!("a neighbor failed: {failure}");
             }
-            ensure!(Instant::now() < deadline, "a neighbor does not look at the directory");
+            ensure!(
+                Instant::now() < deadline,
+                "a neighbor does not look at the directory"
+            );
             thread::sleep(PAUSE);
         }
         Ok(())
@@ -92,7 +108,12 @@ impl Drop for Running {
     }
 }
 
-fn run(program: &mut impl Program, inotify: &Inotify, directory: &Path, progress: &Progress) -> Result<()> {
+fn run(
+    program: &mut impl Program,
+    inotify: &Inotify,
+    directory: &Path,
+    progress: &Progress,
+) -> Result<()> {
     let mut is_first = true;
     while !progress.is_stopped.load(Ordering::SeqCst) {
         let events = read_events(inotify)?;

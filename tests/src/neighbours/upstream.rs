@@ -1,5 +1,5 @@
-//! Upstream's calico-node beside our agent: its init container writes the configuration, and its main container renews
-//! the token in the kubeconfig. Both write in place (INST-25).
+//! Upstream's calico-node beside our agent: its init container writes the configuration, and its
+//! main container renews the token in the kubeconfig. Both write in place (INST-25).
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -35,9 +35,19 @@ pub fn upstream_installs(file: &Path) -> Result<()> {
 pub fn operator_installs(file: &Path) -> Result<()> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(OPERATORS_MANIFEST);
     let objects = parse(&fs::read_to_string(manifest)?)?;
-    let config = objects.get("ConfigMap calico-system/cni-config").context("a ConfigMap")?;
-    let template = config["data"]["config"].as_str().context("a configuration")?;
-    installs(file, &template.replace("__KUBECONFIG_FILEPATH__", "/etc/cni/net.d/calico-kubeconfig"))
+    let config = objects
+        .get("ConfigMap calico-system/cni-config")
+        .context("a ConfigMap")?;
+    let template = config["data"]["config"]
+        .as_str()
+        .context("a configuration")?;
+    installs(
+        file,
+        &template.replace(
+            "__KUBECONFIG_FILEPATH__",
+            "/etc/cni/net.d/calico-kubeconfig",
+        ),
+    )
 }
 
 fn installs(file: &Path, conf: &str) -> Result<()> {
@@ -60,7 +70,11 @@ pub fn upstream_renews(kubeconfig: &Path, token: &str) -> Result<()> {
 
 /// Writes a file in two parts, so that a reader may see half of it.
 fn write_in_place(path: &Path, text: &str) -> Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)?;
     let (begin, end) = text.as_bytes().split_at(text.len() / 2);
     file.write_all(begin)?;
     Ok(file.write_all(end)?)

@@ -33,16 +33,22 @@ pub(super) fn require_fresh(workspace: &Path, programs: &[PathBuf]) -> Result<()
 fn visit(path: &Path, newest: &mut (SystemTime, PathBuf)) -> Result<()> {
     if path.is_dir() {
         // Tests and benchmarks are no part of the programs.
-        if ["tests", "benches"].iter().any(|folder| path.ends_with(folder)) {
+        if ["tests", "benches"]
+            .iter()
+            .any(|folder| path.ends_with(folder))
+        {
             return Ok(());
         }
-        for entry in fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))? {
+        for entry in
+            fs::read_dir(path).with_context(|| format!("cannot list {}", path.display()))?
+        {
             visit(&entry?.path(), newest)?;
         }
-    } else if path
-        .extension()
-        .is_some_and(|extension| ["rs", "toml", "lock", "proto"].iter().any(|known| extension == *known))
-    {
+    } else if path.extension().is_some_and(|extension| {
+        ["rs", "toml", "lock", "proto"]
+            .iter()
+            .any(|known| extension == *known)
+    }) {
         let changed = modified(path)?;
         if changed > newest.0 {
             *newest = (changed, path.to_owned());
@@ -67,15 +73,23 @@ mod tests {
     fn write(path: &Path, seconds: u64) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let file = File::create(path).unwrap();
-        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+            .unwrap();
     }
 
     #[test]
     fn program_older_than_a_source_is_refused_with_both_names() {
         let workspace = tempfile::tempdir().unwrap();
-        let (root, program) = (workspace.path(), workspace.path().join("target/plugin/calico"));
-        PROGRAM_CRATES.iter().for_each(|name| write(&root.join(name).join("src/lib.rs"), 100));
-        BUILD_FILES.iter().for_each(|file| write(&root.join(file), 100));
+        let (root, program) = (
+            workspace.path(),
+            workspace.path().join("target/plugin/calico"),
+        );
+        PROGRAM_CRATES
+            .iter()
+            .for_each(|name| write(&root.join(name).join("src/lib.rs"), 100));
+        BUILD_FILES
+            .iter()
+            .for_each(|file| write(&root.join(file), 100));
         write(&program, 200);
         require_fresh(root, std::slice::from_ref(&program)).unwrap();
         write(&root.join("README.md"), 300);
@@ -84,6 +98,9 @@ mod tests {
 
         write(&root.join("libcalico/src/ipam/block.rs"), 300);
         let error = require_fresh(root, &[program]).unwrap_err().to_string();
-        assert!(error.contains("target/plugin/calico is older than") && error.contains("ipam/block.rs"), "{error}");
+        assert!(
+            error.contains("target/plugin/calico is older than") && error.contains("ipam/block.rs"),
+            "{error}"
+        );
     }
 }

@@ -21,8 +21,8 @@ pub struct Usage {
 }
 
 impl Call {
-    /// Runs the plugin to its end, without a deadline. In contrast to `wait4`, the peak memory does not include that of
-    /// the forked process before its exec.
+    /// Runs the plugin to its end, without a deadline. In contrast to `wait4`, the peak memory does
+    /// not include that of the forked process before its exec.
     pub fn run_measured(&self) -> Result<(Outcome, Usage)> {
         let started = Instant::now();
         let mut child = self.begin()?;
@@ -53,17 +53,34 @@ impl Call {
             stderr: stderr.join().unwrap_or_default(),
             wall: started.elapsed(),
         };
-        Ok((outcome, usage.ok_or_else(|| anyhow!("the plugin ended and was not seen to"))?))
+        Ok((
+            outcome,
+            usage.ok_or_else(|| anyhow!("the plugin ended and was not seen to"))?,
+        ))
     }
 }
 
 impl Usage {
     fn of(pid: Pid) -> Result<Usage> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .context("no VmHWM")?;
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let fields = stat.rsplit_once(')').context("no name in stat")?.1.split_whitespace();
-        let times: Vec<u64> = fields.skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Usage { peak_kib: peak.trim().trim_end_matches("kB").trim().parse()?, ticks: times.iter().sum() })
+        let fields = stat
+            .rsplit_once(')')
+            .context("no name in stat")?
+            .1
+            .split_whitespace();
+        let times: Vec<u64> = fields
+            .skip(11)
+            .take(2)
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        Ok(Usage {
+            peak_kib: peak.trim().trim_end_matches("kB").trim().parse()?,
+            ticks: times.iter().sum(),
+        })
     }
 }

@@ -27,7 +27,11 @@ pub(super) enum Relayed {
     /// The server's body.
     Whole(Incoming),
     /// Half of the first part of the server's body; then the connection breaks.
-    Half { body: Incoming, cut: Arc<Notify>, sent: bool },
+    Half {
+        body: Incoming,
+        cut: Arc<Notify>,
+        sent: bool,
+    },
     /// A body of the proxy.
     Own(Option<Bytes>),
 }
@@ -35,7 +39,10 @@ pub(super) enum Relayed {
 impl Refusal {
     /// Returns a refusal without `Retry-After`.
     pub fn of(code: u16) -> Refusal {
-        Refusal { code, retry_after: None }
+        Refusal {
+            code,
+            retry_after: None,
+        }
     }
 
     pub(super) fn response(self, method: &Method) -> Response<Relayed> {
@@ -50,12 +57,17 @@ impl Refusal {
             _ => "InternalError",
         };
         let status = json!({
-            "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": self.code, "reason": reason,
+            "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": self.code,
+            "reason": reason,
             "message": "the proxy says so",
         });
         let mut response = Response::new(Relayed::Own(Some(status.to_string().into())));
-        *response.status_mut() = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        response.headers_mut().insert(CONTENT_TYPE, "application/json".parse().expect("a constant header"));
+        *response.status_mut() =
+            StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response.headers_mut().insert(
+            CONTENT_TYPE,
+            "application/json".parse().expect("a constant header"),
+        );
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
@@ -84,7 +96,9 @@ impl Body for Relayed {
                     cut.notify_one();
                 });
                 match frame.map(|frame| frame.map(Frame::into_data)) {
-                    Some(Ok(Ok(mut data))) => Poll::Ready(Some(Ok(Frame::data(data.split_to(data.len() / 2))))),
+                    Some(Ok(Ok(mut data))) => {
+                        Poll::Ready(Some(Ok(Frame::data(data.split_to(data.len() / 2)))))
+                    }
                     _ => Poll::Pending,
                 }
             }

@@ -52,18 +52,29 @@ enum Next {
 
 impl Server {
     pub(super) fn in_the_clear(address: &str) -> Server {
-        Server { address: address.into(), tls: None }
+        Server {
+            address: address.into(),
+            tls: None,
+        }
     }
 
     pub(super) fn inside_tls(address: &str, authority: &str) -> Result<Server> {
-        Ok(Server { address: address.into(), tls: Some(tls::connector(authority)?) })
+        Ok(Server {
+            address: address.into(),
+            tls: Some(tls::connector(authority)?),
+        })
     }
 
     async fn connect(&self) -> io::Result<SendRequest<Asked>> {
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
-        let Some(connector) = &self.tls else { return http2_to(stream).await };
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        let Some(connector) = &self.tls else {
+            return http2_to(stream).await;
+        };
+        let host = self
+            .address
+            .rsplit_once(':')
+            .map_or(self.address.as_str(), |(host, _)| host);
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         http2_to(connector.connect(name, stream).await?).await
     }
@@ -71,8 +82,14 @@ impl Server {
     fn readdressed(&self, request: Request<Asked>) -> io::Result<Request<Asked>> {
         let (mut head, body) = request.into_parts();
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-        let uri = Uri::builder().scheme(scheme).authority(self.address.as_str()).path_and_query(target);
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        let uri = Uri::builder()
+            .scheme(scheme)
+            .authority(self.address.as_str())
+            .path_and_query(target);
         head.uri = uri.build().map_err(io::Error::other)?;
         head.version = Version::HTTP_2;
         head.headers.remove(HOST);
@@ -80,21 +97,32 @@ impl Server {
     }
 }
 
-async fn http2_to(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<SendRequest<Asked>> {
-    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+async fn http2_to(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> io::Result<SendRequest<Asked>> {
+    let handshake =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(io::Error::other)?;
     tokio::spawn(connection);
     Ok(sender)
 }
 
 /// Accepts connections until the listener fails.
-pub(super) async fn serve(listener: TcpListener, server: Server, state: Arc<State>) -> io::Result<()> {
+pub(super) async fn serve(
+    listener: TcpListener,
+    server: Server,
+    state: Arc<State>,
+) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {
         let (stream, _) = listener.accept().await?;
         if state.accepts() {
-            let link =
-                Link { server: server.clone(), state: state.clone(), to_server: Mutex::default(), cut: Arc::default() };
+            let link = Link {
+                server: server.clone(),
+                state: state.clone(),
+                to_server: Mutex::default(),
+                cut: Arc::default(),
+            };
             // A broken connection is intended, so its error is ignored.
             tokio::spawn(async move { drop(Arc::new(link).run(stream).await) });
         }
@@ -117,13 +145,21 @@ impl Link {
     }
 
     /// Serves requests until either side or a fault ends the connection.
-    async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, is_http2: bool) {
+    async fn serve(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        is_http2: bool,
+    ) {
         let (io, link) = (TokioIo::new(stream), self.clone());
         let service = service_fn(move |request| link.clone().relay(request));
         let mut gone = self.state.gone.subscribe();
         let conversation = async {
             match is_http2 {
-                true => drop(http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await),
+                true => drop(
+                    http2::Builder::new(TokioExecutor::new())
+                        .serve_connection(io, service)
+                        .await,
+                ),
                 false => drop(http1::Builder::new().serve_connection(io, service).await),
             }
         };
@@ -138,8 +174,13 @@ impl Link {
         let method = request.method().clone();
         let (head, body) = request.into_parts();
         let (body, more) = described(head.uri.path(), body).await;
-        let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
-        let (number, fault) = self.state.request(method.as_str(), &format!("{target}{more}"));
+        let target = head
+            .uri
+            .path_and_query()
+            .map_or("/", |target| target.as_str());
+        let (number, fault) = self
+            .state
+            .request(method.as_str(), &format!("{target}{more}"));
         match self.carry_out(fault).await {
             Next::GoOn | Next::Half => {}
             Next::Break => return self.broken().await,
@@ -158,7 +199,8 @@ impl Link {
                 return self.broken().await;
             }
             Next::Answer(refusal) => {
-                // The body of a refused request is read too: an unread body would break the connection.
+                // The body of a refused request is read too: an unread body would break the
+                // connection.
                 if let Asked::Streamed(body) = body {
                     whole(body).await;
                 }
@@ -166,7 +208,10 @@ impl Link {
             }
         }
         let request = Request::from_parts(head, body);
-        let answer = self.ask(request).await.inspect_err(|_| self.cut.notify_one())?;
+        let answer = self
+            .ask(request)
+            .await
+            .inspect_err(|_| self.cut.notify_one())?;
         self.answered(number, answer, &method).await
     }
 
@@ -178,7 +223,11 @@ impl Link {
     ) -> io::Result<Response<Relayed>> {
         match self.carry_out(self.state.answer(number)).await {
             Next::GoOn | Next::BreakAndGoOn(_) => Ok(answer.map(Relayed::Whole)),
-            Next::Half => Ok(answer.map(|body| Relayed::Half { body, cut: self.cut.clone(), sent: false })),
+            Next::Half => Ok(answer.map(|body| Relayed::Half {
+                body,
+                cut: self.cut.clone(),
+                sent: false,
+            })),
             Next::Answer(refusal) => Ok(refusal.response(method)),
             Next::Break => self.broken().await,
         }
@@ -192,7 +241,10 @@ impl Link {
                 _ => slot.insert(self.server.connect().await?).clone(),
             }
         };
-        sender.send_request(self.server.readdressed(request)?).await.map_err(io::Error::other)
+        sender
+            .send_request(self.server.readdressed(request)?)
+            .await
+            .map_err(io::Error::other)
     }
 
     async fn carry_out(&self, fault: Option<Fault>) -> Next {
@@ -208,7 +260,12 @@ impl Link {
                 Next::GoOn
             }
             Some(Fault::Hold) => {
-                let _ = self.state.resumed.subscribe().wait_for(|resumed| *resumed).await;
+                let _ = self
+                    .state
+                    .resumed
+                    .subscribe()
+                    .wait_for(|resumed| *resumed)
+                    .await;
                 Next::GoOn
             }
             Some(Fault::Gone) => {
@@ -217,7 +274,11 @@ impl Link {
             }
             Some(Fault::Kill) => {
                 let mut plugin = self.state.plugin.subscribe();
-                let known = plugin.wait_for(Option::is_some).await.ok().and_then(|pid| *pid);
+                let known = plugin
+                    .wait_for(Option::is_some)
+                    .await
+                    .ok()
+                    .and_then(|pid| *pid);
                 if let Some(pid) = known.and_then(|pid| i32::try_from(pid).ok()) {
                     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
                 }

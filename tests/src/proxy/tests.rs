@@ -13,7 +13,8 @@ use super::*;
 
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Starts a server that responds to each request with `abcdefghij`. Returns its address and its requests.
+/// Starts a server that responds to each request with `abcdefghij`. Returns its address and its
+/// requests.
 fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -35,7 +36,12 @@ fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
                     match tls {
                         None => http2.serve_connection(TokioIo::new(stream), service).await,
                         Some(tls) => {
-                            http2.serve_connection(TokioIo::new(tls.accept(stream).await.unwrap()), service).await
+                            http2
+                                .serve_connection(
+                                    TokioIo::new(tls.accept(stream).await.unwrap()),
+                                    service,
+                                )
+                                .await
                         }
                     }
                 });
@@ -46,26 +52,38 @@ fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 type Client = SendRequest<String>;
 
 async fn connect(proxy: &Proxy) -> Option<Client> {
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port)).await.ok()?;
-    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream)).await.ok()?;
+    let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port))
+        .await
+        .ok()?;
+    let (client, connection) = handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .ok()?;
     tokio::spawn(connection);
     Some(client)
 }
 
 /// Returns status and body; `None` if the connection broke first.
 async fn ask(client: Option<Client>, path: &str) -> Option<(u16, String)> {
-    let request = Request::post(format!("http://proxy{path}")).body("question".to_owned()).unwrap();
+    let request = Request::post(format!("http://proxy{path}"))
+        .body("question".to_owned())
+        .unwrap();
     let answer = client?.send_request(request).await.ok()?;
     let code = answer.status().as_u16();
     let mut body = answer.into_body();
     let mut text = Vec::new();
-    while let Some(frame) = std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await {
+    while let Some(frame) =
+        std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await
+    {
         text.extend(frame.map(Frame::into_data).ok()?.unwrap_or(Bytes::new()));
     }
     Some((code, String::from_utf8(text).unwrap()))
@@ -84,15 +102,28 @@ fn proxy_without_a_fault_forwards_and_counts_all_requests() {
         assert_eq!(ask(client.clone(), "/a").await, answer());
         assert_eq!(ask(client, "/b?c").await, answer());
     });
-    assert_eq!(proxy.traffic(), Traffic { connections: 1, requests: 2, answers: 2 });
+    assert_eq!(
+        proxy.traffic(),
+        Traffic {
+            connections: 1,
+            requests: 2,
+            answers: 2
+        }
+    );
     assert_eq!(proxy.requests(), ["POST /a", "POST /b?c"]);
     assert_eq!(*asked.lock().unwrap(), ["/a", "/b"]);
 }
 
 #[test]
 fn cut_request_misses_the_server_and_cut_response_reaches_the_server() {
-    let cut = [(Point::Request(1), Fault::Cut, 1), (Point::Answer(1), Fault::Cut, 2)];
-    for (point, fault, reaches) in cut.into_iter().chain([(Point::Answer(1), Fault::CutMidAnswer, 2)]) {
+    let cut = [
+        (Point::Request(1), Fault::Cut, 1),
+        (Point::Answer(1), Fault::Cut, 2),
+    ];
+    for (point, fault, reaches) in
+        cut.into_iter()
+            .chain([(Point::Answer(1), Fault::CutMidAnswer, 2)])
+    {
         let (address, asked) = server(None);
         let proxy = Proxy::start(&address).unwrap();
         proxy.arm(Some((point, fault)));
@@ -103,7 +134,11 @@ fn cut_request_misses_the_server_and_cut_response_reaches_the_server() {
             assert_eq!(ask(client, "/b").await, None, "{point:?} {fault:?}");
             assert!(proxy.fired());
             assert_eq!(asked.lock().unwrap().len(), reaches);
-            assert_eq!(ask(connect(&proxy).await, "/c").await, answer(), "a new connection works");
+            assert_eq!(
+                ask(connect(&proxy).await, "/c").await,
+                answer(),
+                "a new connection works"
+            );
         });
     }
 }
@@ -112,8 +147,14 @@ fn cut_request_misses_the_server_and_cut_response_reaches_the_server() {
 fn late_request_reaches_the_server_after_its_connection_is_cut() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
-    proxy.arm(Some((Point::Request(0), Fault::Late(Duration::from_millis(20)))));
-    assert_eq!(block_on(async { ask(connect(&proxy).await, "/a").await }), None);
+    proxy.arm(Some((
+        Point::Request(0),
+        Fault::Late(Duration::from_millis(20)),
+    )));
+    assert_eq!(
+        block_on(async { ask(connect(&proxy).await, "/a").await }),
+        None
+    );
     proxy.await_late().unwrap();
     assert_eq!(*asked.lock().unwrap(), ["/a"]);
 }
@@ -129,7 +170,11 @@ fn refusal_replaces_the_response_of_the_server() {
             let (code, body) = ask(client.clone(), "/a").await.unwrap();
             assert!(code == 409 && body.contains("AlreadyExists"), "{body}");
             assert_eq!(asked.lock().unwrap().len(), reaches);
-            assert_eq!(ask(client.clone(), "/b").await, answer(), "the connection stays");
+            assert_eq!(
+                ask(client.clone(), "/b").await,
+                answer(),
+                "the connection stays"
+            );
             asked.lock().unwrap().clear();
         }
     });
@@ -148,7 +193,11 @@ fn fault_gone_lasts_until_the_proxy_is_armed_again() {
                 false => proxy.arm(Some((Point::Request(0), Fault::Gone))),
             }
             assert_eq!(ask(connect(&proxy).await, "/a").await, None);
-            assert_eq!(ask(other.clone(), "/a").await, None, "connections that were there break too");
+            assert_eq!(
+                ask(other.clone(), "/a").await,
+                None,
+                "connections that were there break too"
+            );
             proxy.arm(None);
             assert_eq!(ask(connect(&proxy).await, "/a").await, answer());
         }
@@ -168,7 +217,10 @@ fn held_request_waits_for_resume_and_delayed_request_for_its_time() {
         assert_eq!(client.join().unwrap(), answer());
     });
     asked.lock().unwrap().clear();
-    proxy.arm(Some((Point::First("POST", "/a"), Fault::Delay(Duration::from_millis(500)))));
+    proxy.arm(Some((
+        Point::First("POST", "/a"),
+        Fault::Delay(Duration::from_millis(500)),
+    )));
     block_on(async {
         let client = connect(&proxy).await;
         let answers = tokio::join!(ask(client.clone(), "/a"), ask(client, "/b"));
@@ -181,11 +233,19 @@ fn held_request_waits_for_resume_and_delayed_request_for_its_time() {
 fn proxy_holds_several_requests_and_forwards_the_rest() {
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
-    proxy.arm_all(&[(Point::First("POST", "/a"), Fault::Hold), (Point::First("POST", "/b"), Fault::Hold)]);
+    proxy.arm_all(&[
+        (Point::First("POST", "/a"), Fault::Hold),
+        (Point::First("POST", "/b"), Fault::Hold),
+    ]);
     thread::scope(|scope| {
-        let held = ["/a", "/b"].map(|path| scope.spawn(|| block_on(async { ask(connect(&proxy).await, path).await })));
+        let held = ["/a", "/b"]
+            .map(|path| scope.spawn(|| block_on(async { ask(connect(&proxy).await, path).await })));
         proxy.await_held().unwrap();
-        assert_eq!(block_on(async { ask(connect(&proxy).await, "/a").await }), answer(), "the second of its kind");
+        assert_eq!(
+            block_on(async { ask(connect(&proxy).await, "/a").await }),
+            answer(),
+            "the second of its kind"
+        );
         assert_eq!(*asked.lock().unwrap(), ["/a"]);
         proxy.resume();
         for client in held {
@@ -197,13 +257,32 @@ fn proxy_holds_several_requests_and_forwards_the_rest() {
 
 #[test]
 fn faults_in_turn_alternate() {
-    const TURNS: [Fault; 2] = [Fault::Refuse(Refusal { code: 500, retry_after: None }), Fault::Cut];
+    const TURNS: [Fault; 2] = [
+        Fault::Refuse(Refusal {
+            code: 500,
+            retry_after: None,
+        }),
+        Fault::Cut,
+    ];
     let (address, asked) = server(None);
     let proxy = Proxy::start(&address).unwrap();
     proxy.arm(Some((Point::EachNth(2), Fault::InTurn(&TURNS))));
-    let codes: Vec<_> =
-        (0..8).map(|_| block_on(async { ask(connect(&proxy).await, "/a").await }).map(|(code, _)| code)).collect();
-    assert_eq!(codes, [Some(200), Some(500), Some(200), None, Some(200), Some(500), Some(200), None]);
+    let codes: Vec<_> = (0..8)
+        .map(|_| block_on(async { ask(connect(&proxy).await, "/a").await }).map(|(code, _)| code))
+        .collect();
+    assert_eq!(
+        codes,
+        [
+            Some(200),
+            Some(500),
+            Some(200),
+            None,
+            Some(200),
+            Some(500),
+            Some(200),
+            None
+        ]
+    );
     assert_eq!((asked.lock().unwrap().len(), proxy.faults()), (4, 4));
 }
 
@@ -218,12 +297,19 @@ fn plugin_is_killed_at_the_armed_request() {
         proxy.plugin(plugin.id());
         assert_eq!(client.join().unwrap(), None);
     });
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&plugin.wait().unwrap()), Some(9));
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&plugin.wait().unwrap()),
+        Some(9)
+    );
 }
 
 fn certificate(protocol: Protocol) -> ServerCertificate {
     let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".into()]).unwrap();
-    ServerCertificate { certificate: made.cert.pem(), key: made.signing_key.serialize_pem(), protocol }
+    ServerCertificate {
+        certificate: made.cert.pem(),
+        key: made.signing_key.serialize_pem(),
+        protocol,
+    }
 }
 
 #[test]
@@ -235,15 +321,25 @@ fn tls_proxy_speaks_the_offered_protocol_and_presents_the_set_certificate() {
     let shake = |authority: &str| {
         let connector = tls::connector(authority).unwrap();
         block_on(async {
-            let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port)).await.unwrap();
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", proxy.port))
+                .await
+                .unwrap();
             let name = ServerName::try_from("127.0.0.1").unwrap();
-            let (mut client, connection) =
-                handshake(TokioExecutor::new(), TokioIo::new(connector.connect(name, stream).await.ok()?))
-                    .await
-                    .ok()?;
+            let (mut client, connection) = handshake(
+                TokioExecutor::new(),
+                TokioIo::new(connector.connect(name, stream).await.ok()?),
+            )
+            .await
+            .ok()?;
             tokio::spawn(connection);
-            let request = Request::get("https://proxy/h2").body(String::new()).unwrap();
-            client.send_request(request).await.ok().map(|answer| answer.status().as_u16())
+            let request = Request::get("https://proxy/h2")
+                .body(String::new())
+                .unwrap();
+            client
+                .send_request(request)
+                .await
+                .ok()
+                .map(|answer| answer.status().as_u16())
         })
     };
     assert_eq!(shake(&first.certificate), Some(200));
@@ -252,9 +348,19 @@ fn tls_proxy_speaks_the_offered_protocol_and_presents_the_set_certificate() {
 
     // ureq supports HTTP/1.1 only.
     let root = ureq::tls::Certificate::from_pem(second.certificate.as_bytes()).unwrap();
-    let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::new_with_certs(&[root])).build();
-    let agent = ureq::Agent::from(ureq::Agent::config_builder().tls_config(tls).proxy(None).build());
-    let mut answer = agent.get(format!("{}/h1", proxy.endpoint())).call().unwrap();
+    let tls = ureq::tls::TlsConfig::builder()
+        .root_certs(ureq::tls::RootCerts::new_with_certs(&[root]))
+        .build();
+    let agent = ureq::Agent::from(
+        ureq::Agent::config_builder()
+            .tls_config(tls)
+            .proxy(None)
+            .build(),
+    );
+    let mut answer = agent
+        .get(format!("{}/h1", proxy.endpoint()))
+        .call()
+        .unwrap();
     assert_eq!(answer.body_mut().read_to_string().unwrap(), "abcdefghij");
     assert_eq!(*asked.lock().unwrap(), ["/h2", "/h1"]);
 }

@@ -31,7 +31,8 @@ pub struct ServerCertificate {
 
 impl ServerCertificate {
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor> {
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>()?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<_, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
@@ -62,6 +63,8 @@ pub(super) fn connector(authority: &str) -> Result<TlsConnector> {
 /// Formats the protocols alone, without the certificate and its key.
 impl std::fmt::Debug for ServerCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerCertificate").field("protocol", &self.protocol).finish_non_exhaustive()
+        f.debug_struct("ServerCertificate")
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! The keys of an etcd transaction, read from its body: all transactions, reads included, have the same path.
+//! The keys of an etcd transaction, read from its body: all transactions, reads included, have the
+//! same path.
 
 use std::fmt::Write;
 use std::future::poll_fn;
@@ -23,15 +24,20 @@ pub(super) enum Asked {
     Read(Option<Bytes>),
 }
 
-/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction's conditions.
+/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a
+/// transaction's conditions.
 pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
     if path != PATH {
         return (Asked::Streamed(body), String::new());
     }
     let bytes = whole(body).await;
     let mut words = String::new();
-    for condition in fields(bytes.get(PREFIX..).unwrap_or_default()).filter(|field| field.0 == COMPARE) {
-        let key = fields(condition.1).find(|field| field.0 == KEY).map(|field| String::from_utf8_lossy(field.1));
+    for condition in
+        fields(bytes.get(PREFIX..).unwrap_or_default()).filter(|field| field.0 == COMPARE)
+    {
+        let key = fields(condition.1)
+            .find(|field| field.0 == KEY)
+            .map(|field| String::from_utf8_lossy(field.1));
         let begin = if words.is_empty() { "?if=" } else { "," };
         let _ = write!(words, "{begin}{}", key.unwrap_or_default());
     }
@@ -102,7 +108,10 @@ mod tests {
         let message = [&[0x0a, compare.len() as u8][..], &compare, &[0x12, 1, 7]].concat();
         let found: Vec<_> = fields(&message).collect();
         assert_eq!(found, [(1, &compare[..]), (2, &[7][..])]);
-        assert_eq!(fields(&compare).find(|field| field.0 == KEY), Some((3, &b"/a"[..])));
+        assert_eq!(
+            fields(&compare).find(|field| field.0 == KEY),
+            Some((3, &b"/a"[..]))
+        );
         assert_eq!(fields(&[0x0a, 9, 1]).count(), 0, "cut short");
     }
 }

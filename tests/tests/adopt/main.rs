@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 fn adopt(cluster: &Cluster<'_>, more: &[&str]) -> (Value, Outcome) {
     let args = [&["adopt", "--node", "node1", "-o", "json"][..], more].concat();
     let outcome = cluster.store.calico_ipam(&cluster.plugins, &args).unwrap();
-    let report = serde_json::from_str(&outcome.stdout).unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
+    let report = serde_json::from_str(&outcome.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {outcome:?}"));
     (report, outcome)
 }
 
@@ -24,7 +25,9 @@ fn results(cluster: &Cluster<'_>, more: &[&str]) -> Vec<(String, String)> {
     let (report, outcome) = adopt(cluster, more);
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     let rows = report["addresses"].as_array().unwrap();
-    rows.iter().map(|row| (text(&row["address"]), text(&row["result"]))).collect()
+    rows.iter()
+        .map(|row| (text(&row["address"]), text(&row["result"])))
+        .collect()
 }
 
 fn text(value: &Value) -> String {
@@ -39,15 +42,26 @@ fn address(result: &Value) -> String {
 
 /// Writes the status of a running pod, as the kubelet does.
 fn report_running(control_plane: &ControlPlane<'_>, pod: &Pod, address: &str) {
-    let status = json!({ "status": { "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] } });
+    let status = json!({
+        "status": { "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }] }
+    });
     let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
-    control_plane.servers.api.admin().patch(&path, &status).unwrap().success().unwrap();
+    control_plane
+        .servers
+        .api
+        .admin()
+        .patch(&path, &status)
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 /// Deletes all blocks.
 fn delete_blocks(cluster: &Cluster<'_>) {
     let content = cluster.store.dump().unwrap();
-    let blocks = content.keys().filter(|key| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/"));
+    let blocks = content
+        .keys()
+        .filter(|key| key.starts_with("ipamblocks/") || key.contains("/ipam/v2/assignment/"));
     let mut deleted = 0;
     for block in blocks {
         cluster.store.delete(block).unwrap();

@@ -12,14 +12,19 @@ use serde_json::json;
 
 use crate::{address, adopt, delete_blocks, report_running, results, text};
 
-/// containerd answers with an empty list, so an alias suffices, and a pod without one has no container.
+/// containerd answers with an empty list, so an alias suffices, and a pod without one has no
+/// container.
 #[test]
 fn adopt_without_alias_asks_the_runtime() {
     if !present("containerd") {
         return skipped("there is no containerd: run tests/install-go-tools.sh containerd");
     }
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
-        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        cluster.load(
+            &Content::ready()
+                .node("node1")
+                .pool("pool4", "10.65.0.0/16", 26),
+        );
         let conf = cluster.conf("node1", json!({}));
         let pods = [cluster.pod(1), cluster.pod(2)];
         for pod in &pods {
@@ -29,7 +34,10 @@ fn adopt_without_alias_asks_the_runtime() {
         delete_blocks(cluster);
         let directory = cluster.host.dir("containerd");
         let mut containerd = ServerProcess::default();
-        let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
+        let socket = start_containerd(&mut containerd, &directory)
+            .unwrap()
+            .display()
+            .to_string();
 
         let link = pod_interface("cali", "suite", pods[0].object.as_ref().unwrap());
         ip(&format!("link set dev {link} alias upstream")).unwrap();
@@ -38,14 +46,24 @@ fn adopt_without_alias_asks_the_runtime() {
         let rows = report["addresses"].as_array().unwrap();
         let conflict = rows.iter().find(|row| row["result"] == "conflict").unwrap();
         let reason = text(&conflict["reason"]);
-        assert!(reason.ends_with("the runtime has no ready sandbox of the workload"), "{reason}");
-        assert_eq!(rows.iter().filter(|row| row["result"] == "adopted").count(), 1, "{report}");
+        assert!(
+            reason.ends_with("the runtime has no ready sandbox of the workload"),
+            "{reason}"
+        );
+        assert_eq!(
+            rows.iter().filter(|row| row["result"] == "adopted").count(),
+            1,
+            "{report}"
+        );
 
         // The address of the other pod stays held, also without the runtime.
         drop(containerd);
         cluster.delete(&pods[0], &conf);
         cluster.remove_pod(&pods[0]);
         let held = results(cluster, &["--runtime-socket", &socket]);
-        assert!(matches!(&held[..], [(_, result)] if result == "held"), "{held:?}");
+        assert!(
+            matches!(&held[..], [(_, result)] if result == "held"),
+            "{held:?}"
+        );
     });
 }

@@ -115,8 +115,16 @@ pub(crate) const KEYS: &[(&str, Kind)] = &[
 
 /// Returns values that a key of this kind must reject.
 pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
-    let mut values =
-        vec![json!(true), json!("x"), json!(1), json!(1.5), json!([]), json!({}), json!([{}]), json!(["x"])];
+    let mut values = vec![
+        json!(true),
+        json!("x"),
+        json!(1),
+        json!(1.5),
+        json!([]),
+        json!({}),
+        json!([{}]),
+        json!(["x"]),
+    ];
     values.retain(|value| match kind {
         Text => !value.is_string(),
         Word => true,

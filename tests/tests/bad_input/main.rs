@@ -1,4 +1,5 @@
-//! Invalid network configurations and CNI variables. No such call changes links, endpoints or allocations.
+//! Invalid network configurations and CNI variables. No such call changes links, endpoints or
+//! allocations.
 
 mod keys;
 
@@ -62,18 +63,37 @@ fn with_a_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
 
 fn refused(cluster: &Cluster<'_>, verb: &str, pod: &Pod, conf: &Value, stdin: &str) -> CniError {
     let outcome = cluster.verb(verb, pod, conf).stdin(stdin).run().unwrap();
-    assert_eq!(outcome.exit, Some(1), "{verb} accepted {stdin}\n{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(
+        outcome.exit,
+        Some(1),
+        "{verb} accepted {stdin}\n{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     outcome.error()
 }
 
 /// Returns true if a DEL must reject an invalid value of this key.
 fn del_needs(path: &str) -> bool {
-    const NEEDED: [&str; 7] = ["name", "cniversion", "kubernetes", "policy", "args", "dataplane_options", "hostname"];
+    const NEEDED: [&str; 7] = [
+        "name",
+        "cniversion",
+        "kubernetes",
+        "policy",
+        "args",
+        "dataplane_options",
+        "hostname",
+    ];
     const NEEDED_PREFIXES: [&str; 3] = ["etcd_", "datastore_", "nodename"];
     let mut keys = keys(path).map(|key| key.to_lowercase());
     match keys.next().unwrap_or_default().as_str() {
         "ipam" => keys.next().is_none_or(|key| key == "type"),
-        first => NEEDED.contains(&first) || NEEDED_PREFIXES.iter().any(|prefix| first.starts_with(prefix)),
+        first => {
+            NEEDED.contains(&first)
+                || NEEDED_PREFIXES
+                    .iter()
+                    .any(|prefix| first.starts_with(prefix))
+        }
     }
 }
 
@@ -81,31 +101,54 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
     let before = cluster.state();
-    let wrong = KEYS.iter().flat_map(|(path, kind)| wrong_values(*kind).into_iter().map(|v| (*path, v.to_string())));
-    let ranges = OUT_OF_RANGE.iter().map(|(path, value)| (*path, (*value).to_owned()));
+    let wrong = KEYS.iter().flat_map(|(path, kind)| {
+        wrong_values(*kind)
+            .into_iter()
+            .map(|v| (*path, v.to_string()))
+    });
+    let ranges = OUT_OF_RANGE
+        .iter()
+        .map(|(path, value)| (*path, (*value).to_owned()));
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
-        for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
+        for (verb, pod) in [
+            ("ADD", &newcomer),
+            ("DEL", if del_needs(path) { &pod } else { &newcomer }),
+        ] {
             // The delegated IPAM plugin reads these keys.
             if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
                 continue;
             }
             let stdin = with_value(&conf, path, &value);
-            let outcome = cluster.verb(verb, pod, &conf).stdin(stdin.as_str()).run().unwrap();
+            let outcome = cluster
+                .verb(verb, pod, &conf)
+                .stdin(stdin.as_str())
+                .run()
+                .unwrap();
             let error: Option<CniError> = serde_json::from_str(&outcome.stdout).ok();
             let named = |error: &CniError| {
                 let said = format!("{} {}", error.msg, error.details);
                 keys(path).all(|key| said.contains(&key))
             };
             let is_refused = outcome.exit == Some(1)
-                && error.as_ref().is_some_and(|error| matches!(error.code, 6 | 7) && named(error));
+                && error
+                    .as_ref()
+                    .is_some_and(|error| matches!(error.code, 6 | 7) && named(error));
             let is_passed_over = verb == "DEL" && !del_needs(path) && outcome.exit == Some(0);
             if !is_refused && !is_passed_over {
-                failures.push(format!("{verb} {path} = {value}: exit {:?}, {}", outcome.exit, outcome.stdout));
+                failures.push(format!(
+                    "{verb} {path} = {value}: exit {:?}, {}",
+                    outcome.exit, outcome.stdout
+                ));
             }
         }
     }
-    assert!(failures.is_empty(), "{} bad values got a wrong answer:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} bad values got a wrong answer:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
     cluster.assert_unchanged(&before);
 
     for (what, stdin, code) in [
@@ -115,11 +158,36 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
         ("null", "null".to_owned(), 7),
         ("no name", "{\"cniVersion\": \"1.0.0\"}".to_owned(), 7),
         ("two documents", format!("{conf}{conf}"), 6),
-        ("a key twice", conf.to_string().replacen('{', "{\"mtu\": 1400, \"mtu\": 1500, ", 1), 6),
-        ("deep nesting", with_value(&conf, "/args", &format!("{}{}", "[".repeat(100_000), "]".repeat(100_000))), 6),
-        ("over a megabyte", with_value(&conf, "/hostname", &format!("\"{}\"", "x".repeat(1 << 20))), 6),
-        ("a number beyond all numbers", with_value(&conf, "/mtu", "1e400"), 6),
-        ("another version", with_value(&conf, "/cniVersion", "\"9.9.9\""), 1),
+        (
+            "a key twice",
+            conf.to_string()
+                .replacen('{', "{\"mtu\": 1400, \"mtu\": 1500, ", 1),
+            6,
+        ),
+        (
+            "deep nesting",
+            with_value(
+                &conf,
+                "/args",
+                &format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)),
+            ),
+            6,
+        ),
+        (
+            "over a megabyte",
+            with_value(&conf, "/hostname", &format!("\"{}\"", "x".repeat(1 << 20))),
+            6,
+        ),
+        (
+            "a number beyond all numbers",
+            with_value(&conf, "/mtu", "1e400"),
+            6,
+        ),
+        (
+            "another version",
+            with_value(&conf, "/cniVersion", "\"9.9.9\""),
+            1,
+        ),
     ] {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", &pod)] {
             let error = refused(cluster, verb, pod, &conf, &stdin);
@@ -129,7 +197,11 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     for verb in ["ADD", "DEL"] {
         let mut stdin = conf.to_string().into_bytes();
         stdin.insert(2, 0xff);
-        let outcome = cluster.verb(verb, &newcomer, &conf).stdin(stdin).run().unwrap();
+        let outcome = cluster
+            .verb(verb, &newcomer, &conf)
+            .stdin(stdin)
+            .run()
+            .unwrap();
         assert_eq!(outcome.error().code, 6, "invalid UTF-8");
     }
     cluster.assert_unchanged(&before);
@@ -148,7 +220,11 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
             }
             for call in [call.clone().without_env(name), call.clone().env(name, "")] {
                 let error = call.run().unwrap().error();
-                assert_eq!((error.code, error.msg.contains(name)), (4, true), "{verb} without {name}: {error:?}");
+                assert_eq!(
+                    (error.code, error.msg.contains(name)),
+                    (4, true),
+                    "{verb} without {name}: {error:?}"
+                );
             }
         }
         for (name, value) in [
@@ -164,7 +240,12 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
             assert_eq!(error.code, 4, "{verb} {name}={value}: {error:?}");
         }
     }
-    let bare = cluster.plugins.call("calico").env("CNI_COMMAND", "ADD").without_env("CNI_PATH").stdin(conf.to_string());
+    let bare = cluster
+        .plugins
+        .call("calico")
+        .env("CNI_COMMAND", "ADD")
+        .without_env("CNI_PATH")
+        .stdin(conf.to_string());
     let error = bare.run().unwrap().error();
     for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
         assert!(error.msg.contains(name), "{error:?}");
@@ -173,22 +254,53 @@ fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
         let error = cluster.verb(verb, &newcomer, &conf).run().unwrap().error();
         assert_eq!(error.code, 4, "CNI_COMMAND={verb}: {error:?}");
     }
-    for args in ["IP=not-an-ip", "IP=10.65.0.1=2", "novalue", "IgnoreUnknown=maybe", ";;"] {
-        let error = cluster.verb("ADD", &newcomer, &conf).env("CNI_ARGS", args).run().unwrap().error();
+    for args in [
+        "IP=not-an-ip",
+        "IP=10.65.0.1=2",
+        "novalue",
+        "IgnoreUnknown=maybe",
+        ";;",
+    ] {
+        let error = cluster
+            .verb("ADD", &newcomer, &conf)
+            .env("CNI_ARGS", args)
+            .run()
+            .unwrap()
+            .error();
         assert_eq!(error.code, 4, "CNI_ARGS={args}: {error:?}");
     }
-    for netns in ["/var/run/netns/absent", "relative", "/etc/passwd", "/proc/self/ns/mnt"] {
-        let call = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", netns);
+    for netns in [
+        "/var/run/netns/absent",
+        "relative",
+        "/etc/passwd",
+        "/proc/self/ns/mnt",
+    ] {
+        let call = cluster
+            .verb("ADD", &newcomer, &conf)
+            .env("CNI_NETNS", netns);
         let error = call.run().unwrap().error();
-        assert_eq!((error.code, error.msg.contains(netns)), (4, true), "CNI_NETNS={netns}: {error:?}");
+        assert_eq!(
+            (error.code, error.msg.contains(netns)),
+            (4, true),
+            "CNI_NETNS={netns}: {error:?}"
+        );
     }
     // The plugin's own network namespace is rejected before anything changes (code 8).
-    let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
+    let own = cluster
+        .verb("ADD", &newcomer, &conf)
+        .env("CNI_NETNS", Path::new("/proc/self/ns/net"))
+        .run()
+        .unwrap();
     assert_eq!(own.error().code, 8);
-    // As upstream does, a failed ADD may keep the affinity of the block and a higher sequence number.
+    // As upstream does, a failed ADD may keep the affinity of the block and a higher sequence
+    // number.
     let without_blocks = |mut state: Value| {
-        let is_block = |key: &str| key.contains("/ipam/v2/assignment/") || key.contains("/ipam/v2/host/");
-        state["store"].as_object_mut().unwrap().retain(|key, _| !is_block(key));
+        let is_block =
+            |key: &str| key.contains("/ipam/v2/assignment/") || key.contains("/ipam/v2/host/");
+        state["store"]
+            .as_object_mut()
+            .unwrap()
+            .retain(|key, _| !is_block(key));
         state
     };
     assert_same(&without_blocks(before), &without_blocks(cluster.state()));
@@ -202,7 +314,10 @@ fn every_key_of_the_published_schema_is_tested() {
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let published = published(&schema["definitions"]["NetConf"], "");
     assert!(published.len() > 70, "{published:?}");
-    let untried: Vec<_> = published.iter().filter(|key| !KEYS.iter().any(|(tried, _)| tried == key)).collect();
+    let untried: Vec<_> = published
+        .iter()
+        .filter(|key| !KEYS.iter().any(|(tried, _)| tried == key))
+        .collect();
     assert!(untried.is_empty(), "{untried:?}");
 }
 

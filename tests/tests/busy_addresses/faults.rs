@@ -1,5 +1,5 @@
-//! Kills and broken connections at requests of an ADD that replaces busy addresses. After each call no endpoint
-//! lists a free address, and after DEL no address is leaked.
+//! Kills and broken connections at requests of an ADD that replaces busy addresses. After each call
+//! no endpoint lists a free address, and after DEL no address is leaked.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,16 @@ use crate::{addresses, conf, other_program, restore, route};
 
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// Restores the datastore to `empty` and deletes all hints, so that every ADD begins with the same address.
+/// Restores the datastore to `empty` and deletes all hints, so that every ADD begins with the same
+/// address.
 fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
     restore(faulty.cluster, empty);
     let _ = fs::remove_file(RECENT_BLOCKS);
     crate::forget_notes();
 }
 
-/// Injects each fault at each request of an ADD, except the requests before the first busy address is detected.
+/// Injects each fault at each request of an ADD, except the requests before the first busy address
+/// is detected.
 fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
@@ -44,7 +46,10 @@ fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
             begin_anew(faulty, &empty);
             let pod = faulty.pod();
             let outcome = faulty.faulted("ADD", &pod, point, fault);
-            assert!(faulty.proxy.fired(), "{point:?} was not reached: {outcome:?}");
+            assert!(
+                faulty.proxy.fired(),
+                "{point:?} was not reached: {outcome:?}"
+            );
             faulty.recover(&pod, 2);
         }
     }
@@ -57,7 +62,10 @@ fn add_replacing_busy_addresses_with_a_fault_at_each_etcd_request_leaks_none() {
         cluster.load(&Content::dual_stack());
         let mut conf = conf(cluster);
         conf["etcd_endpoints"] = json!(proxy.endpoint());
-        fault_at_each_request(&mut Faulty::new(cluster, &proxy, conf), &[Fault::Cut, Fault::Kill]);
+        fault_at_each_request(
+            &mut Faulty::new(cluster, &proxy, conf),
+            &[Fault::Cut, Fault::Kill],
+        );
     });
 }
 
@@ -66,6 +74,9 @@ fn add_replacing_busy_addresses_killed_at_each_api_request_leaks_none() {
     on_api_server_of_both_groups(ApiGroup::V3, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
         let proxy = Arc::clone(&control_plane.proxy);
-        fault_at_each_request(&mut Faulty::new(cluster, &proxy, conf(cluster)), &[Fault::Kill]);
+        fault_at_each_request(
+            &mut Faulty::new(cluster, &proxy, conf(cluster)),
+            &[Fault::Kill],
+        );
     });
 }

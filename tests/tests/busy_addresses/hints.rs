@@ -1,4 +1,5 @@
-//! Hints: for a minute, IPAM chooses a busy address for ADDs on the node only if no other address is free.
+//! Hints: for a minute, IPAM chooses a busy address for ADDs on the node only if no other address
+//! is free.
 
 use std::fs;
 
@@ -17,7 +18,11 @@ on_each_datastore!(
 
 /// Returns the configuration and the four addresses of a pool, in a block of the node.
 fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
-    cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/30", 30));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .pool("pool4", "10.65.0.0/30", 30),
+    );
     let conf = cluster.conf("node1", json!({ "log_level": "info" }));
     let first = cluster.pod(50);
     cluster.add(&first, &conf);
@@ -41,7 +46,10 @@ fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     // The hint expires after a minute.
     assert_eq!(next(cluster, "-4"), [&*free[0], &*free[1]]);
     let mut notes: Value = serde_json::from_slice(&fs::read(NOTES).unwrap()).unwrap();
-    assert_eq!((notes.as_array().unwrap().len(), &notes[0]["address"]), (1, &json!(free[0])));
+    assert_eq!(
+        (notes.as_array().unwrap().len(), &notes[0]["address"]),
+        (1, &json!(free[0]))
+    );
     notes[0]["until"] = json!(notes[0]["until"].as_i64().unwrap() - 60);
     fs::write(NOTES, notes.to_string()).unwrap();
     assert_eq!(add(cluster, &pods[4], &conf), (vec![free[1].clone()], 1));
@@ -67,7 +75,10 @@ fn only_free_address_is_tried_in_spite_of_a_busy_hint(cluster: &Cluster<'_>) {
 
 fn invalid_busy_address_hints_are_ignored(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
-    for (number, text) in ["", "{", "[{}]", "[[\"10.65.0.1\"]]"].into_iter().enumerate() {
+    for (number, text) in ["", "{", "[{}]", "[[\"10.65.0.1\"]]"]
+        .into_iter()
+        .enumerate()
+    {
         let free = next(cluster, "-4");
         fs::create_dir_all("/var/run/calico/cni").unwrap();
         fs::write(NOTES, text).unwrap();

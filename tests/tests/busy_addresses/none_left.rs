@@ -36,7 +36,9 @@ fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
     assert_names(&error, &[&free[0], &free[1], &free[2], OTHER]);
     cluster.assert_only(&[&resident]);
-    free[..3].iter().for_each(|address| assert_eq!(devices(address), [OTHER]));
+    free[..3]
+        .iter()
+        .for_each(|address| assert_eq!(devices(address), [OTHER]));
     let (given, tried) = add(cluster, &pod, &conf);
     assert_eq!((&given[0], tried), (&free[3], 0));
 }
@@ -53,7 +55,15 @@ fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Clust
     // The second ADD has a hint about the address, the first one has not.
     for _ in 0..2 {
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert_names(&error, &["10.65.0.7", OTHER, "10.65.0.7/32", "addresses were released"]);
+        assert_names(
+            &error,
+            &[
+                "10.65.0.7",
+                OTHER,
+                "10.65.0.7/32",
+                "addresses were released",
+            ],
+        );
         cluster.assert_only(&[]);
     }
     route("delete", "10.65.0.7");
@@ -75,15 +85,25 @@ fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>)
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
     route("add", &free[0]);
-    let asked = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", format!("IP={}", free[0]));
+    let asked = cluster
+        .verb("ADD", &pod, &conf)
+        .env("CNI_ARGS", format!("IP={}", free[0]));
     assert_names(&asked.run().unwrap().error(), &[&free[0], OTHER]);
     assert!(!Path::new(NOTES).exists());
     cluster.assert_only(&[&resident]);
     // A hint does not prevent a request for this address.
     route("delete", &free[0]);
-    let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 50;
+    let until = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+        + 50;
     fs::create_dir_all(Path::new(NOTES).parent().unwrap()).unwrap();
-    fs::write(NOTES, json!([{ "address": free[0], "route": "", "until": until }]).to_string()).unwrap();
+    fs::write(
+        NOTES,
+        json!([{ "address": free[0], "route": "", "until": until }]).to_string(),
+    )
+    .unwrap();
     assert_eq!(addresses(&asked.run().unwrap().success()), [&*free[0]]);
 }
 
@@ -94,13 +114,22 @@ fn busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced(cluster: &Clus
     cluster.load(&Content::ready().node("node1"));
     other_program();
     let data = cluster.host.dir("host-local");
-    let ipam = json!({ "type": "host-local", "dataDir": data, "ranges": [[{ "subnet": "10.88.0.0/24" }]] });
-    let (conf, pod) = (cluster.conf("node1", json!({ "ipam": ipam })), cluster.pod(1));
+    let ipam = json!({
+        "type": "host-local", "dataDir": data, "ranges": [[{ "subnet": "10.88.0.0/24" }]],
+    });
+    let (conf, pod) = (
+        cluster.conf("node1", json!({ "ipam": ipam })),
+        cluster.pod(1),
+    );
     route("add", "10.88.0.2");
     let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
     assert_names(&error, &["10.88.0.2", OTHER]);
-    let leases = fs::read_dir(data.join("k8s-pod-network")).unwrap().flatten();
-    let leases: Vec<_> = leases.filter(|file| file.file_name().to_string_lossy().starts_with("10.")).collect();
+    let leases = fs::read_dir(data.join("k8s-pod-network"))
+        .unwrap()
+        .flatten();
+    let leases: Vec<_> = leases
+        .filter(|file| file.file_name().to_string_lossy().starts_with("10."))
+        .collect();
     assert!(leases.is_empty(), "{leases:?}");
     assert!(!Path::new(NOTES).exists());
     cluster.assert_nothing_left();

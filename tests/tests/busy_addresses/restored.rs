@@ -1,4 +1,5 @@
-//! The datastore is restored to a state before some pods of the node were started, and these pods still run.
+//! The datastore is restored to a state before some pods of the node were started, and these pods
+//! still run.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,10 @@ on_each_datastore!(
 
 fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
     let backup = cluster.store.dump().unwrap();
-    let living = pods.iter().flat_map(|pod| addresses(&cluster.add(pod, conf))).collect();
+    let living = pods
+        .iter()
+        .flat_map(|pod| addresses(&cluster.add(pod, conf)))
+        .collect();
     restore(cluster, &backup);
     living
 }
@@ -26,9 +30,13 @@ fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String
 /// Replaces the plugin's IPv4 routes to pods by routes as Felix creates them.
 fn give_routes_felixs_metric() {
     for route in ip_json("route show").unwrap().as_array().unwrap() {
-        let [destination, device] = ["dst", "dev"].map(|key| route[key].as_str().unwrap_or_default());
+        let [destination, device] =
+            ["dst", "dev"].map(|key| route[key].as_str().unwrap_or_default());
         if device.starts_with("cali") {
-            ip(&format!("route add {destination} dev {device} proto 80 scope link metric 1024")).unwrap();
+            ip(&format!(
+                "route add {destination} dev {device} proto 80 scope link metric 1024"
+            ))
+            .unwrap();
             ip(&format!("route del {destination} dev {device} metric 0")).unwrap();
         }
     }
@@ -41,7 +49,10 @@ fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>
     give_routes_felixs_metric();
     let before = kernel::pods(cluster.host).unwrap();
     let new: Vec<Pod> = (3..=6).map(|number| cluster.pod(number)).collect();
-    let given: BTreeSet<String> = new.iter().flat_map(|pod| add(cluster, pod, &conf).0).collect();
+    let given: BTreeSet<String> = new
+        .iter()
+        .flat_map(|pod| add(cluster, pod, &conf).0)
+        .collect();
     assert_eq!(given.len(), 8);
     assert!(given.is_disjoint(&living), "{given:?} {living:?}");
     let after = kernel::pods(cluster.host).unwrap();
@@ -49,7 +60,12 @@ fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>
         assert_eq!(after[&pod.name], before[&pod.name]);
     }
     let routes = kernel::host().unwrap()["routes"].to_string();
-    assert!(living.iter().all(|address| routes.contains(&format!("\"{address}\""))), "{routes}");
+    assert!(
+        living
+            .iter()
+            .all(|address| routes.contains(&format!("\"{address}\""))),
+        "{routes}"
+    );
 }
 
 /// The number of busy addresses exceeds the attempts of one ADD.
@@ -58,10 +74,19 @@ fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &
     let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();
     let living = outlive(cluster, &old, &conf);
     let new = cluster.pod(6);
-    let outcomes: Vec<_> = (0..4).map(|_| cluster.verb("ADD", &new, &conf).run().unwrap()).collect();
-    let given = outcomes.iter().find(|outcome| outcome.exit == Some(0)).expect("one of four ADDs succeeds");
+    let outcomes: Vec<_> = (0..4)
+        .map(|_| cluster.verb("ADD", &new, &conf).run().unwrap())
+        .collect();
+    let given = outcomes
+        .iter()
+        .find(|outcome| outcome.exit == Some(0))
+        .expect("one of four ADDs succeeds");
     assert_eq!(outcomes[0].exit, Some(1));
-    assert!(addresses(&given.success()).iter().all(|address| !living.contains(address)));
+    assert!(
+        addresses(&given.success())
+            .iter()
+            .all(|address| !living.contains(address))
+    );
 }
 
 #[test]
@@ -74,7 +99,10 @@ fn add_after_a_restore_of_custom_resources_assigns_no_address_in_use() {
         let living = outlive(cluster, &old, &conf);
         for number in 3..=6 {
             let (given, _) = add(cluster, &cluster.pod(number), &conf);
-            assert!(given.iter().all(|address| !living.contains(address)), "{given:?} {living:?}");
+            assert!(
+                given.iter().all(|address| !living.contains(address)),
+                "{given:?} {living:?}"
+            );
         }
     });
 }

@@ -20,7 +20,10 @@ pub(crate) fn clear(world: &World<'_>) {
 }
 
 pub(crate) fn beginning(world: &World<'_>) {
-    world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "a" } } }));
+    world.merge(
+        "/api/v1/namespaces/suite",
+        &json!({ "metadata": { "labels": { "team": "a" } } }),
+    );
     for n in 1..=NODES {
         world.node(&format!("n{n}"), &format!("10.9.0.{n}"));
     }
@@ -50,11 +53,17 @@ pub(crate) fn happenings(world: &World<'_>) {
     world.address_left_behind("never-was", "10.65.3.0");
     world.remove("/api/v1/nodes/going");
     for n in 1..=NODES {
-        world.merge(&format!("/api/v1/nodes/n{n}"), &json!({ "metadata": { "labels": { "zone": format!("z{n}") } } }));
+        world.merge(
+            &format!("/api/v1/nodes/n{n}"),
+            &json!({ "metadata": { "labels": { "zone": format!("z{n}") } } }),
+        );
     }
     world.remove("/api/v1/namespaces/suite/services/going");
     world.service("stays", "10.80.0.9");
-    world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "b" } } }));
+    world.merge(
+        "/api/v1/namespaces/suite",
+        &json!({ "metadata": { "labels": { "team": "b" } } }),
+    );
     for n in 0..MANY {
         match n % 3 {
             0 => policy(world, n, 2),
@@ -74,10 +83,16 @@ pub(crate) fn happenings(world: &World<'_>) {
     }
 }
 
-/// Returns true if the controllers have completed the work of [`happenings`] that begins after a grace period.
+/// Returns true if the controllers have completed the work of [`happenings`] that begins after a
+/// grace period.
 pub(crate) fn is_complete_after_grace(world: &World<'_>) -> bool {
-    let endpoints = world.all().into_keys().filter(|key| key.contains("workloadendpoints/suite/")).count();
-    world.handles_and_blocks().0.len() == 1 && (world.group.is_some() || endpoints == MANY - MANY / 4)
+    let endpoints = world
+        .all()
+        .into_keys()
+        .filter(|key| key.contains("workloadendpoints/suite/"))
+        .count();
+    world.handles_and_blocks().0.len() == 1
+        && (world.group.is_some() || endpoints == MANY - MANY / 4)
 }
 
 /// Asserts that the controllers have completed the work of [`happenings`].
@@ -94,17 +109,31 @@ pub(crate) fn assert_complete(world: &World<'_>) {
     match world.group {
         None => {
             assert_eq!(
-                (count("networkpolicies/suite/knp.default.p"), count("workloadendpoints/suite/")),
+                (
+                    count("networkpolicies/suite/knp.default.p"),
+                    count("workloadendpoints/suite/")
+                ),
                 (MANY, MANY - MANY / 4)
             );
             assert_eq!(count("org/nodes/"), NODES);
-            assert_eq!(world.calico("profiles", "kns.suite")["spec"]["labelsToApply"]["pcns.team"], "b");
-            let labels = world.calico("workloadendpoints", "suite/n1-k8s-pod1-eth0")["metadata"]["labels"].clone();
+            assert_eq!(
+                world.calico("profiles", "kns.suite")["spec"]["labelsToApply"]["pcns.team"],
+                "b"
+            );
+            let labels =
+                world.calico("workloadendpoints", "suite/n1-k8s-pod1-eth0")["metadata"]["labels"]
+                    .clone();
             assert_eq!(labels["app"], "b", "{labels}");
         }
         Some(_) => {
-            let names: Vec<&str> = all.keys().filter_map(|key| key.strip_prefix("tiers/")).collect();
-            assert_eq!(names, ["default", "kube-admin", "kube-baseline", "new", "stays"]);
+            let names: Vec<&str> = all
+                .keys()
+                .filter_map(|key| key.strip_prefix("tiers/"))
+                .collect();
+            assert_eq!(
+                names,
+                ["default", "kube-admin", "kube-baseline", "new", "stays"]
+            );
             assert_eq!(count("ippools/"), 2);
         }
     }
@@ -116,10 +145,18 @@ pub(crate) fn more_happenings(world: &World<'_>) {
     world.service("late", "10.80.0.10");
     world.node("late", "10.9.0.98");
     world.remove("/api/v1/nodes/n12");
-    world.merge("/api/v1/nodes/n3", &json!({ "metadata": { "labels": { "zone": "late" } } }));
-    world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "c" } } }));
-    let account =
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "late", "namespace": NAMESPACE } });
+    world.merge(
+        "/api/v1/nodes/n3",
+        &json!({ "metadata": { "labels": { "zone": "late" } } }),
+    );
+    world.merge(
+        "/api/v1/namespaces/suite",
+        &json!({ "metadata": { "labels": { "team": "c" } } }),
+    );
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "name": "late", "namespace": NAMESPACE },
+    });
     world.apply(account);
     policy(world, 99, 9);
     pod(world, 1, "c");
@@ -134,7 +171,8 @@ pub(crate) fn is_complete_after_more(world: &World<'_>) -> bool {
     let all = world.all();
     let there = |key: &str| all.keys().any(|found| found.contains(key));
     let (handles, _) = world.handles_and_blocks();
-    let labels = |plural: &str, name: &str| world.calico(plural, name)["metadata"]["labels"].clone();
+    let labels =
+        |plural: &str, name: &str| world.calico(plural, name)["metadata"]["labels"].clone();
     let nodes = there("hostendpoints/late-auto-hep") && !there("hostendpoints/n12-auto-hep");
     let everywhere = nodes
         && !handles.contains(&handle_of("n2"))
@@ -146,11 +184,15 @@ pub(crate) fn is_complete_after_more(world: &World<'_>) -> bool {
                 there("networkpolicies/suite/knp.default.p99")
                     && there("profiles/ksa.suite.late")
                     && !there("org/nodes/n12")
-                    && world.calico("profiles", "kns.suite")["spec"]["labelsToApply"]["pcns.team"] == "c"
+                    && world.calico("profiles", "kns.suite")["spec"]["labelsToApply"]["pcns.team"]
+                        == "c"
                     && labels("workloadendpoints", "suite/n1-k8s-pod1-eth0")["app"] == "c"
                     && !there("workloadendpoints/suite/n1-k8s-pod2-eth0")
             }
-            Some(_) => !there("tiers/stays") && !world.calico("tiers", "late")["metadata"]["finalizers"].is_null(),
+            Some(_) => {
+                !there("tiers/stays")
+                    && !world.calico("tiers", "late")["metadata"]["finalizers"].is_null()
+            }
         }
 }
 
@@ -165,26 +207,39 @@ fn policy(world: &World<'_>, n: usize, port: u16) {
 fn pod(world: &World<'_>, n: usize, app: &str) {
     let name = format!("pod{n}");
     world.apply(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "app": app } },
-        "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false },
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "app": app } },
+        "spec": {
+            "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }],
+            "automountServiceAccountToken": false,
+        },
     }));
     let ip = format!("10.65.0.{n}");
-    let status: Value = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] } });
+    let status: Value =
+        json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": [{ "ip": ip }] } });
     world.merge(&format!("{PODS}/{name}/status"), &status);
 }
 
 fn endpoint(world: &World<'_>, n: usize) {
     let name = format!("n1-k8s-pod{n}-eth0");
     let spec = json!({
-        "orchestrator": "k8s", "node": "n1", "pod": format!("pod{n}"), "endpoint": "eth0", "containerID": format!("c{n}"),
+        "orchestrator": "k8s", "node": "n1", "pod": format!("pod{n}"), "endpoint": "eth0",
+        "containerID": format!("c{n}"),
         "ipNetworks": [format!("10.65.0.{n}/32")], "interfaceName": format!("cali{n}"),
         "profiles": ["kns.suite", "ksa.suite.default"],
     });
-    let labels = json!({ "app": "a", "projectcalico.org/namespace": NAMESPACE, "projectcalico.org/orchestrator": "k8s",
+    let labels = json!({ "app": "a", "projectcalico.org/namespace": NAMESPACE,
+            "projectcalico.org/orchestrator": "k8s",
         "projectcalico.org/serviceaccount": "default" });
     let endpoint = json!({
         "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3", "spec": spec,
         "metadata": { "name": name, "namespace": NAMESPACE, "labels": labels },
     });
-    world.etcd.put(&format!("{ENDPOINTS}/{name}"), endpoint.to_string().as_bytes()).unwrap();
+    world
+        .etcd
+        .put(
+            &format!("{ENDPOINTS}/{name}"),
+            endpoint.to_string().as_bytes(),
+        )
+        .unwrap();
 }

@@ -26,14 +26,18 @@ const OF_ONE_LIFE: [&str; 15] = [
 const OF_SERVICE: &str = "lb-";
 
 pub(crate) fn likeness(all: BTreeMap<String, Value>) -> Value {
-    let alike = all.into_iter().map(|(key, object)| (named_alike(&key), alike(object)));
+    let alike = all
+        .into_iter()
+        .map(|(key, object)| (named_alike(&key), alike(object)));
     Value::Object(alike.collect())
 }
 
 fn alike(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let fields = fields.into_iter().filter(|(name, _)| !OF_ONE_LIFE.contains(&name.as_str()));
+            let fields = fields
+                .into_iter()
+                .filter(|(name, _)| !OF_ONE_LIFE.contains(&name.as_str()));
             Value::Object(
                 fields
                     .map(|(name, value)| match name.as_str() {
@@ -51,7 +55,12 @@ fn alike(value: Value) -> Value {
 }
 
 fn sorted(value: Value) -> Value {
-    let mut ordinals: Vec<u64> = value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let mut ordinals: Vec<u64> = value
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_u64)
+        .collect();
     ordinals.sort_unstable();
     ordinals.into()
 }

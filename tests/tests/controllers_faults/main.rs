@@ -1,5 +1,5 @@
-//! The whole program with all controllers, while servers and connections fail: in the end, every object is as in a run
-//! without faults.
+//! The whole program with all controllers, while servers and connections fail: in the end, every
+//! object is as in a run without faults.
 
 mod life;
 mod likeness;
@@ -27,14 +27,21 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const CALM: Duration = Duration::from_secs(3);
 /// Minimum number of cuts of all connections.
 const CUTS: u32 = 6;
-/// Maximum number of cuts. On a busy machine, work that needs many requests may not end between two cuts.
+/// Maximum number of cuts. On a busy machine, work that needs many requests may not end between two
+/// cuts.
 const MOST_CUTS: u32 = 20;
 /// A tenth of the requests fail.
 const FAILING: (Point, Fault) = (
     Point::EachNth(10),
     Fault::InTurn(&[
-        Fault::Refuse(Refusal { code: 500, retry_after: None }),
-        Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+        Fault::Refuse(Refusal {
+            code: 500,
+            retry_after: None,
+        }),
+        Fault::Refuse(Refusal {
+            code: 429,
+            retry_after: Some(1),
+        }),
         Fault::Cut,
     ]),
 );
@@ -54,7 +61,12 @@ struct Lives<'h> {
 fn on(group: Option<ApiGroup>) {
     with_kubernetes(|host, servers| {
         World::new(&servers, group);
-        let mut lives = Lives { host, servers, group, expected: Value::Null };
+        let mut lives = Lives {
+            host,
+            servers,
+            group,
+            expected: Value::Null,
+        };
         lives.without_faults();
         lives.with_failing_requests();
         lives.with_cut_connections();
@@ -62,9 +74,12 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
-/// Waits until the controllers have done their work. The objects may stay the same during a grace period.
+/// Waits until the controllers have done their work. The objects may stay the same during a grace
+/// period.
 fn settle(world: &World<'_>, program: &Proxied) {
-    world.until(&program.controllers, "the work after grace periods", || life::is_complete_after_grace(world));
+    world.until(&program.controllers, "the work after grace periods", || {
+        life::is_complete_after_grace(world)
+    });
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
         let now = world.revisions();
@@ -89,14 +104,22 @@ fn controllers_with_faults_converge_as_without_faults_in_etcd() {
 
 impl Lives<'_> {
     fn world(&self) -> World<'_> {
-        World { api: &self.servers.api, etcd: &self.servers.etcd, group: self.group }
+        World {
+            api: &self.servers.api,
+            etcd: &self.servers.etcd,
+            group: self.group,
+        }
     }
 
     fn begin(&self) -> Proxied {
         let world = self.world();
         life::clear(&world);
         life::beginning(&world);
-        let more = |setup: Setup| setup.env("AUTO_HOST_ENDPOINTS", "enabled").env("ORPHAN_ENDPOINT_GRACE_PERIOD", "2s");
+        let more = |setup: Setup| {
+            setup
+                .env("AUTO_HOST_ENDPOINTS", "enabled")
+                .env("ORPHAN_ENDPOINT_GRACE_PERIOD", "2s")
+        };
         let program = Proxied::start(self.host, &world, "program", more).unwrap();
         world.configure(&json!({ "leakGracePeriod": "1s" }));
         program
@@ -115,9 +138,15 @@ impl Lives<'_> {
         let mut program = self.begin();
         program.proxies().for_each(|proxy| proxy.arm(Some(FAILING)));
         life::happenings(&self.world());
-        // The deletion of a node needs many requests. If it were the only remaining work, it could fail forever.
+        // The deletion of a node needs many requests. If it were the only remaining work, it could
+        // fail forever.
         let ended = OnceCell::new();
-        let faults = || program.proxies().map(|proxy| proxy.faults()).collect::<Vec<usize>>();
+        let faults = || {
+            program
+                .proxies()
+                .map(|proxy| proxy.faults())
+                .collect::<Vec<usize>>()
+        };
         let end_faults = || {
             let faults = faults();
             let are_enough = faults.iter().sum::<usize>() >= MOST_FAULTS && !faults.contains(&0);
@@ -127,11 +156,18 @@ impl Lives<'_> {
             }
         };
         self.becomes_as_expected(&program, end_faults);
-        // The work may need few requests to the API server. The renewals of the Lease are requests too.
-        await_that(PATIENCE, || Ok(ended.get().is_some() || !faults().contains(&0))).unwrap();
+        // The work may need few requests to the API server. The renewals of the Lease are requests
+        // too.
+        await_that(PATIENCE, || {
+            Ok(ended.get().is_some() || !faults().contains(&0))
+        })
+        .unwrap();
         // On a busy machine, a single request covers more work, so fewer requests fail.
         let faults = ended.into_inner().unwrap_or_else(faults);
-        assert!(faults.iter().all(|faults| *faults > 0) && faults.iter().sum::<usize>() >= 5, "{faults:?}");
+        assert!(
+            faults.iter().all(|faults| *faults > 0) && faults.iter().sum::<usize>() >= 5,
+            "{faults:?}"
+        );
         program.proxies().for_each(|proxy| proxy.arm(None));
         assert!(program.controllers.terminate().unwrap().success());
     }
@@ -161,7 +197,13 @@ impl Lives<'_> {
         let mut program = self.begin();
         let held = match self.group {
             Some(_) => (Point::First("PUT", "/ipamblocks/10-65-1-0-26"), Fault::Hold),
-            None => (Point::First("POST", "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26"), Fault::Hold),
+            None => (
+                Point::First(
+                    "POST",
+                    "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26",
+                ),
+                Fault::Hold,
+            ),
         };
         let proxy = program.etcd.as_ref().unwrap_or(&program.api);
         proxy.arm(Some(held));
@@ -190,7 +232,10 @@ impl Lives<'_> {
         // CI shows only the beginning of a long output.
         if same.is_err() {
             let changes = changes(&self.expected, &self.seen()).join("\n");
-            panic!("not as without faults:\n{changes}\n{}", program.controllers.log().unwrap());
+            panic!(
+                "not as without faults:\n{changes}\n{}",
+                program.controllers.log().unwrap()
+            );
         }
     }
 

@@ -27,8 +27,13 @@ struct Scene {
 
 impl Scene {
     fn put(&mut self, name: &str, cidr: &str) {
-        let pool = json!({"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr}});
-        self.etcd.put(&format!("{POOLS}{name}"), pool.to_string().as_bytes()).unwrap();
+        let pool = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": name},
+            "spec": {"cidr": cidr},
+        });
+        self.etcd
+            .put(&format!("{POOLS}{name}"), pool.to_string().as_bytes())
+            .unwrap();
         self.pools.insert(name.into(), cidr.into());
     }
 
@@ -44,7 +49,9 @@ impl Scene {
     fn listen_at(endpoint: String) -> (Listening, Heard) {
         let mut heard = Heard::default();
         let listening = Listening::start(Calico::Etcd(endpoint), None, |watches| {
-            heard = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
+            heard = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| {
+                pool.value.spec.cidr.clone()
+            });
         });
         (listening, heard)
     }
@@ -61,7 +68,11 @@ fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
     isolated(|host: &Host| {
         let etcd = Etcd::start(host).unwrap();
         let proxy = Proxy::start(server()).unwrap();
-        let mut scene = Scene { etcd, proxy, pools: BTreeMap::new() };
+        let mut scene = Scene {
+            etcd,
+            proxy,
+            pools: BTreeMap::new(),
+        };
         for n in 0..130 {
             scene.put(&format!("pool{n:03}"), &format!("10.{n}.0.0/16"));
         }
@@ -175,7 +186,10 @@ fn watch_cut_every_second_converges() {
         let before = watches();
         while cuts < CUTS {
             let name = format!("pool{:03}", round % 130);
-            scene.put(&format!("new{}", round % 7), &format!("10.200.{}.0/24", round % 256));
+            scene.put(
+                &format!("new{}", round % 7),
+                &format!("10.200.{}.0/24", round % 256),
+            );
             if round % 3 == 0 && round < 130 {
                 scene.delete(&name);
                 expected.push(name);
@@ -190,6 +204,10 @@ fn watch_cut_every_second_converges() {
         }
         heard.becomes(&scene.pools);
         assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), expected);
-        assert_eq!(listening.health("IPPool").stats().lists, 1, "each watch was resumed");
+        assert_eq!(
+            listening.health("IPPool").stats().lists,
+            1,
+            "each watch was resumed"
+        );
     });
 }

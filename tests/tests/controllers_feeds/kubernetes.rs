@@ -24,7 +24,9 @@ fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     api.cluster_role("everything", &everything).unwrap();
     api.bind(&account, "everything").unwrap();
     let proxy = api.proxy().unwrap();
-    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "watches", &account.identity).unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&proxy.endpoint(), "watches", &account.identity)
+        .unwrap();
     (proxy, kubeconfig)
 }
 
@@ -38,39 +40,66 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 
 impl Pods<'_> {
     fn new(client: &Client) -> Pods<'_> {
-        Pods { client, known: BTreeMap::new() }
+        Pods {
+            client,
+            known: BTreeMap::new(),
+        }
     }
 
     fn create(&mut self, name: &str) {
         let pod = json!({
-            "metadata": {"name": name, "labels": {"app": name}, "annotations": {"big": "x".repeat(4000)}},
-            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": false},
+            "metadata": {
+                "name": name, "labels": {"app": name}, "annotations": {"big": "x".repeat(4000)},
+            },
+            "spec": {
+                "nodeName": "n1", "containers": [{"name": "c", "image": "i"}],
+                "automountServiceAccountToken": false,
+            },
         });
         self.client.create(PODS, &pod).unwrap().success().unwrap();
-        self.known.insert(format!("default/{name}"), "Pending n1 -".into());
+        self.known
+            .insert(format!("default/{name}"), "Pending n1 -".into());
     }
 
     fn run(&mut self, name: &str, ip: &str) {
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        self.client.patch(&format!("{PODS}/{name}/status"), &status).unwrap().success().unwrap();
-        self.known.insert(format!("default/{name}"), format!("Running n1 {ip}"));
+        self.client
+            .patch(&format!("{PODS}/{name}/status"), &status)
+            .unwrap()
+            .success()
+            .unwrap();
+        self.known
+            .insert(format!("default/{name}"), format!("Running n1 {ip}"));
     }
 
     fn delete(&mut self, name: &str) {
-        self.client.delete(&format!("{PODS}/{name}")).unwrap().success().unwrap();
+        self.client
+            .delete(&format!("{PODS}/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
         self.known.remove(&format!("default/{name}"));
     }
 }
 
 fn show(pod: &Pod) -> String {
-    format!("{} {} {}", pod.phase, pod.node, pod.pod_ip.as_deref().unwrap_or("-"))
+    format!(
+        "{} {} {}",
+        pod.phase,
+        pod.node,
+        pod.pod_ip.as_deref().unwrap_or("-")
+    )
 }
 
 fn listen_to_pods(kubeconfig: PathBuf) -> (Listening, Heard) {
     let mut heard = Heard::default();
-    let listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |watches| {
-        heard = Heard::to(&mut watches.pods, show);
-    });
+    let listening = Listening::start(
+        Calico::Kubernetes(ApiGroup::CrdV1),
+        Some(kubeconfig),
+        |watches| {
+            heard = Heard::to(&mut watches.pods, show);
+        },
+    );
     (listening, heard)
 }
 
@@ -88,7 +117,14 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         proxy.arm(failing);
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
-        assert!(proxy.requests().iter().any(|request| request.contains("continue=")), "{:?}", proxy.requests());
+        assert!(
+            proxy
+                .requests()
+                .iter()
+                .any(|request| request.contains("continue=")),
+            "{:?}",
+            proxy.requests()
+        );
 
         // The watch is cut only if a new watch was opened since the last cut.
         let watches = || listening.health("Pod").stats().watches;
@@ -107,9 +143,18 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
             thread::sleep(Duration::from_millis(50));
         }
         heard.becomes(&pods.known);
-        assert!(heard.lost().iter().all(|name| name.starts_with("default/q")), "only what was deleted went");
+        assert!(
+            heard
+                .lost()
+                .iter()
+                .all(|name| name.starts_with("default/q")),
+            "only what was deleted went"
+        );
         let report = listening.health("Pod").stats();
-        assert!(cuts > 0 && report.watches >= cuts && report.lists == 1, "{cuts} cuts, {report:?}");
+        assert!(
+            cuts > 0 && report.watches >= cuts && report.lists == 1,
+            "{cuts} cuts, {report:?}"
+        );
 
         // The next watch or a new list reports objects that were deleted while no watch was open.
         proxy.go_away();
@@ -120,11 +165,15 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
         pods.create("r");
         proxy.arm(failing);
         heard.becomes(&pods.known);
-        assert_eq!(heard.lost().into_iter().collect::<Vec<_>>(), ["default/p000", "default/p001"]);
+        assert_eq!(
+            heard.lost().into_iter().collect::<Vec<_>>(),
+            ["default/p000", "default/p001"]
+        );
     });
 }
 
-/// The proxy rejects the request for the second page as a server does that has compacted the revision of the list.
+/// The proxy rejects the request for the second page as a server does that has compacted the
+/// revision of the list.
 #[test]
 fn list_with_an_expired_continue_token_starts_again() {
     on_kubernetes(|_, kubernetes| {
@@ -134,11 +183,17 @@ fn list_with_an_expired_continue_token_starts_again() {
         for n in 0..60 {
             pods.create(&format!("p{n:03}"));
         }
-        proxy.arm(Some((Point::First("GET", "&continue="), Fault::Refuse(Refusal::of(410)))));
+        proxy.arm(Some((
+            Point::First("GET", "&continue="),
+            Fault::Refuse(Refusal::of(410)),
+        )));
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
         assert!(proxy.fired(), "{:?}", proxy.requests());
-        assert!(heard.lost().is_empty(), "what was on the first page is there still");
+        assert!(
+            heard.lost().is_empty(),
+            "what was on the first page is there still"
+        );
         assert_eq!(listening.health("Pod").stats().lists, 2);
     });
 }
@@ -149,21 +204,37 @@ fn watches_over_http1_do_not_block_other_watches_and_requests() {
         kubernetes.api.namespace("default").unwrap();
         let (proxy, kubeconfig) = behind_proxy(kubernetes);
         let certificate = kubernetes.api.server_certificate().unwrap();
-        proxy.present(&ServerCertificate { protocol: Protocol::Http1, ..certificate }).unwrap();
+        proxy
+            .present(&ServerCertificate {
+                protocol: Protocol::Http1,
+                ..certificate
+            })
+            .unwrap();
         let client = kubernetes.api.admin().clone();
         let mut pods = Pods::new(&client);
         pods.create("a");
-        let (mut heard, mut nodes, mut namespaces) = (Heard::default(), Heard::default(), Heard::default());
-        let _listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |watches| {
-            heard = Heard::to(&mut watches.pods, show);
-            nodes = Heard::to(&mut watches.nodes, |node| node.labels.get("rack").cloned().unwrap_or_default());
-            namespaces = Heard::to(&mut watches.namespaces, |_| String::new());
-        });
+        let (mut heard, mut nodes, mut namespaces) =
+            (Heard::default(), Heard::default(), Heard::default());
+        let _listening = Listening::start(
+            Calico::Kubernetes(ApiGroup::CrdV1),
+            Some(kubeconfig),
+            |watches| {
+                heard = Heard::to(&mut watches.pods, show);
+                nodes = Heard::to(&mut watches.nodes, |node| {
+                    node.labels.get("rack").cloned().unwrap_or_default()
+                });
+                namespaces = Heard::to(&mut watches.namespaces, |_| String::new());
+            },
+        );
         heard.becomes(&pods.known);
         nodes.becomes(&BTreeMap::new());
         for n in 0..3 {
             let node = json!({"metadata": {"name": format!("n{n}"), "labels": {"rack": "r1"}}});
-            client.create("/api/v1/nodes", &node).unwrap().success().unwrap();
+            client
+                .create("/api/v1/nodes", &node)
+                .unwrap()
+                .success()
+                .unwrap();
             pods.create(&format!("b{n}"));
         }
         heard.becomes(&pods.known);
@@ -176,14 +247,20 @@ fn watches_over_http1_do_not_block_other_watches_and_requests() {
 
 fn block(cidr: &str, allocated: u64) -> Value {
     json!({
-        "cidr": cidr, "affinity": "host:n1", "allocations": [0, null], "unallocated": [1], "strictAffinity": false,
+        "cidr": cidr, "affinity": "host:n1", "allocations": [0, null], "unallocated": [1],
+        "strictAffinity": false,
         "attributes": [{"handle_id": format!("h{allocated}")}], "sequenceNumber": 1,
         "sequenceNumberForAllocation": {}, "deleted": false,
     })
 }
 
 fn show_block(block: &Entry<Block>) -> String {
-    block.value.attributes.iter().filter_map(|attribute| attribute.handle_id.clone()).collect()
+    block
+        .value
+        .attributes
+        .iter()
+        .filter_map(|attribute| attribute.handle_id.clone())
+        .collect()
 }
 
 #[test]
@@ -193,44 +270,85 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
         let client = kubernetes.api.admin().clone();
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let (mut pools, mut blocks) = (Heard::default(), Heard::default());
-            let listening = Listening::start(Calico::Kubernetes(group), Some(kubeconfig.clone()), |watches| {
-                pools = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
-                blocks = Heard::to(&mut watches.blocks, show_block);
-            });
+            let listening = Listening::start(
+                Calico::Kubernetes(group),
+                Some(kubeconfig.clone()),
+                |watches| {
+                    pools = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| {
+                        pool.value.spec.cidr.clone()
+                    });
+                    blocks = Heard::to(&mut watches.blocks, show_block);
+                },
+            );
             pools.becomes(&BTreeMap::new());
             assert!(listening.health("IPPool").stats().is_missing);
             kubernetes.api.define(group.api_version()).unwrap();
             let collection = |plural: &str| format!("/apis/{}/{plural}", group.api_version());
             let create = |plural: &str, kind: &str, name: &str, spec: Value| {
-                let object =
-                    json!({"apiVersion": group.api_version(), "kind": kind, "metadata": {"name": name}, "spec": spec});
-                client.create(&collection(plural), &object).unwrap().success().unwrap();
+                let object = json!({
+                    "apiVersion": group.api_version(), "kind": kind, "metadata": {"name": name},
+                    "spec": spec,
+                });
+                client
+                    .create(&collection(plural), &object)
+                    .unwrap()
+                    .success()
+                    .unwrap();
             };
             create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
-            create("ipamblocks", "IPAMBlock", "10-0-0-0-31", block("10.0.0.0/31", 1));
-            create("ipamblocks", "IPAMBlock", "10-0-0-2-31", block("10.0.0.2/31", 2));
+            create(
+                "ipamblocks",
+                "IPAMBlock",
+                "10-0-0-0-31",
+                block("10.0.0.0/31", 1),
+            );
+            create(
+                "ipamblocks",
+                "IPAMBlock",
+                "10-0-0-2-31",
+                block("10.0.0.2/31", 2),
+            );
             // The third block's CIDR is invalid if the definition accepts invalid CIDRs.
             let checked = group == ApiGroup::V3;
             let third = if checked { "10.0.0.6/31" } else { "nonsense" };
             create("ipamblocks", "IPAMBlock", "10-0-0-4-31", block(third, 3));
             pools.becomes(&BTreeMap::from([("pool".into(), "10.0.0.0/16".into())]));
             let known = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-                pairs.iter().map(|(cidr, handle)| ((*cidr).to_owned(), (*handle).to_owned())).collect()
+                pairs
+                    .iter()
+                    .map(|(cidr, handle)| ((*cidr).to_owned(), (*handle).to_owned()))
+                    .collect()
             };
             // The field `spec.cidr` identifies a block, whatever the name of the object (DS-69).
-            let both = [("10.0.0.0/31", "h1"), ("10.0.0.2/31", "h2"), ("10.0.0.6/31", "h3")];
+            let both = [
+                ("10.0.0.0/31", "h1"),
+                ("10.0.0.2/31", "h2"),
+                ("10.0.0.6/31", "h3"),
+            ];
             blocks.becomes(&known(&both[..if checked { 3 } else { 2 }]));
             let path = |name: &str| format!("{}/{name}", collection("ipamblocks"));
-            client.delete(&path("10-0-0-0-31")).unwrap().success().unwrap();
+            client
+                .delete(&path("10-0-0-0-31"))
+                .unwrap()
+                .success()
+                .unwrap();
             blocks.becomes(&known(&both[1..if checked { 3 } else { 2 }]));
             if checked {
                 continue;
             }
             // A block that becomes unreadable is reported as deleted.
             let cidr = |cidr: &str| json!({"spec": {"cidr": cidr}});
-            client.patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31")).unwrap().success().unwrap();
+            client
+                .patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31"))
+                .unwrap()
+                .success()
+                .unwrap();
             blocks.becomes(&known(&[("10.0.0.2/31", "h2"), ("10.0.0.4/31", "h3")]));
-            client.patch(&path("10-0-0-2-31"), &cidr("no")).unwrap().success().unwrap();
+            client
+                .patch(&path("10-0-0-2-31"), &cidr("no"))
+                .unwrap()
+                .success()
+                .unwrap();
             blocks.becomes(&known(&[("10.0.0.4/31", "h3")]));
         }
     });

@@ -50,7 +50,10 @@ struct State {
 
 impl Heard {
     /// Subscribes to a watch; `show` returns the part of an object to compare.
-    pub(crate) fn to<T: Watched>(feed: &mut Subscribers<T>, show: impl Fn(&T) -> String + Send + 'static) -> Heard {
+    pub(crate) fn to<T: Watched>(
+        feed: &mut Subscribers<T>,
+        show: impl Fn(&T) -> String + Send + 'static,
+    ) -> Heard {
         let heard = Heard::default();
         let mut cache = Cache::<T::Key, String>::default();
         let state = heard.state.clone();
@@ -81,7 +84,11 @@ impl Heard {
                 if state.synced && state.known == *expected {
                     return;
                 }
-                assert!(Instant::now() < deadline, "{:?}\nis not\n{expected:?}", state.known);
+                assert!(
+                    Instant::now() < deadline,
+                    "{:?}\nis not\n{expected:?}",
+                    state.known
+                );
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -107,7 +114,10 @@ impl Listening {
         let stop = CancellationToken::new();
         let (token, (sender, health)) = (stop.clone(), std::sync::mpsc::channel());
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let context = context(calico, kubeconfig, token).await;
                 let running = watches.start(&context);
@@ -115,7 +125,11 @@ impl Listening {
                 running.stopped().await;
             });
         });
-        Listening { stop, health: health.recv().unwrap(), thread: Some(thread) }
+        Listening {
+            stop,
+            health: health.recv().unwrap(),
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn health(&self, kind: &str) -> &WatchHealth {
@@ -138,21 +152,48 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
         // No server listens there, and no request is sent.
         None => {
             let server = Some("http://127.0.0.1:1".to_owned());
-            (datastore::config::Overrides { server, ..Default::default() }, Vec::new())
+            (
+                datastore::config::Overrides {
+                    server,
+                    ..Default::default()
+                },
+                Vec::new(),
+            )
         }
     };
-    let kubernetes = KubernetesConfig { kubeconfig, overrides, deadline, ..KubernetesConfig::default() };
+    let kubernetes = KubernetesConfig {
+        kubeconfig,
+        overrides,
+        deadline,
+        ..KubernetesConfig::default()
+    };
     let (mode, config) = match calico {
         Calico::Etcd(endpoint) => {
-            let config = EtcdConfig { endpoints: vec![endpoint], credentials: None, tls: None, deadline };
+            let config = EtcdConfig {
+                endpoints: vec![endpoint],
+                credentials: None,
+                tls: None,
+                deadline,
+            };
             (Mode::Etcd, DatastoreConfig::Etcd(Box::new(config)))
         }
         Calico::Kubernetes(group) => {
-            let config = KubernetesConfig { group: Some(group), ..kubernetes.clone() };
-            (Mode::Kubernetes(group), DatastoreConfig::Kubernetes(Box::new(config)))
+            let config = KubernetesConfig {
+                group: Some(group),
+                ..kubernetes.clone()
+            };
+            (
+                Mode::Kubernetes(group),
+                DatastoreConfig::Kubernetes(Box::new(config)),
+            )
         }
     };
-    let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode).settings;
+    let settings = merge(
+        &Environment::read(|_| None).unwrap(),
+        &default_configuration(),
+        mode,
+    )
+    .settings;
     Context {
         kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
         calico: Arc::new(Datastore::open(&config).unwrap()),

@@ -8,7 +8,8 @@ use std::thread;
 
 use anyhow::Result;
 
-/// A relay of TCP connections. Unlike a proxy of requests, it answers no pings. Its threads end with the connections.
+/// A relay of TCP connections. Unlike a proxy of requests, it answers no pings. Its threads end
+/// with the connections.
 pub(crate) struct Relay {
     port: u16,
     /// Number of freezes so far. A connection works until the first freeze after its begin.
@@ -16,10 +17,14 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Listens on a free port of the private host and connects each client to `server`, `address:port`.
+    /// Listens on a free port of the private host and connects each client to `server`,
+    /// `address:port`.
     pub(crate) fn start(server: &'static str) -> Result<Relay> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let relay = Relay { port: listener.local_addr()?.port(), freezes: Arc::default() };
+        let relay = Relay {
+            port: listener.local_addr()?.port(),
+            freezes: Arc::default(),
+        };
         let freezes = relay.freezes.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -36,7 +41,8 @@ impl Relay {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Freezes the present connections: they stay open and carry no more bytes. New connections work.
+    /// Freezes the present connections: they stay open and carry no more bytes. New connections
+    /// work.
     pub(crate) fn freeze(&self) {
         self.freezes.fetch_add(1, Ordering::Relaxed);
     }

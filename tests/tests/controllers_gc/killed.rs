@@ -1,4 +1,5 @@
-//! Leaks of our own plugin: it is killed at each of its requests, and its pods are deleted without DEL.
+//! Leaks of our own plugin: it is killed at each of its requests, and its pods are deleted without
+//! DEL.
 
 use std::sync::Arc;
 
@@ -16,7 +17,11 @@ fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
     within(SOON, "only the resident holds an address", || {
         let accounts = cluster.accounts();
         let held = accounts.held.values().eq(expected.iter());
-        held && accounts.counted.keys().map(|(handle, _)| handle).eq(expected.iter())
+        held && accounts
+            .counted
+            .keys()
+            .map(|(handle, _)| handle)
+            .eq(expected.iter())
     });
     cluster.assert_in_order();
 }
@@ -25,7 +30,11 @@ fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
 fn gc_releases_all_addresses_of_killed_adds_and_dels() {
     let group = ApiGroup::CrdV1;
     on_api_server(group, |cluster, control_plane| {
-        cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26));
+        cluster.load(
+            &Content::ready()
+                .node("node1")
+                .pool("pool4", "10.65.0.0/16", 26),
+        );
         let proxy = Arc::clone(&control_plane.proxy);
         let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({})));
         let kubeconfig = control_plane.servers.api.admin_kubeconfig();
@@ -43,21 +52,36 @@ fn gc_releases_all_addresses_of_killed_adds_and_dels() {
         let mut killed = Vec::new();
         for point in points(of_add) {
             let pod = faulty.pod();
-            assert_eq!(faulty.faulted("ADD", &pod, point, Fault::Kill).exit, None, "{point:?}");
+            assert_eq!(
+                faulty.faulted("ADD", &pod, point, Fault::Kill).exit,
+                None,
+                "{point:?}"
+            );
             killed.push(pod);
         }
         for point in points(of_del) {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
-            assert_eq!(faulty.faulted("DEL", &pod, point, Fault::Kill).exit, None, "{point:?}");
+            assert_eq!(
+                faulty.faulted("DEL", &pod, point, Fault::Kill).exit,
+                None,
+                "{point:?}"
+            );
             killed.push(pod);
         }
         proxy.arm(None);
         let held = cluster.accounts().held.len();
-        assert!(held > killed.len() / 4, "{held} addresses of {} pods", killed.len());
+        assert!(
+            held > killed.len() / 4,
+            "{held} addresses of {} pods",
+            killed.len()
+        );
         killed.iter().for_each(|pod| cluster.remove_pod(pod));
         is_clean_but_for(cluster, &resident);
         let reclaimed = collecting.metrics();
-        assert!(!reclaimed.contains("kube_controllers_gc_reclaimed_total 0\n"), "{reclaimed}");
+        assert!(
+            !reclaimed.contains("kube_controllers_gc_reclaimed_total 0\n"),
+            "{reclaimed}"
+        );
     });
 }

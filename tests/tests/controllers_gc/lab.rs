@@ -8,15 +8,20 @@ use std::time::Duration;
 use datastore::Datastore;
 use datastore::bootstrap::InitialObjects;
 use integration_tests::controllers::collecting::calico;
-pub(crate) use integration_tests::controllers::collecting::{Collecting, GRACE, SOON, settings, within};
-use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes};
+pub(crate) use integration_tests::controllers::collecting::{
+    Collecting, GRACE, SOON, settings, within,
+};
+use integration_tests::kubernetes::{
+    ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes,
+};
 use kube_controllers::settings::Settings;
 use libcalico::api::{
-    ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect, OrchRef, WorkloadEndpoint,
-    WorkloadEndpointSpec,
+    ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect, OrchRef,
+    WorkloadEndpoint, WorkloadEndpointSpec,
 };
 use libcalico::ipam::{
-    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
+    AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, BlockRequest,
+    Handle, HandleId,
 };
 use libcalico::kubernetes::ApiGroup;
 use libcalico::names::EndpointIdentifiers;
@@ -47,7 +52,9 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
         if let Some(group) = group {
             api.define(group.api_version())?;
         }
-        ["collector", BEHIND_PROXY].into_iter().try_for_each(|name| account(api, name).map(drop))
+        ["collector", BEHIND_PROXY]
+            .into_iter()
+            .try_for_each(|name| account(api, name).map(drop))
     };
     on_prepared_kubernetes(&format!("collector, {group:?}"), prepare, |_, servers| {
         let api = &servers.api;
@@ -56,15 +63,24 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
             servers,
             group,
             store: Datastore::open(&calico(group, &api.admin_kubeconfig())).unwrap(),
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
             kubeconfig: api.kubeconfig("collector", &account.identity).unwrap(),
         };
-        lab.runtime.block_on(lab.store.ensure_initialized_for_kubernetes(InitialObjects::All)).unwrap();
+        lab.runtime
+            .block_on(
+                lab.store
+                    .ensure_initialized_for_kubernetes(InitialObjects::All),
+            )
+            .unwrap();
         test(&lab);
     });
 }
 
-/// Creates an account that may do everything, and the namespace of the pods. Writes nothing if they exist.
+/// Creates an account that may do everything, and the namespace of the pods. Writes nothing if they
+/// exist.
 pub(crate) fn account(api: &ApiServer, name: &str) -> anyhow::Result<ServiceAccount> {
     api.namespace(NAMESPACE)?;
     let account = api.service_account("kube-system", name)?;
@@ -73,7 +89,10 @@ pub(crate) fn account(api: &ApiServer, name: &str) -> anyhow::Result<ServiceAcco
 }
 
 pub(crate) fn with_a_long_grace_period(lab: &Lab<'_>) -> Settings {
-    Settings { leak_grace_period: Some(LONG_GRACE), ..lab.settings() }
+    Settings {
+        leak_grace_period: Some(LONG_GRACE),
+        ..lab.settings()
+    }
 }
 
 // === content ===
@@ -86,12 +105,18 @@ pub(crate) struct Given {
 
 pub(crate) fn to_pod(node: &str, pod: &str) -> Given {
     let words = [("node", node), ("pod", pod), ("namespace", NAMESPACE)];
-    Given { handle: format!("k8s-pod-network.{pod}"), attributes: words.map(owned).into() }
+    Given {
+        handle: format!("k8s-pod-network.{pod}"),
+        attributes: words.map(owned).into(),
+    }
 }
 
 pub(crate) fn to_tunnel(node: &str) -> Given {
     let words = [("node", node), ("type", "ipipTunnelAddress")];
-    Given { handle: format!("ipip-tunnel-addr-{node}"), attributes: words.map(owned).into() }
+    Given {
+        handle: format!("ipip-tunnel-addr-{node}"),
+        attributes: words.map(owned).into(),
+    }
 }
 
 pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
@@ -104,7 +129,9 @@ impl Lab<'_> {
     }
 
     fn put<K: Kind>(&self, key: &K::Key, value: &K) {
-        self.runtime.block_on(self.store.create::<K>(key, value)).unwrap();
+        self.runtime
+            .block_on(self.store.create::<K>(key, value))
+            .unwrap();
     }
 
     pub(crate) fn set_ready(&self, ready: bool) {
@@ -112,7 +139,10 @@ impl Lab<'_> {
         self.runtime.block_on(async {
             let mut found = self.store.get::<ClusterInformation>(&key).await.unwrap();
             found.value.spec.datastore_ready = Some(ready);
-            self.store.update(&key, &found.value, &found.revision).await.unwrap();
+            self.store
+                .update(&key, &found.value, &found.revision)
+                .await
+                .unwrap();
         });
     }
 
@@ -125,7 +155,12 @@ impl Lab<'_> {
     }
 
     fn put_pool(&self, name: &str, cidr: &str, block_size: u8, disabled: bool) {
-        let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), disabled, ..IpPoolSpec::default() };
+        let spec = IpPoolSpec {
+            cidr: cidr.into(),
+            block_size: Some(block_size),
+            disabled,
+            ..IpPoolSpec::default()
+        };
         let pool = IpPool::new(name, spec);
         self.put(&pool.key(), &pool);
     }
@@ -140,23 +175,39 @@ impl Lab<'_> {
 
     pub(crate) fn kubernetes_node(&self, name: &str) {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        self.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
+        self.admin()
+            .create("/api/v1/nodes", &node)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Creates a Calico Node in etcd.
     pub(crate) fn calico_node(&self, name: &str, kubernetes: Option<&str>) {
-        let reference =
-            |name: &str| OrchRef { node_name: name.into(), orchestrator: "k8s".into(), ..OrchRef::default() };
-        let spec = NodeSpec { orch_refs: kubernetes.map(reference).into_iter().collect(), ..NodeSpec::default() };
+        let reference = |name: &str| OrchRef {
+            node_name: name.into(),
+            orchestrator: "k8s".into(),
+            ..OrchRef::default()
+        };
+        let spec = NodeSpec {
+            orch_refs: kubernetes.map(reference).into_iter().collect(),
+            ..NodeSpec::default()
+        };
         let node = Node::new(name, spec);
         self.put(&node.key(), &node);
     }
 
     pub(crate) fn delete_node(&self, name: &str) {
-        self.admin().delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
+        self.admin()
+            .delete(&format!("/api/v1/nodes/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
         if self.group.is_none() {
             let key = Node::new(name, NodeSpec::default()).key();
-            self.runtime.block_on(self.store.delete::<Node>(&key, None)).unwrap();
+            self.runtime
+                .block_on(self.store.delete::<Node>(&key, None))
+                .unwrap();
         }
     }
 
@@ -165,7 +216,8 @@ impl Lab<'_> {
         let pod = json!({
             "metadata": { "name": name },
             "spec": {
-                "nodeName": node, "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false,
+                "nodeName": node, "containers": [{ "name": "c", "image": "i" }],
+                "automountServiceAccountToken": false,
             },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
@@ -173,12 +225,20 @@ impl Lab<'_> {
         if let [first, ..] = addresses {
             let ips: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
             let status = json!({ "status": { "phase": "Running", "podIP": first, "podIPs": ips } });
-            self.admin().patch(&format!("{pods}/{name}/status"), &status).unwrap().success().unwrap();
+            self.admin()
+                .patch(&format!("{pods}/{name}/status"), &status)
+                .unwrap()
+                .success()
+                .unwrap();
         }
     }
 
     pub(crate) fn delete_pod(&self, name: &str) {
-        self.admin().delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap().success().unwrap();
+        self.admin()
+            .delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     /// Creates a block and the handles of its addresses. Returns the addresses.
@@ -207,7 +267,10 @@ impl Lab<'_> {
         }
         match owner {
             Some(_) => {
-                let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+                let claim = BlockAffinity {
+                    state: AffinityState::Confirmed,
+                    ..BlockAffinity::default()
+                };
                 self.put(&AffinityKey { owner: host, cidr }, &claim);
             }
             None => block.clear_affinity(),
@@ -219,10 +282,16 @@ impl Lab<'_> {
     /// Deletes a block of a node with its affinity, and leaves the handles as they are.
     pub(crate) fn delete_block(&self, cidr: &str, node: &str) {
         let cidr: Cidr = cidr.parse().unwrap();
-        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr };
+        let key = AffinityKey {
+            owner: AffinityOwner::Host(node.into()),
+            cidr,
+        };
         self.runtime.block_on(async {
             self.store.delete::<Block>(&cidr, None).await.unwrap();
-            self.store.delete::<BlockAffinity>(&key, None).await.unwrap();
+            self.store
+                .delete::<BlockAffinity>(&key, None)
+                .await
+                .unwrap();
         });
     }
 
@@ -243,7 +312,13 @@ impl Lab<'_> {
     }
 
     pub(crate) fn endpoints(&self) -> Vec<String> {
-        let endpoints = self.runtime.block_on(self.store.list::<WorkloadEndpoint>(&ObjectSelect::default())).unwrap();
+        let endpoints = self
+            .runtime
+            .block_on(
+                self.store
+                    .list::<WorkloadEndpoint>(&ObjectSelect::default()),
+            )
+            .unwrap();
         endpoints.into_iter().map(|entry| entry.key.name).collect()
     }
 
@@ -252,7 +327,10 @@ impl Lab<'_> {
             match self.store.get::<Handle>(id).await {
                 Ok(mut found) => {
                     found.value.increment(cidr, 1);
-                    self.store.update(id, &found.value, &found.revision).await.unwrap();
+                    self.store
+                        .update(id, &found.value, &found.revision)
+                        .await
+                        .unwrap();
                 }
                 Err(_) => {
                     let mut handle = Handle::default();
@@ -265,63 +343,135 @@ impl Lab<'_> {
 
     /// Returns the allocated addresses, except those in their cooldown, with their handles.
     pub(crate) fn held(&self) -> BTreeMap<IpAddr, String> {
-        let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
+        let blocks = self
+            .runtime
+            .block_on(self.store.list::<Block>(&None))
+            .unwrap();
         let held = |block: &Block| -> Vec<(IpAddr, String)> {
             let allocated = block.allocated().filter(|held| !held.is_cooling());
-            allocated.map(|held| (held.ip, held.handle().map(|id| id.to_string()).unwrap_or_default())).collect()
+            allocated
+                .map(|held| {
+                    (
+                        held.ip,
+                        held.handle().map(|id| id.to_string()).unwrap_or_default(),
+                    )
+                })
+                .collect()
         };
         blocks.iter().flat_map(|entry| held(&entry.value)).collect()
     }
 
     /// Returns the blocks with their affinities.
     pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
-        let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
-        blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
+        let blocks = self
+            .runtime
+            .block_on(self.store.list::<Block>(&None))
+            .unwrap();
+        blocks
+            .iter()
+            .map(|entry| (entry.key.to_string(), entry.value.affinity.clone()))
+            .collect()
     }
 
     /// Returns a block as it is stored, with its revision.
     pub(crate) fn stored_block(&self, cidr: &str) -> Entry<Block> {
-        self.runtime.block_on(self.store.get::<Block>(&cidr.parse().unwrap())).unwrap()
+        self.runtime
+            .block_on(self.store.get::<Block>(&cidr.parse().unwrap()))
+            .unwrap()
     }
 
     /// Returns the handles with the number of their addresses.
     pub(crate) fn handles(&self) -> BTreeMap<String, i64> {
-        let handles = self.runtime.block_on(self.store.list::<Handle>(&())).unwrap();
-        handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
+        let handles = self
+            .runtime
+            .block_on(self.store.list::<Handle>(&()))
+            .unwrap();
+        handles
+            .iter()
+            .map(|entry| (entry.key.to_string(), entry.value.block.values().sum()))
+            .collect()
     }
 
     /// Creates an affinity of Services, independently of the block.
     pub(crate) fn claim_for_services(&self, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: AffinityOwner::of_services(), cidr: cidr.parse().unwrap() };
-        self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
+        let key = AffinityKey {
+            owner: AffinityOwner::of_services(),
+            cidr: cidr.parse().unwrap(),
+        };
+        self.put(
+            &key,
+            &BlockAffinity {
+                state,
+                ..BlockAffinity::default()
+            },
+        );
     }
 
     /// Creates an affinity, independently of the block.
     pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
-        self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
+        let key = AffinityKey {
+            owner: AffinityOwner::Host(node.into()),
+            cidr: cidr.parse().unwrap(),
+        };
+        self.put(
+            &key,
+            &BlockAffinity {
+                state,
+                ..BlockAffinity::default()
+            },
+        );
     }
 
     pub(crate) fn set_claim(&self, node: &str, cidr: &str, state: AffinityState) {
-        let key = AffinityKey { owner: AffinityOwner::Host(node.into()), cidr: cidr.parse().unwrap() };
+        let key = AffinityKey {
+            owner: AffinityOwner::Host(node.into()),
+            cidr: cidr.parse().unwrap(),
+        };
         self.runtime.block_on(async {
             let found = self.store.get::<BlockAffinity>(&key).await.unwrap();
-            let value = BlockAffinity { state, ..found.value };
-            self.store.update(&key, &value, &found.revision).await.unwrap();
+            let value = BlockAffinity {
+                state,
+                ..found.value
+            };
+            self.store
+                .update(&key, &value, &found.revision)
+                .await
+                .unwrap();
         });
     }
 
     /// Returns the state of each affinity, by the CIDR of its block.
     pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
-        let list = |select: AffinitySelect| self.runtime.block_on(self.store.list::<BlockAffinity>(&select)).unwrap();
-        let claims =
-            [AffinitySelect::default(), AffinitySelect::of(AffinityOwner::of_services())].into_iter().flat_map(list);
-        claims.map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
+        let list = |select: AffinitySelect| {
+            self.runtime
+                .block_on(self.store.list::<BlockAffinity>(&select))
+                .unwrap()
+        };
+        let claims = [
+            AffinitySelect::default(),
+            AffinitySelect::of(AffinityOwner::of_services()),
+        ]
+        .into_iter()
+        .flat_map(list);
+        claims
+            .map(|claim| (claim.key.cidr.to_string(), claim.value.state))
+            .collect()
     }
 
     pub(crate) fn affinities(&self) -> Vec<(String, String)> {
-        let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
-        claims.iter().map(|claim| (claim.key.owner.name().to_owned(), claim.key.cidr.to_string())).collect()
+        let claims = self
+            .runtime
+            .block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default()))
+            .unwrap();
+        claims
+            .iter()
+            .map(|claim| {
+                (
+                    claim.key.owner.name().to_owned(),
+                    claim.key.cidr.to_string(),
+                )
+            })
+            .collect()
     }
 
     pub(crate) fn settings(&self) -> Settings {

@@ -7,15 +7,20 @@ use std::thread::sleep;
 use libcalico::ipam::HandleId;
 
 use crate::lab::{
-    GRACE, Given, LONG_GRACE, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel, with_a_long_grace_period, within,
+    GRACE, Given, LONG_GRACE, Lab, NAMESPACE, SOON, owned, to_pod, to_tunnel,
+    with_a_long_grace_period, within,
 };
 
-/// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid
-/// by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected" and "kept within grace".
+/// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod
+/// collected", "valid by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected"
+/// and "kept within grace".
 pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
-    let other = Given { handle: "somebody".into(), attributes: [owned(("node", "node-a"))].into() };
+    let other = Given {
+        handle: "somebody".into(),
+        attributes: [owned(("node", "node-a"))].into(),
+    };
     let given = [
         to_tunnel("node-a"),
         other,
@@ -27,8 +32,17 @@ pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &La
         to_pod("node-a", "finished"),
         to_pod("node-a", "elsewhere"),
     ];
-    let [_, _, missing, running, second, _, changed, finished, elsewhere] =
-        lab.block("10.0.0.0/26", Some("node-a"), &given)[..]
+    let [
+        _,
+        _,
+        missing,
+        running,
+        second,
+        _,
+        changed,
+        finished,
+        elsewhere,
+    ] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..]
     else {
         panic!("nine addresses");
     };
@@ -41,7 +55,10 @@ pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &La
     lab.pod("finished", "node-a", &[finished]);
     let done = serde_json::json!({ "status": { "phase": "Succeeded" } });
     lab.admin()
-        .patch(&format!("/api/v1/namespaces/{NAMESPACE}/pods/finished/status"), &done)
+        .patch(
+            &format!("/api/v1/namespaces/{NAMESPACE}/pods/finished/status"),
+            &done,
+        )
         .unwrap()
         .success()
         .unwrap();
@@ -58,7 +75,14 @@ pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &La
     collecting.pass_after(LONG_GRACE * 2);
     collecting.pass_after(LONG_GRACE * 2);
     let held = lab.held();
-    assert_eq!((held.len(), leaked.iter().find(|address| held.contains_key(address))), (5, None), "{held:?}");
+    assert_eq!(
+        (
+            held.len(),
+            leaked.iter().find(|address| held.contains_key(address))
+        ),
+        (5, None),
+        "{held:?}"
+    );
     let handles: BTreeSet<String> = lab.handles().into_keys().collect();
     assert_eq!(handles, held.into_values().collect());
     assert_eq!(lab.blocks().len(), 1, "a node keeps its last block");
@@ -99,7 +123,9 @@ pub(crate) fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>
     collecting.pass_after(LONG_GRACE * 2);
     assert_eq!(lab.held().len(), 2);
     lab.delete_pod("there");
-    collecting.as_time_goes_by(LONG_GRACE, "both", || lab.held().is_empty() && lab.handles().is_empty());
+    collecting.as_time_goes_by(LONG_GRACE, "both", || {
+        lab.held().is_empty() && lab.handles().is_empty()
+    });
 }
 
 /// The API server may report the pod after the block.
@@ -124,17 +150,26 @@ pub(crate) fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>
     lab.pod("pod", "node-a", &address);
     lab.count(&HandleId::new("k8s-pod-network.pod"), block);
     lab.count(&HandleId::new("orphan"), block);
-    lab.count(&HandleId::new("orphan-of-no-block"), "10.9.9.0/26".parse().unwrap());
+    lab.count(
+        &HandleId::new("orphan-of-no-block"),
+        "10.9.9.0/26".parse().unwrap(),
+    );
     let _collecting = lab.collect(lab.settings());
     let expected = [("k8s-pod-network.pod".to_owned(), 1)].into();
-    within(SOON, "one handle that counts one address", || lab.handles() == expected);
+    within(SOON, "one handle that counts one address", || {
+        lab.handles() == expected
+    });
     assert_eq!(lab.held().len(), 1);
 }
 
 pub(crate) fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
-    lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "missing")]);
+    lab.block(
+        "10.0.0.0/26",
+        Some("node-a"),
+        &[to_pod("node-a", "missing")],
+    );
     lab.set_ready(false);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.has_looked();
@@ -142,7 +177,9 @@ pub(crate) fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     collecting.pass_after(LONG_GRACE * 2);
     assert_eq!((lab.held().len(), lab.handles().len()), (1, 1));
     lab.set_ready(true);
-    collecting.as_time_goes_by(LONG_GRACE, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
+    collecting.as_time_goes_by(LONG_GRACE, "the leak", || {
+        lab.held().is_empty() && lab.handles().is_empty()
+    });
 }
 
 /// A pod that reports another address still runs, and its endpoint may be newer than its status.
@@ -150,11 +187,17 @@ pub(crate) fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_dele
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let given = ["gone", "changed", "gone-too", "next"].map(|pod| to_pod("node-a", pod));
-    let [gone, changed, unlisted, passed] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..] else {
+    let [gone, changed, unlisted, passed] = lab.block("10.0.0.0/26", Some("node-a"), &given)[..]
+    else {
         panic!("four")
     };
     lab.endpoint("node-a", "gone", "gone", gone);
-    lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
+    lab.endpoint(
+        "node-a",
+        "gone-too",
+        "gone-too",
+        "10.0.9.9".parse().unwrap(),
+    );
     lab.endpoint("node-a", "changed", "changed", changed);
     lab.endpoint("node-a", "next", "later-sandbox", passed);
     lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
@@ -169,7 +212,14 @@ pub(crate) fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_dele
     });
     sleep(GRACE);
     let held = lab.held();
-    assert!(held.contains_key(&changed) && held.contains_key(&passed) && !held.contains_key(&unlisted), "{held:?}");
-    let endpoints = ["node--a-k8s-changed-eth0", "node--a-k8s-gone--too-eth0", "node--a-k8s-next-eth0"];
+    assert!(
+        held.contains_key(&changed) && held.contains_key(&passed) && !held.contains_key(&unlisted),
+        "{held:?}"
+    );
+    let endpoints = [
+        "node--a-k8s-changed-eth0",
+        "node--a-k8s-gone--too-eth0",
+        "node--a-k8s-next-eth0",
+    ];
     assert_eq!(lab.endpoints(), endpoints);
 }

@@ -16,8 +16,8 @@ mod virtual_machines;
 
 use integration_tests::tests_on;
 
-// The tests of a datastore start one after another. The last of them, of virtual machines, change definitions, so no
-// other test can use their control planes.
+// The tests of a datastore start one after another. The last of them, of virtual machines, change
+// definitions, so no other test can use their control planes.
 tests_on!(custom_resources, crate::lab::on, Some(libcalico::kubernetes::ApiGroup::CrdV1);
     blocks:
         empty_blocks_are_released_after_grace_except_the_last_of_each_family,

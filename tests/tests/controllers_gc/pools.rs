@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::lab::{COLLECTOR, Collecting, Lab, NAMESPACE, SOON, to_tunnel, with_a_long_grace_period, within};
+use crate::lab::{
+    COLLECTOR, Collecting, Lab, NAMESPACE, SOON, to_tunnel, with_a_long_grace_period, within,
+};
 
 /// The interval between two counts, and a bit more.
 const COUNT: Duration = Duration::from_secs(11);
@@ -33,9 +35,12 @@ fn line(free: u8) -> String {
     format!("kube_controllers_ippool_free_addresses{{ippool=\"scarce\"}} {free}")
 }
 
-/// Waits until the metrics show this number of free addresses, and advances the clock as often as necessary.
+/// Waits until the metrics show this number of free addresses, and advances the clock as often as
+/// necessary.
 fn shows_free(collecting: &Collecting, free: u8) {
-    collecting.as_time_goes_by(COUNT, &line(free), || collecting.metrics().contains(&format!("{}\n", line(free))));
+    collecting.as_time_goes_by(COUNT, &line(free), || {
+        collecting.metrics().contains(&format!("{}\n", line(free)))
+    });
 }
 
 /// Waits for the same, and advances the clock once.
@@ -47,8 +52,10 @@ fn counts_free(collecting: &Collecting, free: u8) {
 /// Returns the reasons and texts of the Events about pools.
 fn told(lab: &Lab<'_>) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let mut told: Vec<_> =
-        events_about_pools(lab).iter().map(|event| (text(&event["reason"]), text(&event["message"]))).collect();
+    let mut told: Vec<_> = events_about_pools(lab)
+        .iter()
+        .map(|event| (text(&event["reason"]), text(&event["message"])))
+        .collect();
     told.sort();
     told
 }
@@ -66,14 +73,20 @@ pub(crate) fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     assert!(told(lab).is_empty());
     fill(lab, 12..13);
     collecting.as_time_goes_by(COUNT, "an Event at 80 %", || told(lab).len() == 1);
-    let message = "81 % of the 64 usable addresses of IP pool scarce are in use; 12 are free; create another pool, or \
-                   see `calico-ipam usage`";
-    assert_eq!(told(lab), [("IPPoolUsage80".to_owned(), message.to_owned())]);
+    let message = "81 % of the 64 usable addresses of IP pool scarce are in use; 12 are free; \
+                   create another pool, or see `calico-ipam usage`";
+    assert_eq!(
+        told(lab),
+        [("IPPoolUsage80".to_owned(), message.to_owned())]
+    );
     if let Some(group) = lab.group {
         // `kubectl describe` looks for Events with the uid of the object.
         let path = format!("/apis/{}/ippools/scarce", group.api_version());
         let pool = lab.admin().get(&path).unwrap().success().unwrap();
-        assert_eq!(events_about_pools(lab)[0]["involvedObject"]["uid"], pool["metadata"]["uid"]);
+        assert_eq!(
+            events_about_pools(lab)[0]["involvedObject"]["uid"],
+            pool["metadata"]["uid"]
+        );
     }
     fill(lab, 13..14);
     shows_free(&collecting, 8);
@@ -85,8 +98,16 @@ pub(crate) fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     let told = told(lab);
     assert_eq!((told.len(), &*told[1].0), (2, "IPPoolUsage95"), "{told:?}");
     // A tenant of the namespace `default` can read these Events.
-    assert!(told.iter().all(|(_, text)| !text.contains("node-a") && !text.contains(NAMESPACE)), "{told:?}");
-    assert!(collecting.log().contains("the addresses of an IP pool are nearly all in use"));
+    assert!(
+        told.iter()
+            .all(|(_, text)| !text.contains("node-a") && !text.contains(NAMESPACE)),
+        "{told:?}"
+    );
+    assert!(
+        collecting
+            .log()
+            .contains("the addresses of an IP pool are nearly all in use")
+    );
 }
 
 pub(crate) fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
@@ -133,11 +154,18 @@ pub(crate) fn settings_of_ipam_are_read_each_five_minutes_at_most(lab: &Lab<'_>)
     let collecting = lab.collect(with_a_long_grace_period(lab));
     let reads = || {
         let requests = audit.of(COLLECTOR).unwrap();
-        requests.iter().filter(|request| request.verb == "get" && request.resource == "ipamconfigs").count()
+        requests
+            .iter()
+            .filter(|request| request.verb == "get" && request.resource == "ipamconfigs")
+            .count()
     };
     collecting.has_looked();
     assert_eq!(reads(), 1);
-    for (block, wait, expected) in [(12, COUNT, 1), (13, COUNT, 1), (14, Duration::from_secs(300), 2)] {
+    for (block, wait, expected) in [
+        (12, COUNT, 1),
+        (13, COUNT, 1),
+        (14, Duration::from_secs(300), 2),
+    ] {
         collecting.pass_after(wait);
         fill(lab, block..block + 1);
         counts_free(&collecting, 60 - block * 4);

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use integration_tests::kubernetes::Request;
 
-use crate::lab::{COLLECTOR, GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within};
+use crate::lab::{
+    COLLECTOR, GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within,
+};
 
 /// Number of blocks, and number of leaked addresses in each.
 const BLOCKS: usize = 40;
@@ -16,15 +18,23 @@ fn filled(lab: &Lab<'_>) {
     for block in 0..BLOCKS {
         let node = format!("node-{block}");
         lab.node(&node);
-        let given: Vec<_> = (0..EACH).map(|n| to_pod(&node, &format!("pod-{block}-{n}"))).collect();
-        lab.block(&format!("10.0.{}.{}/26", block / 4, block % 4 * 64), Some(&node), &given);
+        let given: Vec<_> = (0..EACH)
+            .map(|n| to_pod(&node, &format!("pod-{block}-{n}")))
+            .collect();
+        lab.block(
+            &format!("10.0.{}.{}/26", block / 4, block % 4 * 64),
+            Some(&node),
+            &given,
+        );
     }
 }
 
 fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for request in requests {
-        *counts.entry((request.verb.clone(), request.resource.clone())).or_default() += 1;
+        *counts
+            .entry((request.verb.clone(), request.resource.clone()))
+            .or_default() += 1;
     }
     counts
 }
@@ -38,23 +48,42 @@ pub(crate) fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(l
     collecting.has_looked();
     let began = Instant::now();
     within(SOON * 3, "all leaks", || {
-        collecting.metrics().contains(&format!("kube_controllers_gc_reclaimed_total {}\n", BLOCKS * EACH))
+        collecting.metrics().contains(&format!(
+            "kube_controllers_gc_reclaimed_total {}\n",
+            BLOCKS * EACH
+        ))
     });
     let took = began.elapsed();
-    within(SOON, "an event for each node", || lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS);
+    within(SOON, "an event for each node", || {
+        lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS
+    });
     assert!(lab.handles().is_empty());
     assert!(lab.held().is_empty());
     let requests = audit.of(COLLECTOR).unwrap();
     let counts = counts(&requests);
-    let of = |verb: &str, resource: &str| counts.get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0);
-    eprintln!("{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}", BLOCKS * EACH);
+    let of = |verb: &str, resource: &str| {
+        counts
+            .get(&(verb.to_owned(), resource.to_owned()))
+            .copied()
+            .unwrap_or(0)
+    };
+    eprintln!(
+        "{} leaks over {BLOCKS} blocks took {took:?} after the first look: {counts:?}",
+        BLOCKS * EACH
+    );
     timeline(&requests);
     assert_eq!(of("update", "ipamblocks"), BLOCKS, "{counts:?}");
     assert_eq!(of("delete", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
-    assert_eq!((of("update", "ipamhandles"), of("create", "ipamhandles")), (0, 0));
+    assert_eq!(
+        (of("update", "ipamhandles"), of("create", "ipamhandles")),
+        (0, 0)
+    );
     // The pods of each node are read with one list.
     assert_eq!(of("get", "pods"), 0, "{counts:?}");
-    assert!((BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")), "{counts:?}");
+    assert!(
+        (BLOCKS..=BLOCKS + 3).contains(&of("list", "pods")),
+        "{counts:?}"
+    );
     assert_eq!(of("get", "ipamblocks"), BLOCKS, "{counts:?}");
     assert_eq!(of("get", "ipamhandles"), BLOCKS * EACH, "{counts:?}");
     assert_eq!(of("create", "events"), BLOCKS, "one for each node");
@@ -67,18 +96,33 @@ fn timeline(requests: &[Request]) {
         let took = request.answered - request.received;
         let span = spans.entry((&request.verb, &request.resource));
         let span = span.or_insert((request.received, request.answered, time::Duration::ZERO, 0));
-        *span = (span.0, span.1.max(request.answered), span.2 + took, span.3 + 1);
+        *span = (
+            span.0,
+            span.1.max(request.answered),
+            span.2 + took,
+            span.3 + 1,
+        );
     }
     for ((verb, resource), (first, last, sum, n)) in spans {
-        eprintln!("{n} × {verb} {resource}: {} to {}, {} each", first - begin, last - begin, sum / n);
+        eprintln!(
+            "{n} × {verb} {resource}: {} to {}, {} each",
+            first - begin,
+            last - begin,
+            sum / n
+        );
     }
 }
 
 pub(crate) fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
     filled(lab);
     let collecting = lab.collect(lab.settings());
-    within(SOON * 3, "all leaks", || lab.held().is_empty() && lab.handles().is_empty());
-    collecting.shows(&format!("kube_controllers_gc_reclaimed_total {}", BLOCKS * EACH));
+    within(SOON * 3, "all leaks", || {
+        lab.held().is_empty() && lab.handles().is_empty()
+    });
+    collecting.shows(&format!(
+        "kube_controllers_gc_reclaimed_total {}",
+        BLOCKS * EACH
+    ));
 }
 
 pub(crate) fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
@@ -91,7 +135,12 @@ pub(crate) fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
     collecting.has_looked();
     collecting.pass_after(LONG_GRACE * 2);
     collecting.pass_after(LONG_GRACE * 2);
-    let written: Vec<_> = audit.of(COLLECTOR).unwrap().into_iter().filter(is_write).collect();
+    let written: Vec<_> = audit
+        .of(COLLECTOR)
+        .unwrap()
+        .into_iter()
+        .filter(is_write)
+        .collect();
     assert!(written.is_empty(), "{written:?}");
 }
 

@@ -1,5 +1,5 @@
-//! An address that seems leaked but is reallocated before its release reaches the server. The new owner keeps the
-//! address.
+//! An address that seems leaked but is reallocated before its release reaches the server. The new
+//! owner keeps the address.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -24,16 +24,27 @@ struct Lab<'a, 'c> {
     collecting: Controllers,
 }
 
-/// Starts garbage collection. Returns once the proxy holds its write of the block, which releases the pod's address.
-/// The process is frozen then: a write without an answer within ten seconds would be repeated.
-fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
+/// Starts garbage collection. Returns once the proxy holds its write of the block, which releases
+/// the pod's address. The process is frozen then: a write without an answer within ten seconds
+/// would be repeated.
+fn with_release_held(
+    cluster: &Cluster<'_>,
+    control_plane: &ControlPlane<'_>,
+    pod: &Pod,
+) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
     // Garbage collection uses the plugins' kubeconfig, so its requests pass the proxy.
-    let Store::Kubernetes(objects) = &cluster.store else { unreachable!("custom resources") };
+    let Store::Kubernetes(objects) = &cluster.store else {
+        unreachable!("custom resources")
+    };
     let kubeconfig = objects.kubeconfig().display().to_string();
-    let setup = Setup::kubernetes(&control_plane.servers.api).unwrap().env("KUBECONFIG", kubeconfig);
-    let setup = setup.env("ENABLED_CONTROLLERS", "node").env("LEADER_ELECTION", "false");
+    let setup = Setup::kubernetes(&control_plane.servers.api)
+        .unwrap()
+        .env("KUBECONFIG", kubeconfig);
+    let setup = setup
+        .env("ENABLED_CONTROLLERS", "node")
+        .env("LEADER_ELECTION", "false");
     let collecting = setup.start(cluster.host, "controllers").unwrap();
     configure(control_plane);
     cluster.remove_pod(pod);
@@ -43,7 +54,10 @@ fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, po
 }
 
 fn configure(control_plane: &ControlPlane<'_>) {
-    let path = format!("/apis/{}/kubecontrollersconfigurations/default", ApiGroup::CrdV1.api_version());
+    let path = format!(
+        "/apis/{}/kubecontrollersconfigurations/default",
+        ApiGroup::CrdV1.api_version()
+    );
     let admin = control_plane.servers.api.admin();
     await_that(PATIENCE, || Ok(admin.get(&path)?.code == 200)).unwrap();
     let grace = json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "1s" } } } });
@@ -56,17 +70,26 @@ impl Lab<'_, '_> {
         let proxy = &self.control_plane.proxy;
         let reads = || {
             let requests = proxy.requests();
-            requests.iter().filter(|request| request.starts_with("GET ") && request.contains(BLOCK)).count()
+            requests
+                .iter()
+                .filter(|request| request.starts_with("GET ") && request.contains(BLOCK))
+                .count()
         };
         let (before, answers) = (reads(), proxy.traffic().answers);
         proxy.resume();
-        await_that(PATIENCE, || Ok(proxy.traffic().answers > answers)).expect("the write is answered");
+        await_that(PATIENCE, || Ok(proxy.traffic().answers > answers))
+            .expect("the write is answered");
         self.collecting.thaw().unwrap();
-        await_that(PATIENCE, || Ok(reads() > before)).expect("the write was refused, and the block is read again");
+        await_that(PATIENCE, || Ok(reads() > before))
+            .expect("the write was refused, and the block is read again");
         sleep(Duration::from_secs(1));
         assert!(self.collecting.pid().is_some());
         let accounts = self.cluster.accounts();
-        assert_eq!(accounts.held.values().collect::<Vec<_>>(), [&handle(pod)], "{accounts:#?}");
+        assert_eq!(
+            accounts.held.values().collect::<Vec<_>>(),
+            [&handle(pod)],
+            "{accounts:#?}"
+        );
         self.cluster.assert_in_order();
         self.cluster.delete(pod, &self.conf);
         assert!(self.cluster.accounts().held.is_empty());
@@ -86,7 +109,12 @@ fn leaked_address_reallocated_to_another_pod_is_not_released() {
         let (first, second) = (cluster.pod(1), cluster.pod(2));
         assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
         let collecting = with_release_held(cluster, control_plane, &first);
-        let lab = Lab { cluster, control_plane, conf, collecting };
+        let lab = Lab {
+            cluster,
+            control_plane,
+            conf,
+            collecting,
+        };
         // The kubelet's DEL was late, and another pod gets the only address.
         cluster.delete(&first, &lab.conf);
         assert_eq!(address_of(&cluster.add(&second, &lab.conf)), POOL);
@@ -104,7 +132,12 @@ fn leaked_address_reallocated_to_the_same_handle_is_not_released() {
         let first = cluster.pod(1);
         assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
         let collecting = with_release_held(cluster, control_plane, &first);
-        let lab = Lab { cluster, control_plane, conf, collecting };
+        let lab = Lab {
+            cluster,
+            control_plane,
+            conf,
+            collecting,
+        };
         cluster.delete(&first, &lab.conf);
         let again = cluster.pod(1);
         assert_eq!(address_of(&cluster.add(&again, &lab.conf)), POOL);
@@ -115,7 +148,16 @@ fn leaked_address_reallocated_to_the_same_handle_is_not_released() {
 
 fn says_its_address(control_plane: &ControlPlane<'_>, pod: &Pod) {
     let name = pod.object.as_deref().unwrap_or_default();
-    let status = json!({ "status": { "phase": "Running", "podIP": ADDRESS, "podIPs": [{ "ip": ADDRESS }] } });
+    let status = json!({
+        "status": { "phase": "Running", "podIP": ADDRESS, "podIPs": [{ "ip": ADDRESS }] }
+    });
     let path = format!("{}/status", pod_path(name));
-    control_plane.servers.api.admin().patch(&path, &status).unwrap().success().unwrap();
+    control_plane
+        .servers
+        .api
+        .admin()
+        .patch(&path, &status)
+        .unwrap()
+        .success()
+        .unwrap();
 }

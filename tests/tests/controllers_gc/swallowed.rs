@@ -4,8 +4,8 @@ use integration_tests::proxy::{Fault, Point};
 
 use crate::lab::{BEHIND_PROXY, Collecting, GRACE, Lab, SOON, account, to_pod, within};
 
-/// Waits until a leaked address is released although the first `method` request for `target` gets no answer. The log
-/// then has `line` `times` times.
+/// Waits until a leaked address is released although the first `method` request for `target` gets
+/// no answer. The log then has `line` `times` times.
 fn release_without_answer_to(
     lab: &Lab<'_>,
     (method, target): (&'static str, &'static str),
@@ -18,7 +18,9 @@ fn release_without_answer_to(
     let api = &lab.servers.api;
     let account = account(api, BEHIND_PROXY).unwrap();
     let proxy = api.proxy().unwrap();
-    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), BEHIND_PROXY, &account.identity).unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&proxy.endpoint(), BEHIND_PROXY, &account.identity)
+        .unwrap();
     let collecting = Collecting::start(lab.group, kubeconfig, lab.settings());
     collecting.has_looked();
 
@@ -30,7 +32,8 @@ fn release_without_answer_to(
     collecting.shows("kube_controllers_gc_reclaimed_total 1");
     let log = collecting.log();
     assert_eq!(log.matches(line).count(), times, "{line}: {log}");
-    let is_same = |request: &&String| request.starts_with(&format!("{method} ")) && request.contains(target);
+    let is_same =
+        |request: &&String| request.starts_with(&format!("{method} ")) && request.contains(target);
     let requests = proxy.requests();
     assert_eq!(
         requests.iter().filter(is_same).count(),
@@ -41,10 +44,18 @@ fn release_without_answer_to(
 
 pub(crate) fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass(lab: &Lab<'_>) {
     let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
-    release_without_answer_to(lab, look, ("no address or block that depends on it is released: ", 1));
+    release_without_answer_to(
+        lab,
+        look,
+        ("no address or block that depends on it is released: ", 1),
+    );
 }
 
 pub(crate) fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases(lab: &Lab<'_>) {
     let write = ("PUT", "/ipamblocks/10-0-0-0-26");
-    release_without_answer_to(lab, write, ("releasing a leaked address address=10.0.0.0", 2));
+    release_without_answer_to(
+        lab,
+        write,
+        ("releasing a leaked address address=10.0.0.0", 2),
+    );
 }

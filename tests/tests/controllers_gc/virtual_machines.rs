@@ -11,13 +11,22 @@ use crate::lab::{Given, Lab, NAMESPACE, owned};
 const MINUTE: Duration = Duration::from_secs(61);
 
 fn to_machine(name: &str, launcher: &str) -> Given {
-    let words = [("node", "node-a"), ("pod", launcher), ("namespace", NAMESPACE), ("vmi-name", name)];
-    Given { handle: format!("k8s-pod-network.vmi.{NAMESPACE}.{name}"), attributes: words.map(owned).into() }
+    let words = [
+        ("node", "node-a"),
+        ("pod", launcher),
+        ("namespace", NAMESPACE),
+        ("vmi-name", name),
+    ];
+    Given {
+        handle: format!("k8s-pod-network.vmi.{NAMESPACE}.{name}"),
+        attributes: words.map(owned).into(),
+    }
 }
 
 fn make(lab: &Lab<'_>, kind: &str, name: &str, owners: &Value) {
     let object = json!({
-        "apiVersion": "kubevirt.io/v1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE, "ownerReferences": owners },
+        "apiVersion": "kubevirt.io/v1", "kind": kind,
+        "metadata": { "name": name, "namespace": NAMESPACE, "ownerReferences": owners },
     });
     lab.admin().apply_object(&object).unwrap();
 }
@@ -32,32 +41,52 @@ fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAd
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let given = machines.map(|(name, launcher)| to_machine(name, launcher));
-    lab.block("10.0.0.0/26", Some("node-a"), &given).try_into().unwrap()
+    lab.block("10.0.0.0/26", Some("node-a"), &given)
+        .try_into()
+        .unwrap()
 }
 
 pub(crate) fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [gone, orphan, launched] = machines(
         lab,
-        [("gone", "virt-launcher-gone"), ("orphan", "virt-launcher-orphan"), ("launched", "virt-launcher-launched")],
+        [
+            ("gone", "virt-launcher-gone"),
+            ("orphan", "virt-launcher-orphan"),
+            ("launched", "virt-launcher-launched"),
+        ],
     );
-    let owner = json!([{ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "orphan", "uid": "u" }]);
+    let owner = json!([{
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "orphan", "uid": "u",
+    }]);
     make(lab, "VirtualMachineInstance", "orphan", &owner);
     lab.pod("virt-launcher-launched", "node-a", &[launched]);
     let collecting = lab.collect(lab.settings());
     let held = || lab.held().into_keys().collect::<Vec<_>>();
-    collecting.as_time_goes_by(MINUTE, "the address of the machine that is gone", || !held().contains(&gone));
+    collecting.as_time_goes_by(MINUTE, "the address of the machine that is gone", || {
+        !held().contains(&gone)
+    });
     assert_eq!(held(), [orphan, launched]);
     lab.delete_pod("virt-launcher-launched");
-    collecting.as_time_goes_by(MINUTE, "the address of the launcher that is gone", || !held().contains(&launched));
+    collecting.as_time_goes_by(MINUTE, "the address of the launcher that is gone", || {
+        !held().contains(&launched)
+    });
     assert_eq!(held(), [orphan]);
     remove(lab, "virtualmachineinstances", "orphan");
-    collecting.as_time_goes_by(MINUTE, "the address of the instance that is gone", || held().is_empty());
+    collecting.as_time_goes_by(MINUTE, "the address of the instance that is gone", || {
+        held().is_empty()
+    });
 }
 
 pub(crate) fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
-    let [stopped, running] = machines(lab, [("stopped", "virt-launcher-old"), ("running", "virt-launcher-new")]);
+    let [stopped, running] = machines(
+        lab,
+        [
+            ("stopped", "virt-launcher-old"),
+            ("running", "virt-launcher-new"),
+        ],
+    );
     for name in ["stopped", "running"] {
         make(lab, "VirtualMachine", name, &json!([]));
     }
@@ -66,8 +95,12 @@ pub(crate) fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed
     collecting.has_looked();
     let held = || lab.held().into_keys().collect::<Vec<_>>();
     lab.servers.api.undefine_machines().unwrap();
-    collecting.as_time_goes_by(MINUTE, "the address of the stopped machine", || !held().contains(&stopped));
+    collecting.as_time_goes_by(MINUTE, "the address of the stopped machine", || {
+        !held().contains(&stopped)
+    });
     assert_eq!(held(), [running]);
     lab.delete_pod("virt-launcher-new");
-    collecting.as_time_goes_by(MINUTE, "the address of the machine that ran", || held().is_empty());
+    collecting.as_time_goes_by(MINUTE, "the address of the machine that ran", || {
+        held().is_empty()
+    });
 }

@@ -28,19 +28,26 @@ const DURATIONS: &str = "rest_client_request_duration_seconds_count{";
 const UNLOGGED: &str = "selfsubjectaccessreviews";
 
 fn start_standby(lab: &Lab<'_>) -> Controllers {
-    let setup = lab.setup("two", "system:masters").env("PROMETHEUS_METRICS_PORT", STANDBY_PORT.to_string());
+    let setup = lab
+        .setup("two", "system:masters")
+        .env("PROMETHEUS_METRICS_PORT", STANDBY_PORT.to_string());
     setup.start(lab.host, "two").unwrap()
 }
 
 /// Returns the series of a metric in a page.
 fn series<'p>(page: &'p str, metric: &str) -> Vec<&'p str> {
-    let of_metric = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with('{'));
+    let of_metric = |line: &&str| {
+        line.strip_prefix(metric)
+            .is_some_and(|rest| rest.starts_with('{'))
+    };
     page.lines().filter(of_metric).collect()
 }
 
 /// Returns the value of one series, or 0 if it is missing.
 fn value(page: &str, series: &str) -> f64 {
-    let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    let value = page
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().unwrap())
 }
 
@@ -68,30 +75,52 @@ fn standby_publishes_an_empty_queue() {
         let mut leader = lab.start("one", "system:masters");
         leader.await_log(LEADS, 1).unwrap();
         let endpoints = [lab.node(), lab.node(), lab.node()];
-        endpoints.iter().for_each(|endpoint| lab.await_endpoint(endpoint));
+        endpoints
+            .iter()
+            .for_each(|endpoint| lab.await_endpoint(endpoint));
         let standby = start_standby(&lab);
         let page = await_page(STANDBY_PORT, "the standby has listed the nodes", has_listed);
         for metric in OF_WORK {
             let series = series(&page, metric);
-            assert!(!series.is_empty() && series.iter().all(|series| series.ends_with(" 0")), "{metric}: {series:#?}");
+            assert!(
+                !series.is_empty() && series.iter().all(|series| series.ends_with(" 0")),
+                "{metric}: {series:#?}"
+            );
         }
-        assert!(page.contains(REQUESTS), "a standby sends requests, and they count:\n{page}");
+        assert!(
+            page.contains(REQUESTS),
+            "a standby sends requests, and they count:\n{page}"
+        );
         let nodes = endpoints.len() as f64;
-        await_page(METRICS_PORT, "the leader has added the nodes", |page| value(page, ADDED) >= nodes);
-        await_page(METRICS_PORT, "the leader has collected", |page| value(page, COLLECTED) > 0.0);
+        await_page(METRICS_PORT, "the leader has added the nodes", |page| {
+            value(page, ADDED) >= nodes
+        });
+        await_page(METRICS_PORT, "the leader has collected", |page| {
+            value(page, COLLECTED) > 0.0
+        });
 
         leader.terminate().unwrap();
         standby.await_log(LEADS, 1).unwrap();
-        await_page(STANDBY_PORT, "the keys that waited count", |page| value(page, ADDED) >= nodes);
-        await_page(STANDBY_PORT, "the new leader has collected", |page| value(page, COLLECTED) > 0.0);
+        await_page(STANDBY_PORT, "the keys that waited count", |page| {
+            value(page, ADDED) >= nodes
+        });
+        await_page(STANDBY_PORT, "the new leader has collected", |page| {
+            value(page, COLLECTED) > 0.0
+        });
     });
 }
 
 /// Returns the values of the series that begin with `metric`, by the values of some labels.
 fn counted(page: &str, metric: &str, by: &[&str]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for (labels, count) in page.lines().filter_map(|line| line.strip_prefix(metric)?.split_once("} ")) {
-        let labels: BTreeMap<_, _> = labels.split(',').filter_map(|label| label.split_once('=')).collect();
+    for (labels, count) in page
+        .lines()
+        .filter_map(|line| line.strip_prefix(metric)?.split_once("} "))
+    {
+        let labels: BTreeMap<_, _> = labels
+            .split(',')
+            .filter_map(|label| label.split_once('='))
+            .collect();
         let value = |name: &str| labels[name].trim_matches('"');
         if value("kind") != UNLOGGED {
             let values: Vec<&str> = by.iter().map(|name| value(name)).collect();
@@ -114,17 +143,32 @@ fn of_all_codes(counts: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 /// Returns the counts of the audit log by verb, kind and code.
 fn logged(requests: &[Request]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for Request { verb, resource, code, .. } in requests {
-        let verb = if verb == "deletecollection" { "delete" } else { verb.as_str() };
+    for Request {
+        verb,
+        resource,
+        code,
+        ..
+    } in requests
+    {
+        let verb = if verb == "deletecollection" {
+            "delete"
+        } else {
+            verb.as_str()
+        };
         // The log has the path of a request that concerns no kind.
-        let kind = if resource.starts_with('/') { "other" } else { resource.as_str() };
+        let kind = if resource.starts_with('/') {
+            "other"
+        } else {
+            resource.as_str()
+        };
         let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         *counts.entry(format!("{verb} {kind} {code}")).or_insert(0) += 1;
     }
     counts
 }
 
-/// The metrics name each kind by itself, so the closed list of kinds has all that kube-controllers uses.
+/// The metrics name each kind by itself, so the closed list of kinds has all that kube-controllers
+/// uses.
 #[test]
 fn requests_of_the_api_server_are_counted_as_its_audit_does() {
     on(|mut lab| {
@@ -146,9 +190,20 @@ fn requests_of_the_api_server_are_counted_as_its_audit_does() {
             Ok(is_quiet && last[0] == last[1] && of_all_codes(&last[0]) == last[2])
         });
         let [logged, shown, timed] = last;
-        assert!(same.is_ok(), "the log has {logged:#?}\nthe metrics have {shown:#?}\nand times of {timed:#?}");
-        for expected in ["watch nodes 200", "create hostendpoints 201", "update leases 200", "get other 200"] {
-            assert!(shown.contains_key(expected), "{expected} is missing: {shown:#?}");
+        assert!(
+            same.is_ok(),
+            "the log has {logged:#?}\nthe metrics have {shown:#?}\nand times of {timed:#?}"
+        );
+        for expected in [
+            "watch nodes 200",
+            "create hostendpoints 201",
+            "update leases 200",
+            "get other 200",
+        ] {
+            assert!(
+                shown.contains_key(expected),
+                "{expected} is missing: {shown:#?}"
+            );
         }
     });
 }

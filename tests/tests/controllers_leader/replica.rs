@@ -31,24 +31,38 @@ pub(crate) struct Pair<'a> {
 pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(Pair<'_>)) {
     let prepare = move |api: &ApiServer| {
         World::prepare(api, group)?;
-        ["one", "two"].into_iter().try_for_each(|name| Proxied::account(api, name).map(drop))
+        ["one", "two"]
+            .into_iter()
+            .try_for_each(|name| Proxied::account(api, name).map(drop))
     };
-    on_prepared_kubernetes(&format!("a pair, {group:?}"), prepare, |host, kubernetes| {
-        let world = World::prepared(kubernetes, group);
-        before(&world);
-        let one = start(host, &world, "one");
-        one.controllers.await_log(LEADS, 1).unwrap();
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
-        let two = start(host, &world, "two");
-        test(Pair { world, audit: world.api.audit().unwrap(), one, two });
-    });
+    on_prepared_kubernetes(
+        &format!("a pair, {group:?}"),
+        prepare,
+        |host, kubernetes| {
+            let world = World::prepared(kubernetes, group);
+            before(&world);
+            let one = start(host, &world, "one");
+            one.controllers.await_log(LEADS, 1).unwrap();
+            world.configure(&json!({ "leakGracePeriod": "1s" }));
+            let two = start(host, &world, "two");
+            test(Pair {
+                world,
+                audit: world.api.audit().unwrap(),
+                one,
+                two,
+            });
+        },
+    );
 }
 
 /// Holds the first request that matches each of `held`.
 pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     let faults = |of_etcd: bool| {
-        let held = held.iter().filter(move |held| held.1.contains("KV/Txn") == of_etcd);
-        held.map(|(method, part)| (Point::First(method, part), Fault::Hold)).collect::<Vec<_>>()
+        let held = held
+            .iter()
+            .filter(move |held| held.1.contains("KV/Txn") == of_etcd);
+        held.map(|(method, part)| (Point::First(method, part), Fault::Hold))
+            .collect::<Vec<_>>()
     };
     replica.api.arm_all(&faults(false));
     if let Some(etcd) = &replica.etcd {
@@ -57,13 +71,20 @@ pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
 }
 
 fn await_held(replica: &Proxied) {
-    replica.proxies().for_each(|proxy| proxy.await_held().unwrap());
+    replica
+        .proxies()
+        .for_each(|proxy| proxy.await_held().unwrap());
 }
 
-/// Lets the held requests continue, and waits for as many responses. The replica must be frozen, so that it sends no
-/// other requests.
+/// Lets the held requests continue, and waits for as many responses. The replica must be frozen, so
+/// that it sends no other requests.
 fn let_through(replica: &Proxied, held: usize) {
-    let answers = || replica.proxies().map(|proxy| proxy.traffic().answers).sum::<usize>();
+    let answers = || {
+        replica
+            .proxies()
+            .map(|proxy| proxy.traffic().answers)
+            .sum::<usize>()
+    };
     let before = answers();
     replica.proxies().for_each(Proxy::resume);
     await_that(PATIENCE, || Ok(answers() >= before + held)).unwrap();
@@ -75,21 +96,36 @@ fn start(host: &Host, world: &World<'_>, name: &str) -> Proxied {
 }
 
 impl Pair<'_> {
-    /// Freezes the leader while the proxies hold its requests `held`, until the other replica has done the work. The
-    /// requests arrive only then and must have no effect.
+    /// Freezes the leader while the proxies hold its requests `held`, until the other replica has
+    /// done the work. The requests arrive only then and must have no effect.
     pub(crate) fn freeze_in_the_middle(&self, held: &[Held], is_done: impl Fn(&World<'_>) -> bool) {
-        let Pair { world, one, two, .. } = self;
+        let Pair {
+            world, one, two, ..
+        } = self;
         await_held(one);
         one.controllers.freeze().unwrap();
         await_leader(&two.controllers);
         world.until(&two.controllers, "all is done", || is_done(world));
         let settled = self.settled();
         let_through(one, held.len());
-        assert_eq!(world.revisions(), settled, "what was on its way is done after the takeover");
+        assert_eq!(
+            world.revisions(),
+            settled,
+            "what was on its way is done after the takeover"
+        );
         let refused: Vec<Request> = self.late(&one.user, &two.user);
-        let to_api = held.iter().filter(|held| !held.1.contains("KV/Txn")).count();
+        let to_api = held
+            .iter()
+            .filter(|held| !held.1.contains("KV/Txn"))
+            .count();
         // 409 is a conflict, or a creation of an object that exists; 404 is a missing object.
-        assert!(refused.iter().all(|request| matches!(request.code, Some(404 | 409))), "{:?}", lines(&refused));
+        assert!(
+            refused
+                .iter()
+                .all(|request| matches!(request.code, Some(404 | 409))),
+            "{:?}",
+            lines(&refused)
+        );
         assert_eq!(refused.len(), to_api, "{:?}", lines(&refused));
 
         one.controllers.thaw().unwrap();
@@ -119,14 +155,21 @@ impl Pair<'_> {
     pub(crate) fn late(&self, user: &str, next: &str) -> Vec<Request> {
         let taken = self.taken(next);
         let requests = self.audit.of(user).unwrap().into_iter();
-        requests.filter(|request| is_write(request) && request.answered > taken).collect()
+        requests
+            .filter(|request| is_write(request) && request.answered > taken)
+            .collect()
     }
 
     /// Returns the time at which `user` acquired the Lease.
     fn taken(&self, user: &str) -> OffsetDateTime {
         let requests = self.audit.of(user).unwrap();
-        let mut leases = requests.iter().filter(|request| request.resource == "leases" && is_write(request));
-        leases.find(|request| succeeded(request)).expect("it took the Lease").answered
+        let mut leases = requests
+            .iter()
+            .filter(|request| request.resource == "leases" && is_write(request));
+        leases
+            .find(|request| succeeded(request))
+            .expect("it took the Lease")
+            .answered
     }
 
     /// Kills `two` while its requests are held. Waits until `one` has taken over and `is_done`.

@@ -1,5 +1,5 @@
-//! A leader that is frozen or killed in the middle of a write. The request of a frozen leader arrives only after the
-//! other replica has become the leader and done the same write.
+//! A leader that is frozen or killed in the middle of a write. The request of a frozen leader
+//! arrives only after the other replica has become the leader and done the same write.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
@@ -17,16 +17,22 @@ fn node_and_service(world: &World<'_>) {
 fn is_served(pair: &Pair<'_>) {
     let world = &pair.world;
     world.until(&pair.one.controllers, "all is as it should be", || {
-        world.shown("web") == ["10.80.0.7"] && !world.calico("hostendpoints", "n1-auto-hep").is_null()
+        world.shown("web") == ["10.80.0.7"]
+            && !world.calico("hostendpoints", "n1-auto-hep").is_null()
     });
 }
 
 fn relabel(world: &World<'_>) {
-    world.merge("/api/v1/nodes/n1", &json!({ "metadata": { "labels": { "zone": "a" } } }));
+    world.merge(
+        "/api/v1/nodes/n1",
+        &json!({ "metadata": { "labels": { "zone": "a" } } }),
+    );
 }
 
 fn is_relabelled(world: &World<'_>) -> bool {
-    world.calico("hostendpoints", "n1-auto-hep")["metadata"].to_string().contains("zone")
+    world.calico("hostendpoints", "n1-auto-hep")["metadata"]
+        .to_string()
+        .contains("zone")
 }
 
 /// Makes the controller withdraw the Service's address.
@@ -40,8 +46,11 @@ fn holds_nothing(world: &World<'_>) -> bool {
 
 #[test]
 fn late_first_writes_of_a_frozen_or_killed_leader_change_nothing() {
-    const HELD: [Held; 3] =
-        [("PUT", "/ipamblocks/10-65-1-0-26"), ("PUT", "/services/web/status"), ("PUT", "/hostendpoints/n1-auto-hep")];
+    const HELD: [Held; 3] = [
+        ("PUT", "/ipamblocks/10-65-1-0-26"),
+        ("PUT", "/services/web/status"),
+        ("PUT", "/hostendpoints/n1-auto-hep"),
+    ];
     on_pair(Some(ApiGroup::CrdV1), node_and_service, |pair| {
         is_served(&pair);
         hold(&pair.one, &HELD);
@@ -76,7 +85,8 @@ fn late_second_writes_of_a_frozen_leader_change_nothing() {
         assert_eq!(HELD[0].1, format!("/ipamhandles/{}", handle_of("n1")));
         delete_pool(&pair.world);
         pair.world.node("n3", "10.9.0.3");
-        pair.world.put("Tier", "tiers", "going", &json!({ "order": 7 }));
+        pair.world
+            .put("Tier", "tiers", "going", &json!({ "order": 7 }));
         pair.freeze_in_the_middle(&HELD, |world| {
             let tier = world.calico("tiers", "going");
             holds_nothing(world)
@@ -112,13 +122,19 @@ fn policy(world: &World<'_>, port: u16) {
 }
 
 fn port(world: &World<'_>) -> Value {
-    world.calico("networkpolicies", "suite/knp.default.a")["spec"]["ingress"][0]["destination"]["ports"][0].clone()
+    world.calico(
+        "networkpolicies", "suite/knp.default.a",
+    )["spec"]["ingress"][0]["destination"]["ports"][0].clone()
 }
 
 fn pod(world: &World<'_>, app: &str) {
     world.apply(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web", "namespace": NAMESPACE, "labels": { "app": app } },
-        "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }], "automountServiceAccountToken": false },
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "web", "namespace": NAMESPACE, "labels": { "app": app } },
+        "spec": {
+            "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }],
+            "automountServiceAccountToken": false,
+        },
     }));
 }
 
@@ -127,21 +143,28 @@ fn objects_of_etcd(world: &World<'_>) {
     world.node("n2", "10.9.0.2");
     policy(world, 1);
     pod(world, "a");
-    let status = json!({ "status": { "phase": "Running", "podIP": "10.65.0.7", "podIPs": [{ "ip": "10.65.0.7" }] } });
+    let status = json!({
+        "status": { "phase": "Running", "podIP": "10.65.0.7", "podIPs": [{ "ip": "10.65.0.7" }] }
+    });
     world.merge("/api/v1/namespaces/suite/pods/web/status", &status);
     let spec = json!({
         "orchestrator": "k8s", "node": "n1", "pod": "web", "endpoint": "eth0", "containerID": "c1",
-        "ipNetworks": ["10.65.0.7/32"], "interfaceName": "cali0", "profiles": ["kns.suite", "ksa.suite.default"],
+        "ipNetworks": ["10.65.0.7/32"], "interfaceName": "cali0",
+        "profiles": ["kns.suite", "ksa.suite.default"],
     });
     let endpoint = json!({
         "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3", "spec": spec,
         "metadata": { "name": "n1-k8s-web-eth0", "namespace": NAMESPACE, "labels": {
-            "app": "a", "projectcalico.org/namespace": NAMESPACE, "projectcalico.org/orchestrator": "k8s",
+            "app": "a", "projectcalico.org/namespace": NAMESPACE,
+            "projectcalico.org/orchestrator": "k8s",
             "projectcalico.org/serviceaccount": "default",
         } },
     });
     let key = "/calico/resources/v3/projectcalico.org/workloadendpoints/suite/n1-k8s-web-eth0";
-    world.etcd.put(key, endpoint.to_string().as_bytes()).unwrap();
+    world
+        .etcd
+        .put(key, endpoint.to_string().as_bytes())
+        .unwrap();
 }
 
 fn app(world: &World<'_>) -> Value {
@@ -155,16 +178,33 @@ fn zone(world: &World<'_>) -> Value {
 #[test]
 fn late_etcd_writes_of_a_frozen_leader_change_nothing() {
     const HELD: [Held; 5] = [
-        ("POST", "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26"),
-        ("POST", "KV/Txn?if=/calico/resources/v3/projectcalico.org/networkpolicies/suite/knp.default.a"),
-        ("POST", "KV/Txn?if=/calico/resources/v3/projectcalico.org/workloadendpoints/suite/n1-k8s-web-eth0"),
-        ("POST", "KV/Txn?if=/calico/resources/v3/projectcalico.org/nodes/n1"),
-        ("POST", "KV/Txn?if=/calico/resources/v3/projectcalico.org/nodes/n2"),
+        (
+            "POST",
+            "KV/Txn?if=/calico/ipam/v2/assignment/ipv4/block/10.65.1.0-26",
+        ),
+        (
+            "POST",
+            "KV/Txn?if=/calico/resources/v3/projectcalico.org/networkpolicies/suite/knp.default.a",
+        ),
+        (
+            "POST",
+            "KV/Txn?if=/calico/resources/v3/projectcalico.org/workloadendpoints/suite/n1-k8s-web-eth0",
+        ),
+        (
+            "POST",
+            "KV/Txn?if=/calico/resources/v3/projectcalico.org/nodes/n1",
+        ),
+        (
+            "POST",
+            "KV/Txn?if=/calico/resources/v3/projectcalico.org/nodes/n2",
+        ),
     ];
     on_pair(None, objects_of_etcd, |pair| {
         is_served(&pair);
         let world = &pair.world;
-        world.until(&pair.one.controllers, "all is mirrored", || port(world) == 1);
+        world.until(&pair.one.controllers, "all is mirrored", || {
+            port(world) == 1
+        });
         hold(&pair.one, &HELD);
         world.address_left_behind("n1", "10.65.1.0");
         policy(world, 2);
@@ -172,7 +212,8 @@ fn late_etcd_writes_of_a_frozen_leader_change_nothing() {
         relabel(world);
         world.remove("/api/v1/nodes/n2");
         pair.freeze_in_the_middle(&HELD, |world| {
-            let is_collected = world.handles_and_blocks().0.len() == 1 && world.calico("nodes", "n2").is_null();
+            let is_collected =
+                world.handles_and_blocks().0.len() == 1 && world.calico("nodes", "n2").is_null();
             is_collected && port(world) == 2 && app(world) == "b" && zone(world) == "a"
         });
     });

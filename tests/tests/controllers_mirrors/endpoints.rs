@@ -24,12 +24,22 @@ impl Scene<'_> {
     }
 
     fn pod_runs(&self) {
-        let status = json!({"status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}});
-        self.admin.patch("/api/v1/namespaces/shop/pods/web/status", &status).unwrap().success().unwrap();
+        let status = json!({
+            "status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}
+        });
+        self.admin
+            .patch("/api/v1/namespaces/shop/pods/web/status", &status)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     fn delete_pod(&self) {
-        self.admin.delete("/api/v1/namespaces/shop/pods/web").unwrap().success().unwrap();
+        self.admin
+            .delete("/api/v1/namespaces/shop/pods/web")
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     fn endpoint(&self, container: &str, app: &str) {
@@ -45,12 +55,15 @@ fn endpoint(container: &str, app: &str) -> Value {
     json!({
         "kind": "WorkloadEndpoint", "apiVersion": "projectcalico.org/v3",
         "metadata": {
-            "name": "node1-k8s-web-eth0", "namespace": "shop", "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+            "name": "node1-k8s-web-eth0", "namespace": "shop",
+            "uid": "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
             "creationTimestamp": "2026-08-22T06:33:20Z", "labels": labels(app),
         },
         "spec": {
-            "orchestrator": "k8s", "node": "node1", "pod": "web", "endpoint": "eth0", "containerID": container,
-            "serviceAccountName": "default", "ipNetworks": ["10.65.0.7/32"], "interfaceName": "cali0",
+            "orchestrator": "k8s", "node": "node1", "pod": "web", "endpoint": "eth0",
+            "containerID": container,
+            "serviceAccountName": "default", "ipNetworks": ["10.65.0.7/32"],
+            "interfaceName": "cali0",
             "profiles": ["kns.shop", "ksa.shop.default"],
         },
     })
@@ -96,10 +109,14 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
         scene.pod("a");
         scene.pod_runs();
         scene.endpoint("c1", "a");
-        let other = json!({"kind": "WorkloadEndpoint", "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
+        let other = json!({"kind": "WorkloadEndpoint",
+                "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
             "spec": {"orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0"}});
         scene.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
-        scene.put("workloadendpoints/shop/node1-k8s-bad-eth0", json!({"spec": 5}));
+        scene.put(
+            "workloadendpoints/shop/node1-k8s-bad-eth0",
+            json!({"spec": 5}),
+        );
         let running = scene.start(every_second);
         stays(json!("a"), || scene.app());
         let deleted_at = Instant::now();
@@ -108,7 +125,12 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
         let exists = scene.get(ENDPOINT).is_some();
         assert!(exists || deleted_at.elapsed() >= GRACE, "not at once");
         becomes(None, || scene.get(ENDPOINT));
-        assert!(scene.get("workloadendpoints/shop/node1-cni-c9-eth0").is_some(), "another orchestrator's");
+        assert!(
+            scene
+                .get("workloadendpoints/shop/node1-cni-c9-eth0")
+                .is_some(),
+            "another orchestrator's"
+        );
 
         // The pod is deleted while no controller runs, and created again within the grace period.
         drop(running);
@@ -126,7 +148,9 @@ fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
             None
         };
         // A slow machine may create the pod too late.
-        let running = (0..10).find_map(|_| in_time()).expect("the machine is fast enough once");
+        let running = (0..10)
+            .find_map(|_| in_time())
+            .expect("the machine is fast enough once");
         scene.pod_runs();
         thread::sleep(GRACE);
         stays(json!("a"), || scene.app());
@@ -148,12 +172,23 @@ fn endpoint_of_a_deleted_node_is_deleted_once_the_datastore_is_ready() {
         scene.node();
         scene.pod("a");
         scene.endpoint("c1", "a");
-        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": false}}));
+        scene.put(
+            "clusterinformations/default",
+            json!({"spec": {"datastoreReady": false}}),
+        );
         let _running = scene.start(every_second);
-        scene.admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        scene
+            .admin
+            .delete("/api/v1/nodes/node1")
+            .unwrap()
+            .success()
+            .unwrap();
         thread::sleep(GRACE);
         stays(json!("a"), || scene.app());
-        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
+        scene.put(
+            "clusterinformations/default",
+            json!({"spec": {"datastoreReady": true}}),
+        );
         becomes(None, || scene.get(ENDPOINT));
     });
 }

@@ -14,8 +14,15 @@ impl Scene<'_> {
     /// Returns the ingress port of each mirrored policy.
     pub(crate) fn ports(&self) -> BTreeMap<String, u64> {
         let all = self.all().into_iter();
-        let port = |policy: Value| policy.pointer("/spec/ingress/0/destination/ports/0").and_then(Value::as_u64);
-        all.filter_map(|(key, policy)| Some((key.strip_prefix(POLICIES)?.to_owned(), port(policy)?))).collect()
+        let port = |policy: Value| {
+            policy
+                .pointer("/spec/ingress/0/destination/ports/0")
+                .and_then(Value::as_u64)
+        };
+        all.filter_map(|(key, policy)| {
+            Some((key.strip_prefix(POLICIES)?.to_owned(), port(policy)?))
+        })
+        .collect()
     }
 
     fn stored(&self, name: &str) -> Value {
@@ -24,7 +31,10 @@ impl Scene<'_> {
 }
 
 pub(crate) fn mirrored(ports: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    ports.iter().map(|(name, port)| (format!("knp.default.{name}"), *port)).collect()
+    ports
+        .iter()
+        .map(|(name, port)| (format!("knp.default.{name}"), *port))
+        .collect()
 }
 
 #[test]
@@ -38,7 +48,11 @@ fn network_policies_are_mirrored_on_create_update_and_delete() {
         let uid = scene.stored("knp.default.before")["metadata"]["uid"].clone();
         scene.policy("before", 3);
         becomes(mirrored(&[("before", 3), ("after", 2)]), || scene.ports());
-        assert_eq!(scene.stored("knp.default.before")["metadata"]["uid"], uid, "the same object");
+        assert_eq!(
+            scene.stored("knp.default.before")["metadata"]["uid"],
+            uid,
+            "the same object"
+        );
         scene.delete_policy("after");
         becomes(mirrored(&[("before", 3)]), || scene.ports());
     });
@@ -51,7 +65,10 @@ fn policy_changes_while_stopped_are_mirrored_at_start() {
             scene.policy(name, port);
         }
         let running = scene.start(only_at_first);
-        becomes(mirrored(&[("stays", 1), ("changes", 2), ("goes", 3)]), || scene.ports());
+        becomes(
+            mirrored(&[("stays", 1), ("changes", 2), ("goes", 3)]),
+            || scene.ports(),
+        );
         drop(running);
         scene.policy("changes", 5);
         scene.policy("comes", 4);
@@ -59,7 +76,10 @@ fn policy_changes_while_stopped_are_mirrored_at_start() {
         scene.delete(&format!("{POLICIES}knp.default.stays"));
         // With a period of zero, the controller compares the policies once, at its start.
         let _running = scene.start(only_at_first);
-        becomes(mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]), || scene.ports());
+        becomes(
+            mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]),
+            || scene.ports(),
+        );
     });
 }
 
@@ -67,13 +87,17 @@ fn policy_changes_while_stopped_are_mirrored_at_start() {
 fn comparison_reads_all_pages_of_mirrored_policies() {
     on_scene(|scene| {
         for n in 0..120 {
-            let orphan = json!({"kind": "NetworkPolicy", "metadata": {"name": "x", "namespace": "shop"}, "spec": {}});
+            let orphan = json!({
+                "kind": "NetworkPolicy", "metadata": {"name": "x", "namespace": "shop"}, "spec": {},
+            });
             scene.put(&format!("{POLICIES}knp.default.{n:03}"), orphan);
         }
         scene.policy("060", 1);
         scene.policy("zoo", 2);
         let _running = scene.start(only_at_first);
-        let expected: Vec<String> = ["shop/knp.default.060", "shop/knp.default.zoo"].map(str::to_owned).into();
+        let expected: Vec<String> = ["shop/knp.default.060", "shop/knp.default.zoo"]
+            .map(str::to_owned)
+            .into();
         becomes(expected, || scene.keys("networkpolicies/"));
         becomes(mirrored(&[("060", 1), ("zoo", 2)]), || scene.ports());
     });
@@ -84,7 +108,9 @@ fn foreign_changes_of_mirrored_policies_are_reverted_and_own_policies_kept() {
     on_scene(|scene| {
         scene.policy("a", 1);
         scene.policy("b", 1);
-        let own = json!({"kind": "NetworkPolicy", "metadata": {"name": "own", "namespace": "shop"}, "spec": {}});
+        let own = json!({
+            "kind": "NetworkPolicy", "metadata": {"name": "own", "namespace": "shop"}, "spec": {},
+        });
         scene.put(&format!("{POLICIES}own"), own.clone());
         let _running = scene.start(every_second);
         becomes(mirrored(&[("a", 1), ("b", 1)]), || scene.ports());
@@ -95,12 +121,22 @@ fn foreign_changes_of_mirrored_policies_are_reverted_and_own_policies_kept() {
         scene.put(&format!("{POLICIES}knp.default.a"), wrong);
         scene.delete(&format!("{POLICIES}knp.default.b"));
         scene.put(&format!("{POLICIES}knp.default.orphan"), own.clone());
-        scene.etcd.put(&format!("{OBJECTS}{POLICIES}knp.default.junk"), b"{").unwrap();
+        scene
+            .etcd
+            .put(&format!("{OBJECTS}{POLICIES}knp.default.junk"), b"{")
+            .unwrap();
         scene.put("networkpolicies/other/knp.default.junk", json!({"spec": 5}));
         let keys = || scene.keys("networkpolicies/");
-        let expected: Vec<String> = ["shop/knp.default.a", "shop/knp.default.b", "shop/own"].map(str::to_owned).into();
-        becomes((expected, right["spec"].clone()), || (keys(), scene.stored("knp.default.a")["spec"].clone()));
-        assert_eq!(scene.stored("knp.default.a")["metadata"]["annotations"]["note"], "kept");
+        let expected: Vec<String> = ["shop/knp.default.a", "shop/knp.default.b", "shop/own"]
+            .map(str::to_owned)
+            .into();
+        becomes((expected, right["spec"].clone()), || {
+            (keys(), scene.stored("knp.default.a")["spec"].clone())
+        });
+        assert_eq!(
+            scene.stored("knp.default.a")["metadata"]["annotations"]["note"],
+            "kept"
+        );
         assert_eq!(scene.stored("own"), own);
         let settled = scene.all();
         stays(settled, || scene.all());

@@ -22,7 +22,9 @@ use kube_controllers::controllers::workload_endpoint::WorkloadEndpoints;
 use kube_controllers::datastore_lock;
 use kube_controllers::leader::Leadership;
 use kube_controllers::runtime::Controller;
-use kube_controllers::settings::{ControllerName, Environment, Mode, Settings, default_configuration, merge};
+use kube_controllers::settings::{
+    ControllerName, Environment, Mode, Settings, default_configuration, merge,
+};
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watches::Watches;
@@ -64,22 +66,35 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
         }
         api.namespace("shop")
     };
-    on_prepared_kubernetes(&format!("shop, {mode:?}"), prepare, |_, Kubernetes { api, etcd, .. }| {
-        let mut kubernetes = KubernetesConfig {
-            kubeconfig: vec![api.admin_kubeconfig()],
-            deadline: DEFAULT_DEADLINE,
-            ..KubernetesConfig::default()
-        };
-        if let Mode::Kubernetes(group) = mode {
-            let ready = json!({ "apiVersion": group.api_version(), "kind": "ClusterInformation",
+    on_prepared_kubernetes(
+        &format!("shop, {mode:?}"),
+        prepare,
+        |_, Kubernetes { api, etcd, .. }| {
+            let mut kubernetes = KubernetesConfig {
+                kubeconfig: vec![api.admin_kubeconfig()],
+                deadline: DEFAULT_DEADLINE,
+                ..KubernetesConfig::default()
+            };
+            if let Mode::Kubernetes(group) = mode {
+                let ready = json!({ "apiVersion": group.api_version(), "kind": "ClusterInformation",
                 "metadata": { "name": "default" }, "spec": { "datastoreReady": true } });
-            api.admin().apply_object(&ready).unwrap();
-            kubernetes.group = Some(group);
-        }
-        let scene = Scene { admin: api.admin().clone(), etcd, api, mode, kubernetes };
-        scene.put("clusterinformations/default", json!({"spec": {"datastoreReady": true}}));
-        test(&scene);
-    });
+                api.admin().apply_object(&ready).unwrap();
+                kubernetes.group = Some(group);
+            }
+            let scene = Scene {
+                admin: api.admin().clone(),
+                etcd,
+                api,
+                mode,
+                kubernetes,
+            };
+            scene.put(
+                "clusterinformations/default",
+                json!({"spec": {"datastoreReady": true}}),
+            );
+            test(&scene);
+        },
+    );
 }
 
 impl Scene<'_> {
@@ -90,7 +105,9 @@ impl Scene<'_> {
     }
 
     pub(crate) fn put(&self, key: &str, object: Value) {
-        self.etcd.put(&format!("{OBJECTS}{key}"), object.to_string().as_bytes()).unwrap();
+        self.etcd
+            .put(&format!("{OBJECTS}{key}"), object.to_string().as_bytes())
+            .unwrap();
     }
 
     pub(crate) fn delete(&self, key: &str) {
@@ -101,7 +118,10 @@ impl Scene<'_> {
     pub(crate) fn all(&self) -> BTreeMap<String, Value> {
         let raw = self.etcd.dump_raw().unwrap().into_iter();
         let ours = raw.filter_map(|(key, value)| {
-            Some((key.strip_prefix(OBJECTS)?.to_owned(), serde_json::from_slice(&value).ok()?))
+            Some((
+                key.strip_prefix(OBJECTS)?.to_owned(),
+                serde_json::from_slice(&value).ok()?,
+            ))
         });
         ours.collect()
     }
@@ -109,7 +129,12 @@ impl Scene<'_> {
     /// Returns the keys below a prefix, without the prefix.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let raw = self.etcd.dump_raw().unwrap().into_keys();
-        raw.filter_map(|key| key.strip_prefix(OBJECTS)?.strip_prefix(prefix).map(str::to_owned)).collect()
+        raw.filter_map(|key| {
+            key.strip_prefix(OBJECTS)?
+                .strip_prefix(prefix)
+                .map(str::to_owned)
+        })
+        .collect()
     }
 
     // === Kubernetes objects ===
@@ -143,8 +168,8 @@ impl Scene<'_> {
         self.api.proxy().unwrap()
     }
 
-    /// Starts the controllers as a service account of `kube-system` with the roles of `manifest`, once the authorizer
-    /// applies them.
+    /// Starts the controllers as a service account of `kube-system` with the roles of `manifest`,
+    /// once the authorizer applies them.
     pub(crate) fn start_as(
         &self,
         manifest: &Path,
@@ -152,20 +177,45 @@ impl Scene<'_> {
         proxy: &Proxy,
         change: impl FnOnce(&mut Settings),
     ) -> Running {
-        let user = self.api.account_of("kube-system", account, &[manifest.to_owned()]).unwrap();
-        let kubeconfig = self.api.kubeconfig_to(&proxy.endpoint(), account, &user.identity).unwrap();
-        self.start_with(KubernetesConfig { kubeconfig: vec![kubeconfig], ..self.kubernetes.clone() }, change)
+        let user = self
+            .api
+            .account_of("kube-system", account, &[manifest.to_owned()])
+            .unwrap();
+        let kubeconfig = self
+            .api
+            .kubeconfig_to(&proxy.endpoint(), account, &user.identity)
+            .unwrap();
+        self.start_with(
+            KubernetesConfig {
+                kubeconfig: vec![kubeconfig],
+                ..self.kubernetes.clone()
+            },
+            change,
+        )
     }
 
-    fn start_with(&self, kubernetes: KubernetesConfig, change: impl FnOnce(&mut Settings)) -> Running {
-        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
+    fn start_with(
+        &self,
+        kubernetes: KubernetesConfig,
+        change: impl FnOnce(&mut Settings),
+    ) -> Running {
+        let mut settings = merge(
+            &Environment::read(|_| None).unwrap(),
+            &default_configuration(),
+            self.mode,
+        )
+        .settings;
         settings.orphan_endpoint_grace_period = GRACE;
         change(&mut settings);
         let (sender, settings) = watch::channel(Arc::new(settings));
         let stop = CancellationToken::new();
         let (mode, token) = (self.mode, stop.clone());
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let calico = match mode {
                     Mode::Etcd => DatastoreConfig::Etcd(Box::new(EtcdConfig {
@@ -174,11 +224,17 @@ impl Scene<'_> {
                         tls: None,
                         deadline: DEFAULT_DEADLINE,
                     })),
-                    Mode::Kubernetes(_) => DatastoreConfig::Kubernetes(Box::new(kubernetes.clone())),
+                    Mode::Kubernetes(_) => {
+                        DatastoreConfig::Kubernetes(Box::new(kubernetes.clone()))
+                    }
                 };
                 let calico = Arc::new(Datastore::open(&calico).unwrap());
-                let (leadership, lock) =
-                    datastore_lock::guard(Leadership::always(), calico.clone(), || (), token.clone());
+                let (leadership, lock) = datastore_lock::guard(
+                    Leadership::always(),
+                    calico.clone(),
+                    || (),
+                    token.clone(),
+                );
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
                     calico,
@@ -193,7 +249,11 @@ impl Scene<'_> {
                 tokio::join!(work(context), lock);
             });
         });
-        Running { stop, thread: Some(thread), _settings: sender }
+        Running {
+            stop,
+            thread: Some(thread),
+            _settings: sender,
+        }
     }
 }
 
@@ -205,13 +265,18 @@ pub(crate) fn every_second(settings: &mut Settings) {
         ControllerName::ServiceAccount,
         ControllerName::WorkloadEndpoint,
     ] {
-        settings.reconcile_period.insert(controller, Duration::from_secs(1));
+        settings
+            .reconcile_period
+            .insert(controller, Duration::from_secs(1));
     }
 }
 
 /// Makes the controllers compare all objects only once, at their start.
 pub(crate) fn only_at_first(settings: &mut Settings) {
-    settings.reconcile_period.values_mut().for_each(|period| *period = Duration::ZERO);
+    settings
+        .reconcile_period
+        .values_mut()
+        .for_each(|period| *period = Duration::ZERO);
 }
 
 async fn work(context: Context) {

@@ -17,38 +17,77 @@ fn ours(labels: Value) -> Value {
     json!({ "labels": labels })
 }
 
-/// Returns the labels, the interface and the addresses of an endpoint. The label that names the creator is left out.
+/// Returns the labels, the interface and the addresses of an endpoint. The label that names the
+/// creator is left out.
 fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
     let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
-    let labels = endpoint.metadata.labels.iter().filter(|(key, _)| !key.ends_with("created-by"));
-    let labels = labels.map(|(key, value)| format!("{key}={value}")).collect();
-    Some((labels, endpoint.spec.interface_name, endpoint.spec.expected_ips))
+    let labels = endpoint
+        .metadata
+        .labels
+        .iter()
+        .filter(|(key, _)| !key.ends_with("created-by"));
+    let labels = labels
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    Some((
+        labels,
+        endpoint.spec.interface_name,
+        endpoint.spec.expected_ips,
+    ))
 }
 
-fn line(labels: &[&str], interface: &str, ips: &[&str]) -> Option<(Vec<String>, String, Vec<String>)> {
+fn line(
+    labels: &[&str],
+    interface: &str,
+    ips: &[&str],
+) -> Option<(Vec<String>, String, Vec<String>)> {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     Some((texts(labels), interface.into(), texts(ips)))
 }
 
 pub(crate) fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
     scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
-    scene.put::<HostEndpointSpec>("own", json!({}), json!({"node": "node-9", "interfaceName": "eth0"}));
-    scene.put::<HostEndpointSpec>("dangling", ours(json!({})), json!({"node": "node-9", "interfaceName": "eth0"}));
+    scene.put::<HostEndpointSpec>(
+        "own",
+        json!({}),
+        json!({"node": "node-9", "interfaceName": "eth0"}),
+    );
+    scene.put::<HostEndpointSpec>(
+        "dangling",
+        ours(json!({})),
+        json!({"node": "node-9", "interfaceName": "eth0"}),
+    );
     let running = scene.start(on);
-    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
-    becomes(vec!["node-1-auto-hep".to_owned(), "own".into()], || scene.names::<HostEndpointSpec>());
+    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || {
+        shown(scene, "node-1-auto-hep")
+    });
+    becomes(vec!["node-1-auto-hep".to_owned(), "own".into()], || {
+        scene.names::<HostEndpointSpec>()
+    });
 
     scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.2/24");
     scene.calico_node("node-2", json!({}), "10.0.0.3/24");
-    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
-    becomes(line(&[], "*", &["10.0.0.3"]), || shown(scene, "node-2-auto-hep"));
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
+        shown(scene, "node-1-auto-hep")
+    });
+    becomes(line(&[], "*", &["10.0.0.3"]), || {
+        shown(scene, "node-2-auto-hep")
+    });
 
     let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
     scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
-    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
+        shown(scene, "node-1-auto-hep")
+    });
     scene.delete::<HostEndpointSpec>("node-1-auto-hep");
-    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
-    let revision = || scene.get::<HostEndpointSpec>("node-1-auto-hep").map(|entry| entry.revision);
+    becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
+        shown(scene, "node-1-auto-hep")
+    });
+    let revision = || {
+        scene
+            .get::<HostEndpointSpec>("node-1-auto-hep")
+            .map(|entry| entry.revision)
+    };
     stays(revision(), revision);
 
     drop(running);
@@ -56,7 +95,9 @@ pub(crate) fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
     scene.calico_node("node-3", json!({}), "10.0.0.4/24");
     scene.delete::<HostEndpointSpec>("node-1-auto-hep");
     let running = scene.start(on);
-    let expected = ["node-1-auto-hep", "node-3-auto-hep", "own"].map(str::to_owned).to_vec();
+    let expected = ["node-1-auto-hep", "node-3-auto-hep", "own"]
+        .map(str::to_owned)
+        .to_vec();
     becomes(expected, || scene.names::<HostEndpointSpec>());
 
     running.set(|settings| settings.host_endpoints.enabled = false);
@@ -76,16 +117,30 @@ pub(crate) fn host_endpoints_follow_their_templates(scene: &Scene) {
         on(settings);
         settings.host_endpoints.templates = vec![template("t", "1")];
     });
-    let note = |name: &str| Some(scene.get::<HostEndpointSpec>(name)?.value.metadata.annotations.get("note")?.clone());
+    let note = |name: &str| {
+        Some(
+            scene
+                .get::<HostEndpointSpec>(name)?
+                .value
+                .metadata
+                .annotations
+                .get("note")?
+                .clone(),
+        )
+    };
     becomes(Some("1".into()), || note("node-1-t-auto-hep"));
-    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || shown(scene, "node-1-auto-hep"));
+    becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || {
+        shown(scene, "node-1-auto-hep")
+    });
     running.set(|settings| settings.host_endpoints.templates = vec![template("t", "2")]);
     becomes(Some("2".into()), || note("node-1-t-auto-hep"));
     running.set(|settings| {
         settings.host_endpoints.default_endpoint = false;
         settings.host_endpoints.templates = vec![template("u", "2")];
     });
-    becomes(vec!["node-1-u-auto-hep".to_owned()], || scene.names::<HostEndpointSpec>());
+    becomes(vec!["node-1-u-auto-hep".to_owned()], || {
+        scene.names::<HostEndpointSpec>()
+    });
     scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.1/24");
     becomes(Vec::<String>::new(), || scene.names::<HostEndpointSpec>());
 }

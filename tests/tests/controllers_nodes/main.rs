@@ -1,4 +1,5 @@
-//! The controllers of nodes, Services, pools and tiers, with the named cases of upstream's FV suites.
+//! The controllers of nodes, Services, pools and tiers, with the named cases of upstream's FV
+//! suites.
 
 mod api_server_address;
 mod host_endpoints;

@@ -19,28 +19,46 @@ const WRITTEN: [&str; 3] = [
 /// Returns the managers of an object's fields.
 fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
     let object = scene.admin.get(path).unwrap().body;
-    let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    entries.iter().filter_map(|entry| Some(entry["manager"].as_str()?.to_owned())).collect()
+    let entries = object["metadata"]["managedFields"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    entries
+        .iter()
+        .filter_map(|entry| Some(entry["manager"].as_str()?.to_owned()))
+        .collect()
 }
 
 pub(crate) fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
     let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
-    scene.kubernetes_node("node-1", json!({}), json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}));
+    scene.kubernetes_node(
+        "node-1",
+        json!({}),
+        json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}),
+    );
     apply(json!({
         "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": {"name": "pool"},
-        "spec": {"cidr": "10.7.0.0/28", "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"},
+        "spec": {
+            "cidr": "10.7.0.0/28", "blockSize": 30, "allowedUses": ["LoadBalancer"],
+            "nodeSelector": "all()",
+        },
     }));
     apply(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
     }));
     let before = WRITTEN.map(|path| managers(scene, path));
-    assert!(before.iter().all(|managers| !managers.contains(MANAGER)), "{before:?}");
+    assert!(
+        before.iter().all(|managers| !managers.contains(MANAGER)),
+        "{before:?}"
+    );
     let _running = scene.start(|settings| {
         settings.host_endpoints.enabled = true;
         settings.host_endpoints.default_endpoint = true;
     });
     for (path, before) in WRITTEN.iter().zip(&before) {
-        becomes(BTreeSet::from([MANAGER.to_owned()]), || &managers(scene, path) - before);
+        becomes(BTreeSet::from([MANAGER.to_owned()]), || {
+            &managers(scene, path) - before
+        });
     }
 }

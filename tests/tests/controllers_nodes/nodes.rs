@@ -1,7 +1,8 @@
 //! Labels and deletion of nodes (etcd), with the cases of upstream's node_controller_fv_test.
 
 use libcalico::api::{
-    BgpPeerSpec, FelixConfigurationSpec, HostEndpointSpec, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec,
+    BgpPeerSpec, FelixConfigurationSpec, HostEndpointSpec, NodeSpec, WorkloadEndpoint,
+    WorkloadEndpointSpec,
 };
 use libcalico::store::Store;
 use serde_json::{Value, json};
@@ -10,7 +11,13 @@ use crate::scene::{Scene, becomes, stays};
 
 fn labels(scene: &Scene, name: &str) -> Option<Vec<String>> {
     let node = scene.get::<NodeSpec>(name)?.value;
-    Some(node.metadata.labels.iter().map(|(key, value)| format!("{key}={value}")).collect())
+    Some(
+        node.metadata
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect(),
+    )
 }
 
 fn texts(texts: &[&str]) -> Option<Vec<String>> {
@@ -18,7 +25,11 @@ fn texts(texts: &[&str]) -> Option<Vec<String>> {
 }
 
 fn calico(scene: &Scene, name: &str, orch_refs: Value) {
-    scene.put::<NodeSpec>(name, json!({"labels": {"own": "1"}}), json!({ "orchRefs": orch_refs }));
+    scene.put::<NodeSpec>(
+        name,
+        json!({"labels": {"own": "1"}}),
+        json!({ "orchRefs": orch_refs }),
+    );
 }
 
 fn of_kubernetes(name: &str) -> Value {
@@ -47,15 +58,18 @@ pub(crate) fn labels_of_a_calico_node_follow_the_kubernetes_node(scene: &Scene) 
     assert_eq!(labels(scene, "c-0"), texts(&[]));
 }
 
-/// Upstream deletes the node with its addresses at once (KC-472). Here a kubelet that registers again finds the
-/// addresses of the pods unchanged.
+/// Upstream deletes the node with its addresses at once (KC-472). Here a kubelet that registers
+/// again finds the addresses of the pods unchanged.
 pub(crate) fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist(scene: &Scene) {
     let nodes = || scene.names::<NodeSpec>();
     let there = || vec!["c-1".to_owned()];
     scene.kubernetes_node("k-1", json!({}), json!({}));
     calico(scene, "c-1", of_kubernetes("k-1"));
     for (name, host_network) in [("web", false), ("agent", true)] {
-        let spec = json!({"nodeName": "k-1", "hostNetwork": host_network, "containers": [{"name": "c", "image": "i"}]});
+        let spec = json!({
+            "nodeName": "k-1", "hostNetwork": host_network,
+            "containers": [{"name": "c", "image": "i"}],
+        });
         let metadata = json!({"name": name, "namespace": "default"});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
         scene.admin.apply_object(&pod).unwrap();
@@ -63,24 +77,38 @@ pub(crate) fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist(sc
     let _running = scene.start(|_| ());
     scene.delete_kubernetes_node("k-1");
     stays(there(), nodes);
-    scene.admin.delete("/api/v1/namespaces/default/pods/web?gracePeriodSeconds=0").unwrap().success().unwrap();
+    scene
+        .admin
+        .delete("/api/v1/namespaces/default/pods/web?gracePeriodSeconds=0")
+        .unwrap()
+        .success()
+        .unwrap();
     becomes(vec![], nodes);
 }
 
-/// Covers upstream's three cases of node names, and "should clean up weps, IPAM allocations, etc. when deleting a
-/// node".
+/// Covers upstream's three cases of node names, and "should clean up weps, IPAM allocations, etc.
+/// when deleting a node".
 pub(crate) fn calico_nodes_are_deleted_with_their_kubernetes_node(scene: &Scene) {
     for name in ["k-1", "k-2", "k-4"] {
         scene.kubernetes_node(name, json!({}), json!({}));
     }
     calico(scene, "c-1", of_kubernetes("k-1"));
     calico(scene, "c-2", of_kubernetes("k-2"));
-    calico(scene, "other", json!([{"nodeName": "k-1", "orchestrator": "other"}]));
+    calico(
+        scene,
+        "other",
+        json!([{"nodeName": "k-1", "orchestrator": "other"}]),
+    );
     calico(scene, "none", json!([]));
     calico(scene, "c-4", of_kubernetes("k-4"));
     let running = scene.start(|_| ());
     let nodes = || scene.names::<NodeSpec>();
-    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let named = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect::<Vec<_>>()
+    };
     stays(named(&["c-1", "c-2", "c-4", "none", "other"]), nodes);
 
     let spec = WorkloadEndpointSpec {
@@ -91,13 +119,24 @@ pub(crate) fn calico_nodes_are_deleted_with_their_kubernetes_node(scene: &Scene)
     };
     let mut endpoint = WorkloadEndpoint::new("c--1-k8s-web-eth0", spec);
     endpoint.metadata.namespace = "default".into();
-    scene.wait_on(scene.store.create(&endpoint.key(), &endpoint)).unwrap();
+    scene
+        .wait_on(scene.store.create(&endpoint.key(), &endpoint))
+        .unwrap();
     scene.put::<BgpPeerSpec>("peer", json!({}), json!({"node": "c-1"}));
     scene.put::<FelixConfigurationSpec>("node.c-1", json!({}), json!({}));
-    scene.put::<HostEndpointSpec>("eth0", json!({}), json!({"node": "c-1", "interfaceName": "eth0"}));
+    scene.put::<HostEndpointSpec>(
+        "eth0",
+        json!({}),
+        json!({"node": "c-1", "interfaceName": "eth0"}),
+    );
     scene.delete_kubernetes_node("k-1");
     becomes(named(&["c-2", "c-4", "none", "other"]), nodes);
-    assert!(scene.wait_on(scene.store.list::<WorkloadEndpoint>(&Default::default())).unwrap().is_empty());
+    assert!(
+        scene
+            .wait_on(scene.store.list::<WorkloadEndpoint>(&Default::default()))
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(scene.names::<BgpPeerSpec>(), named(&[]));
     assert_eq!(scene.names::<FelixConfigurationSpec>(), named(&[]));
     assert_eq!(scene.names::<HostEndpointSpec>(), named(&[]));

@@ -1,4 +1,5 @@
-//! A control plane with Calico's objects in one of three datastores, and controllers that a test starts and stops.
+//! A control plane with Calico's objects in one of three datastores, and controllers that a test
+//! starts and stops.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +10,9 @@ use datastore::config::{DEFAULT_DEADLINE, EtcdConfig};
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
-use integration_tests::kubernetes::{ApiServer, Audit, Client, Kubernetes, Role, on_prepared_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Audit, Client, Kubernetes, Role, on_prepared_kubernetes,
+};
 use kube_controllers::context::Context;
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
@@ -63,7 +66,9 @@ type Build = fn(&Context, &mut Watches) -> BoxFuture<'static, ()>;
 
 pub(crate) fn on(mode: Mode, test: fn(&Scene)) {
     let prepare = move |api: &ApiServer| prepare(api, mode);
-    on_prepared_kubernetes(&format!("{mode:?}"), prepare, |_, kubernetes| test(&Scene::new(kubernetes, mode)));
+    on_prepared_kubernetes(&format!("{mode:?}"), prepare, |_, kubernetes| {
+        test(&Scene::new(kubernetes, mode))
+    });
 }
 
 fn prepare(api: &ApiServer, mode: Mode) -> anyhow::Result<()> {
@@ -78,7 +83,9 @@ fn prepare(api: &ApiServer, mode: Mode) -> anyhow::Result<()> {
 /// Returns the kubeconfig of an account with the rights of `deploy/rbac`.
 fn controllers_user(api: &ApiServer) -> PathBuf {
     let manifests = Role::manifests_of_controllers();
-    api.account_of("kube-system", "calico-kube-controllers", &manifests).unwrap().kubeconfig
+    api.account_of("kube-system", "calico-kube-controllers", &manifests)
+        .unwrap()
+        .kubeconfig
 }
 
 impl Scene {
@@ -94,14 +101,32 @@ impl Scene {
             Mode::Etcd => {
                 let etcd = |deadline| {
                     let endpoints = vec![ENDPOINT.to_owned()];
-                    DatastoreConfig::Etcd(Box::new(EtcdConfig { endpoints, credentials: None, tls: None, deadline }))
+                    DatastoreConfig::Etcd(Box::new(EtcdConfig {
+                        endpoints,
+                        credentials: None,
+                        tls: None,
+                        deadline,
+                    }))
                 };
-                (user(api.admin_kubeconfig(), DEFAULT_DEADLINE), etcd(DEFAULT_DEADLINE), etcd(PATIENCE))
+                (
+                    user(api.admin_kubeconfig(), DEFAULT_DEADLINE),
+                    etcd(DEFAULT_DEADLINE),
+                    etcd(PATIENCE),
+                )
             }
             Mode::Kubernetes(group) => {
-                let of = |user| DatastoreConfig::Kubernetes(Box::new(KubernetesConfig { group: Some(group), ..user }));
+                let of = |user| {
+                    DatastoreConfig::Kubernetes(Box::new(KubernetesConfig {
+                        group: Some(group),
+                        ..user
+                    }))
+                };
                 let controllers = user(controllers_user(api), DEFAULT_DEADLINE);
-                (controllers.clone(), of(controllers), of(user(api.admin_kubeconfig(), PATIENCE)))
+                (
+                    controllers.clone(),
+                    of(controllers),
+                    of(user(api.admin_kubeconfig(), PATIENCE)),
+                )
             }
         };
         Scene {
@@ -112,7 +137,10 @@ impl Scene {
             admin_kubeconfig: api.admin_kubeconfig(),
             kubernetes,
             calico,
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap(),
         }
     }
 
@@ -134,17 +162,31 @@ impl Scene {
         object.metadata = serde_json::from_value(metadata).unwrap();
         object.metadata.name = name.into();
         match self.get::<S>(name) {
-            None => _ = self.wait_on(self.store.create(&object.key(), &object)).unwrap(),
-            Some(found) => _ = self.wait_on(self.store.update(&found.key, &object, &found.revision)).unwrap(),
+            None => {
+                _ = self
+                    .wait_on(self.store.create(&object.key(), &object))
+                    .unwrap()
+            }
+            Some(found) => {
+                _ = self
+                    .wait_on(self.store.update(&found.key, &object, &found.revision))
+                    .unwrap()
+            }
         }
     }
 
     pub(crate) fn delete<S: Spec>(&self, name: &str) {
-        self.wait_on(self.store.delete::<Object<S>>(&ObjectKey::global(name), None)).unwrap();
+        self.wait_on(
+            self.store
+                .delete::<Object<S>>(&ObjectKey::global(name), None),
+        )
+        .unwrap();
     }
 
     pub(crate) fn names<S: Spec>(&self) -> Vec<String> {
-        let listed = self.wait_on(self.store.list::<Object<S>>(&Default::default())).unwrap();
+        let listed = self
+            .wait_on(self.store.list::<Object<S>>(&Default::default()))
+            .unwrap();
         listed.into_iter().map(|entry| entry.key.name).collect()
     }
 
@@ -159,19 +201,29 @@ impl Scene {
     }
 
     pub(crate) fn delete_kubernetes_node(&self, name: &str) {
-        self.admin.delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
+        self.admin
+            .delete(&format!("/api/v1/nodes/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
-    /// Creates a Calico Node in etcd, or a Kubernetes Node with Calico's annotation on an API server.
+    /// Creates a Calico Node in etcd, or a Kubernetes Node with Calico's annotation on an API
+    /// server.
     pub(crate) fn calico_node(&self, name: &str, labels: Value, address: &str) {
         match self.mode {
             Mode::Etcd => {
-                // The controller would delete a Calico Node that refers to a missing Kubernetes Node.
+                // The controller would delete a Calico Node that refers to a missing Kubernetes
+                // Node.
                 let spec = json!({"bgp": {"ipv4Address": address}});
                 self.put::<libcalico::api::NodeSpec>(name, json!({"labels": labels}), spec);
             }
             Mode::Kubernetes(_) => {
-                self.kubernetes_node(name, labels, json!({"projectcalico.org/IPv4Address": address}));
+                self.kubernetes_node(
+                    name,
+                    labels,
+                    json!({"projectcalico.org/IPv4Address": address}),
+                );
             }
         }
     }
@@ -189,21 +241,38 @@ impl Scene {
         self.start_with(made::<LoadBalancer>, change)
     }
 
-    /// Starts the controllers as they run if the controller of Services is not enabled, or lacks its role.
-    pub(crate) fn start_without_load_balancer(&self, change: impl FnOnce(&mut Settings)) -> Running {
+    /// Starts the controllers as they run if the controller of Services is not enabled, or lacks
+    /// its role.
+    pub(crate) fn start_without_load_balancer(
+        &self,
+        change: impl FnOnce(&mut Settings),
+    ) -> Running {
         self.start_with(made::<LoadBalancerReport>, change)
     }
 
     fn start_with(&self, services: Build, change: impl FnOnce(&mut Settings)) -> Running {
-        let mut settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), self.mode).settings;
+        let mut settings = merge(
+            &Environment::read(|_| None).unwrap(),
+            &default_configuration(),
+            self.mode,
+        )
+        .settings;
         change(&mut settings);
         let (sender, receiver) = watch::channel(Arc::new(settings));
         let stop = CancellationToken::new();
-        let (kubernetes, calico, mode, token) = (self.kubernetes.clone(), self.calico.clone(), self.mode, stop.clone());
+        let (kubernetes, calico, mode, token) = (
+            self.kubernetes.clone(),
+            self.calico.clone(),
+            self.mode,
+            stop.clone(),
+        );
         let metrics = Metrics::new();
         let shared = metrics.clone();
         let thread = thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let context = Context {
                     kubernetes: datastore::kubernetes::client(&kubernetes).await.unwrap(),
@@ -219,13 +288,21 @@ impl Scene {
                 work(context, services).await;
             });
         });
-        Running { stop, settings: sender, metrics, thread: Some(thread) }
+        Running {
+            stop,
+            settings: sender,
+            metrics,
+            thread: Some(thread),
+        }
     }
 }
 
 async fn work(context: Context, services: Build) {
     let mut watches = Watches::default();
-    let mut controllers = vec![made::<HostEndpoints>(&context, &mut watches), services(&context, &mut watches)];
+    let mut controllers = vec![
+        made::<HostEndpoints>(&context, &mut watches),
+        services(&context, &mut watches),
+    ];
     match context.mode {
         Mode::Etcd => {
             controllers.push(made::<NodeLabels>(&context, &mut watches));
@@ -248,12 +325,17 @@ fn made<C: Controller>(context: &Context, watches: &mut Watches) -> BoxFuture<'s
 
 impl Running {
     pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) {
-        self.settings.send_modify(|settings| change(Arc::make_mut(settings)));
+        self.settings
+            .send_modify(|settings| change(Arc::make_mut(settings)));
     }
 
     /// Returns true if the metrics contain this line.
     pub(crate) fn measures(&self, line: &str) -> bool {
-        self.metrics.text().unwrap().lines().any(|shown| shown == line)
+        self.metrics
+            .text()
+            .unwrap()
+            .lines()
+            .any(|shown| shown == line)
     }
 }
 

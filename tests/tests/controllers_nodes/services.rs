@@ -17,44 +17,85 @@ pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 impl Scene {
     pub(crate) fn pool(&self, name: &str, cidr: &str, more: Value) {
-        let mut spec = json!({"cidr": cidr, "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"});
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut spec = json!({
+            "cidr": cidr, "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()",
+        });
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         self.put::<IpPoolSpec>(name, json!({}), spec);
     }
 
     pub(crate) fn service(&self, name: &str, annotations: Value, more: Value) {
         let mut spec = json!({"type": "LoadBalancer", "ports": [{"port": 80}]});
-        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let service = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
-        self.admin.create(SERVICES, &service).unwrap().success().unwrap();
+        self.admin
+            .create(SERVICES, &service)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     fn patch(&self, name: &str, patch: Value) {
-        self.admin.patch(&format!("{SERVICES}/{name}"), &patch).unwrap().success().unwrap();
+        self.admin
+            .patch(&format!("{SERVICES}/{name}"), &patch)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     pub(crate) fn remove(&self, name: &str) {
-        self.admin.delete(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
+        self.admin
+            .delete(&format!("{SERVICES}/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     pub(crate) fn shown(&self, name: &str) -> Vec<String> {
-        let service = self.admin.get(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
-        let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
-        let text = |entry: &Value| entry["ip"].as_str().or(entry["hostname"].as_str()).unwrap_or_default().to_owned();
+        let service = self
+            .admin
+            .get(&format!("{SERVICES}/{name}"))
+            .unwrap()
+            .success()
+            .unwrap();
+        let entries = service["status"]["loadBalancer"]["ingress"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let text = |entry: &Value| {
+            entry["ip"]
+                .as_str()
+                .or(entry["hostname"].as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
         entries.iter().map(text).collect()
     }
 
     /// Returns the number of writes of a Service's status, conflicts included.
     fn status_writes(&self, name: &str) -> usize {
         let requests = self.audit.requests().unwrap();
-        let of_status = |request: &&Request| request.resource == "services/status" && request.name == name;
-        requests.iter().filter(of_status).filter(|request| request.verb == "update").count()
+        let of_status =
+            |request: &&Request| request.resource == "services/status" && request.name == name;
+        requests
+            .iter()
+            .filter(of_status)
+            .filter(|request| request.verb == "update")
+            .count()
     }
 
     /// Returns all allocated addresses.
     fn held(&self) -> Vec<String> {
         let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
-        let mut held: Vec<_> = blocks.iter().flat_map(|block| block.value.allocated()).map(|held| held.ip).collect();
+        let mut held: Vec<_> = blocks
+            .iter()
+            .flat_map(|block| block.value.allocated())
+            .map(|held| held.ip)
+            .collect();
         held.sort();
         held.iter().map(IpAddr::to_string).collect()
     }
@@ -80,26 +121,51 @@ pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(s
     becomes(1, || scene.shown("early").len());
     assert!(scene.shown("early")[0].starts_with("10.7.0."));
     let select = AffinitySelect::of(AffinityOwner::of_services());
-    assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
+    assert_eq!(
+        scene
+            .wait_on(scene.store.list::<BlockAffinity>(&select))
+            .unwrap()
+            .len(),
+        1
+    );
 
     // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.
     scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
-    scene.service("pooled", json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}), json!({}));
+    scene.service(
+        "pooled",
+        json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}),
+        json!({}),
+    );
     becomes(1, || scene.shown("pooled").len());
     assert!(scene.shown("pooled")[0].starts_with("10.8.0."));
     scene.remove("pooled");
     becomes(1, || scene.holders());
     scene.service("asked", wants("10.8.0.2"), json!({}));
     becomes(ip("10.8.0.2"), || scene.shown("asked"));
-    scene.service("old-style", json!({}), json!({"loadBalancerIP": "10.8.0.3"}));
+    scene.service(
+        "old-style",
+        json!({}),
+        json!({"loadBalancerIP": "10.8.0.3"}),
+    );
     becomes(ip("10.8.0.3"), || scene.shown("old-style"));
-    scene.service("others", json!({}), json!({"loadBalancerClass": "example.com/other"}));
-    scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
+    scene.service(
+        "others",
+        json!({}),
+        json!({"loadBalancerClass": "example.com/other"}),
+    );
+    scene.service(
+        "broken",
+        json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}),
+        json!({}),
+    );
     scene.service("node-port", json!({}), json!({"type": "NodePort"}));
 
     scene.service("second", wants("10.8.0.2"), json!({}));
     stays(Vec::new(), || scene.shown("second"));
-    scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
+    scene.patch(
+        "asked",
+        json!({"metadata": {"annotations": wants("10.8.0.1")}}),
+    );
     becomes(ip("10.8.0.1"), || scene.shown("asked"));
     becomes(ip("10.8.0.2"), || scene.shown("second"));
     scene.patch("second", json!({"spec": {"type": "NodePort"}}));
@@ -112,7 +178,10 @@ pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(s
     drop(running);
     scene.remove("third");
     scene.remove("old-style");
-    scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.3")}}));
+    scene.patch(
+        "asked",
+        json!({"metadata": {"annotations": wants("10.8.0.3")}}),
+    );
     scene.service("late", json!({}), json!({}));
     let _running = scene.start(|_| ());
     becomes(ip("10.8.0.3"), || scene.shown("asked"));
@@ -132,22 +201,43 @@ pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(s
 pub(crate) fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene) {
     scene.pool("v4", "10.7.0.4/30", json!({}));
     let running = scene.start(|_| ());
-    scene.service("web", json!({}), json!({"ipFamilyPolicy": "RequireDualStack"}));
+    scene.service(
+        "web",
+        json!({}),
+        json!({"ipFamilyPolicy": "RequireDualStack"}),
+    );
     becomes(1, || scene.shown("web").len());
     scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
     becomes(2, || scene.shown("web").len());
     let both = scene.shown("web");
-    assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
+    assert!(
+        both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"),
+        "{both:?}"
+    );
     assert_eq!(scene.holders(), 1, "one handle for both");
     scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
     becomes(1, || scene.shown("six").len());
-    assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
+    assert!(
+        scene.shown("six")[0].starts_with("fd00:7::"),
+        "{:?}",
+        scene.shown("six")
+    );
     let either = json!({"projectcalico.org/loadBalancerIPs": r#"["10.7.0.7", "fd00:7::7"]"#});
-    scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
-    becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
+    scene.service(
+        "asked",
+        either,
+        json!({"ipFamilyPolicy": "PreferDualStack"}),
+    );
+    becomes(
+        ["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(),
+        || scene.shown("asked"),
+    );
 
     drop(running);
-    scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
+    scene.patch(
+        "web",
+        json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}),
+    );
     let _running = scene.start(|_| ());
     becomes(both[..1].to_vec(), || scene.shown("web"));
     scene.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
@@ -179,7 +269,11 @@ pub(crate) fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: 
         scene.patch("web", json!({"spec": {"loadBalancerIP": next}}));
         becomes(ip(&next), || scene.shown("web"));
         becomes(ip(&next), || scene.held());
-        assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
+        assert_eq!(
+            scene.status_writes("web"),
+            changes + 2,
+            "no write without the address in between"
+        );
     }
     // Without a request, any address is suitable.
     scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
@@ -187,14 +281,19 @@ pub(crate) fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: 
     // The requested address is in no pool.
     scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
     stays(ip("10.7.0.6"), || scene.shown("web"));
-    assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
+    assert_eq!(
+        (scene.held(), scene.status_writes("web")),
+        (ip("10.7.0.6"), 4)
+    );
 }
 
 pub(crate) fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
     scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
     let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
     let _running = [scene.start(|_| ()), scene.start(|_| ())];
-    names.iter().for_each(|name| scene.service(name, json!({}), json!({})));
+    names
+        .iter()
+        .for_each(|name| scene.service(name, json!({}), json!({})));
     let shown = || {
         let mut shown: Vec<_> = names.iter().flat_map(|name| scene.shown(name)).collect();
         shown.sort_by_key(|ip| ip.parse::<IpAddr>().unwrap());
@@ -229,8 +328,14 @@ pub(crate) fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
     scene.service("web", json!({}), json!({}));
     let entry = json!([{"hostname": "elsewhere"}]);
     let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
-    scene.admin.patch(&format!("{SERVICES}/web/status"), &status).unwrap().success().unwrap();
-    let running = scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
+    scene
+        .admin
+        .patch(&format!("{SERVICES}/web/status"), &status)
+        .unwrap()
+        .success()
+        .unwrap();
+    let running =
+        scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
     stays(ip("elsewhere"), || scene.shown("web"));
     running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
     becomes(2, || scene.shown("web").len());
@@ -251,7 +356,10 @@ pub(crate) fn service_status_converges_against_conflicting_writers(scene: &Scene
         for name in &names {
             match round {
                 0 => scene.service(name, json!({}), json!({})),
-                _ => scene.patch(name, json!({"metadata": {"labels": {"round": round.to_string()}}})),
+                _ => scene.patch(
+                    name,
+                    json!({"metadata": {"labels": {"round": round.to_string()}}}),
+                ),
             }
         }
     }

@@ -17,7 +17,12 @@ impl Scene {
     fn spoil<S: Spec>(&self, name: &str) {
         let path = Object::<S>::path(&ObjectKey::global(name));
         let op = WriteOp::Create(b"{".to_vec());
-        let write = Write { kind: Object::<S>::KIND, path, key: name.into(), op };
+        let write = Write {
+            kind: Object::<S>::KIND,
+            path,
+            key: name.into(),
+            op,
+        };
         self.wait_on(self.store.write_one(write)).unwrap();
     }
 
@@ -32,7 +37,10 @@ fn with_host_endpoints(settings: &mut Settings) {
 }
 
 fn of_kubernetes(name: &str) -> Value {
-    json!({"orchRefs": [{"nodeName": name, "orchestrator": "k8s"}], "bgp": {"ipv4Address": "10.0.0.1/24"}})
+    json!({
+        "orchRefs": [{"nodeName": name, "orchestrator": "k8s"}],
+        "bgp": {"ipv4Address": "10.0.0.1/24"},
+    })
 }
 
 pub(crate) fn unreadable_objects_do_not_block_work_for_readable_ones(scene: &Scene) {
@@ -43,25 +51,47 @@ pub(crate) fn unreadable_objects_do_not_block_work_for_readable_ones(scene: &Sce
     scene.spoil::<NodeSpec>("bad");
     scene.spoil::<HostEndpointSpec>("k-1-auto-hep");
     scene.spoil::<IpPoolSpec>("bad");
-    let pool =
-        json!({"cidr": "10.7.0.4/30", "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()"});
+    let pool = json!({
+        "cidr": "10.7.0.4/30", "blockSize": 30, "allowedUses": ["LoadBalancer"],
+        "nodeSelector": "all()",
+    });
     scene.put::<IpPoolSpec>("good", json!({}), pool);
-    let service = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}});
+    let service = json!({
+        "metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    });
     let services = "/api/v1/namespaces/default/services";
-    scene.admin.create(services, &service).unwrap().success().unwrap();
+    scene
+        .admin
+        .create(services, &service)
+        .unwrap()
+        .success()
+        .unwrap();
     let _running = scene.start(with_host_endpoints);
     let shown = || {
-        let web = scene.admin.get(&format!("{services}/web")).unwrap().success().unwrap();
-        web["status"]["loadBalancer"]["ingress"].as_array().map_or(0, Vec::len)
+        let web = scene
+            .admin
+            .get(&format!("{services}/web"))
+            .unwrap()
+            .success()
+            .unwrap();
+        web["status"]["loadBalancer"]["ingress"]
+            .as_array()
+            .map_or(0, Vec::len)
     };
     becomes(1, shown);
     for name in ["k-1", "k-2"] {
-        becomes(Some(json!({"a": "1"})), || scene.labels_of::<NodeSpec>(name));
+        becomes(Some(json!({"a": "1"})), || {
+            scene.labels_of::<NodeSpec>(name)
+        });
     }
-    becomes(true, || scene.get::<HostEndpointSpec>("k-2-auto-hep").is_some());
+    becomes(true, || {
+        scene.get::<HostEndpointSpec>("k-2-auto-hep").is_some()
+    });
     scene.delete_kubernetes_node("k-2");
     becomes(true, || scene.get::<NodeSpec>("k-2").is_none());
-    becomes(true, || scene.get::<HostEndpointSpec>("k-2-auto-hep").is_none());
+    becomes(true, || {
+        scene.get::<HostEndpointSpec>("k-2-auto-hep").is_none()
+    });
     // The unreadable pool may be the pool of the address.
     scene.delete::<IpPoolSpec>("good");
     stays(1, shown);
@@ -73,16 +103,27 @@ pub(crate) fn node_controllers_converge_against_a_conflicting_writer(scene: &Sce
         scene.put::<NodeSpec>(name, json!({}), of_kubernetes(name));
     }
     let _running = scene.start(with_host_endpoints);
-    becomes(true, || scene.get::<HostEndpointSpec>("k-2-auto-hep").is_some());
+    becomes(true, || {
+        scene.get::<HostEndpointSpec>("k-2-auto-hep").is_some()
+    });
     let end = Instant::now() + Duration::from_secs(3);
     // On a busy machine, the round of the last change comes later.
     for round in (0..).take_while(|round| *round <= LAST_CHANGE || Instant::now() < end) {
         for name in ["k-1", "k-2"] {
             // Writes as calico-node does, and sometimes conflicts with the controllers.
-            let Some(mut node) = scene.get::<NodeSpec>(name) else { continue };
-            node.value.metadata.annotations.insert("round".into(), format!("{round}"));
-            let _ =
-                scene.wait_on(libcalico::store::Store::update(&scene.store, &node.key, &node.value, &node.revision));
+            let Some(mut node) = scene.get::<NodeSpec>(name) else {
+                continue;
+            };
+            node.value
+                .metadata
+                .annotations
+                .insert("round".into(), format!("{round}"));
+            let _ = scene.wait_on(libcalico::store::Store::update(
+                &scene.store,
+                &node.key,
+                &node.value,
+                &node.revision,
+            ));
         }
         match round {
             10 => scene.kubernetes_node("k-1", json!({"a": "2"}), json!({})),
@@ -91,30 +132,62 @@ pub(crate) fn node_controllers_converge_against_a_conflicting_writer(scene: &Sce
         }
         thread::sleep(Duration::from_millis(10));
     }
-    becomes(Some(json!({"a": "2"})), || scene.labels_of::<NodeSpec>("k-1"));
+    becomes(Some(json!({"a": "2"})), || {
+        scene.labels_of::<NodeSpec>("k-1")
+    });
     becomes(true, || scene.get::<NodeSpec>("k-2").is_none());
-    becomes(vec!["k-1-auto-hep".to_owned()], || scene.names::<HostEndpointSpec>());
-    assert!(scene.get::<NodeSpec>("k-1").unwrap().value.metadata.annotations.contains_key("round"));
+    becomes(vec!["k-1-auto-hep".to_owned()], || {
+        scene.names::<HostEndpointSpec>()
+    });
+    assert!(
+        scene
+            .get::<NodeSpec>("k-1")
+            .unwrap()
+            .value
+            .metadata
+            .annotations
+            .contains_key("round")
+    );
 }
 
 pub(crate) fn pool_and_tier_controllers_converge_against_a_conflicting_writer(scene: &Scene) {
     let running = scene.start(|_| ());
-    scene.put::<IpPoolSpec>("pool", json!({}), json!({"cidr": "10.0.0.0/24", "blockSize": 30}));
+    scene.put::<IpPoolSpec>(
+        "pool",
+        json!({}),
+        json!({"cidr": "10.0.0.0/24", "blockSize": 30}),
+    );
     scene.put::<TierSpec>("tier", json!({}), json!({"order": 10}));
     let path = |plural: &str, name: &str| format!("/apis/projectcalico.org/v3/{plural}/{name}");
     let begin = Instant::now();
     for round in (0..).take_while(|_| begin.elapsed() < Duration::from_secs(2)) {
         for (plural, name) in [("ippools", "pool"), ("tiers", "tier")] {
-            let finalizers = if round == 0 { json!({}) } else { json!({"finalizers": null}) };
+            let finalizers = if round == 0 {
+                json!({})
+            } else {
+                json!({"finalizers": null})
+            };
             let mut patch = json!({"metadata": finalizers});
             patch["metadata"]["labels"] = json!({"round": round.to_string()});
-            scene.admin.patch(&path(plural, name), &patch).unwrap().success().unwrap();
+            scene
+                .admin
+                .patch(&path(plural, name), &patch)
+                .unwrap()
+                .success()
+                .unwrap();
         }
     }
     let kept = |plural: &str, name: &str| {
-        let object = scene.admin.get(&path(plural, name)).unwrap().success().unwrap();
+        let object = scene
+            .admin
+            .get(&path(plural, name))
+            .unwrap()
+            .success()
+            .unwrap();
         (
-            object["metadata"]["finalizers"].as_array().map_or(0, Vec::len),
+            object["metadata"]["finalizers"]
+                .as_array()
+                .map_or(0, Vec::len),
             object["metadata"]["labels"]["round"].is_string(),
         )
     };
@@ -124,5 +197,7 @@ pub(crate) fn pool_and_tier_controllers_converge_against_a_conflicting_writer(sc
     scene.delete::<IpPoolSpec>("pool");
     scene.delete::<TierSpec>("tier");
     let _running = scene.start(|_| ());
-    becomes(true, || scene.get::<IpPoolSpec>("pool").is_none() && scene.get::<TierSpec>("tier").is_none());
+    becomes(true, || {
+        scene.get::<IpPoolSpec>("pool").is_none() && scene.get::<TierSpec>("tier").is_none()
+    });
 }

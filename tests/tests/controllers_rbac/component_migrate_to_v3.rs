@@ -1,10 +1,12 @@
-//! The role of `deploy/components/migrate-to-v3`: a migration uses and needs each of its permissions, and without the
-//! component kube-controllers have no right to delete definitions.
+//! The role of `deploy/components/migrate-to-v3`: a migration uses and needs each of its
+//! permissions, and without the component kube-controllers have no right to delete definitions.
 
 mod scene;
 
 use integration_tests::controllers::{Controllers, PATIENCE, await_that};
-use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, Permission, Role, on_kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{
+    Access, ApiServer, Kubernetes, Permission, Role, on_kubernetes, with_kubernetes,
+};
 use integration_tests::manifests::{deploy, kustomizers};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -20,8 +22,9 @@ const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Number of permissions that are withheld together. The message of the object names all of them.
 const WITHHELD: usize = 12;
 
-/// Returns true for a permission that this migration need not use: the creation of an APIService, which is needed only
-/// if another program has deleted that of the API server, and those for which only Calico's webhooks ask.
+/// Returns true for a permission that this migration need not use: the creation of an APIService,
+/// which is needed only if another program has deleted that of the API server, and those for which
+/// only Calico's webhooks ask.
 fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
     (resource == "apiservices" && verb == "create") || resource.starts_with("tier.")
 }
@@ -36,13 +39,22 @@ fn every_permission_of_the_migration_is_used_and_needed() {
         return skipped(&missing.to_string());
     }
     with_kubernetes(|host, servers| {
-        let account = servers.api.account_of(NAMESPACE, super::NAME, &Role::manifests_of_controllers()).unwrap();
+        let account = servers
+            .api
+            .account_of(NAMESPACE, super::NAME, &Role::manifests_of_controllers())
+            .unwrap();
         let scene = Scene::new(host, &servers);
-        let setup = scene.world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
+        let setup = scene
+            .world
+            .setup()
+            .env("KUBECONFIG", account.kubeconfig.display().to_string());
         let setup = setup.env("POD_NAME", POD).env("POD_NAMESPACE", NAMESPACE);
         let mut controllers = setup.start(host, "controllers").unwrap();
         scene.until(&controllers, "v1 is initialized", || {
-            !scene.world.calico("kubecontrollersconfigurations", "default").is_null()
+            !scene
+                .world
+                .calico("kubecontrollersconfigurations", "default")
+                .is_null()
         });
         assert!(controllers.terminate().unwrap().success());
         scene.populate();
@@ -59,12 +71,22 @@ fn every_permission_of_the_migration_is_used_and_needed() {
         migrate(&scene, &mut controllers);
 
         let requests = audit.of(&account.user).unwrap();
-        let refused: Vec<_> = requests.iter().filter(|request| request.code == Some(403)).collect();
+        let refused: Vec<_> = requests
+            .iter()
+            .filter(|request| request.code == Some(403))
+            .collect();
         assert!(refused.is_empty(), "{refused:#?}");
         let mut used = Role::used_by(&requests);
-        used.0.retain(|permission| permission.group != "coordination.k8s.io");
+        used.0
+            .retain(|permission| permission.group != "coordination.k8s.io");
         let (base, all) = (base_role(), rights.all());
-        let more = Role(used.0.iter().filter(|one| !base.0.contains(one) && !all.0.contains(one)).cloned().collect());
+        let more = Role(
+            used.0
+                .iter()
+                .filter(|one| !base.0.contains(one) && !all.0.contains(one))
+                .cloned()
+                .collect(),
+        );
         assert_eq!(more, Role::default(), "used and not granted:\n{more}");
         let mut unused = Role(all.0.difference(&used.0).cloned().collect());
         unused.0.retain(|permission| !is_occasional(permission));
@@ -72,28 +94,56 @@ fn every_permission_of_the_migration_is_used_and_needed() {
     });
 }
 
-/// Withholds the permissions of the migration, some at a time, and waits until the object names them. In the end it
-/// grants all of them.
+/// Withholds the permissions of the migration, some at a time, and waits until the object names
+/// them. In the end it grants all of them.
 fn withhold(scene: &Scene<'_>, rights: &Rights, controllers: &mut Controllers) {
     let (admin, base) = (scene.api.admin(), base_role());
-    // The base role grants some permissions too. Without those on the object, kube-controllers report nothing.
+    // The base role grants some permissions too. Without those on the object, kube-controllers
+    // report nothing.
     let is_withheld = |one: &&Permission| {
-        !base.0.contains(*one) && !is_occasional(one) && !one.resource.starts_with("datastoremigrations")
+        !base.0.contains(*one)
+            && !is_occasional(one)
+            && !one.resource.starts_with("datastoremigrations")
     };
-    let list = |role: &Role| role.0.iter().filter(is_withheld).cloned().collect::<Vec<Permission>>();
+    let list = |role: &Role| {
+        role.0
+            .iter()
+            .filter(is_withheld)
+            .cloned()
+            .collect::<Vec<Permission>>()
+    };
     // kube-controllers read the APIService before they ask for permissions.
-    let (first, in_cluster): (Vec<_>, Vec<_>) =
-        list(&rights.cluster).into_iter().partition(|one| one.resource == "apiservices" && one.verb == "get");
+    let (first, in_cluster): (Vec<_>, Vec<_>) = list(&rights.cluster)
+        .into_iter()
+        .partition(|one| one.resource == "apiservices" && one.verb == "get");
     let in_namespace = list(&rights.namespace);
     assert!(!first.is_empty() && !in_cluster.is_empty() && !in_namespace.is_empty());
     admin.apply(&manifest()).unwrap();
     let mut has_started = false;
-    for some in first.chunks(1).chain(in_cluster.chunks(WITHHELD)).chain(in_namespace.chunks(WITHHELD)) {
-        let granted = |role: &Role| Role(role.0.iter().filter(|one| !some.contains(one)).cloned().collect()).rules();
+    for some in first
+        .chunks(1)
+        .chain(in_cluster.chunks(WITHHELD))
+        .chain(in_namespace.chunks(WITHHELD))
+    {
+        let granted = |role: &Role| {
+            Role(
+                role.0
+                    .iter()
+                    .filter(|one| !some.contains(one))
+                    .cloned()
+                    .collect(),
+            )
+            .rules()
+        };
         // In this order, the account never has all permissions.
-        admin.apply_object(&role("Role", &granted(&rights.namespace))).unwrap();
-        admin.apply_object(&role("ClusterRole", &granted(&rights.cluster))).unwrap();
-        // A new leader asks for its rights at once, and a leader that waits for them after ten seconds or more.
+        admin
+            .apply_object(&role("Role", &granted(&rights.namespace)))
+            .unwrap();
+        admin
+            .apply_object(&role("ClusterRole", &granted(&rights.cluster)))
+            .unwrap();
+        // A new leader asks for its rights at once, and a leader that waits for them after ten
+        // seconds or more.
         if has_started {
             controllers.end_and_restart();
         } else {
@@ -106,7 +156,8 @@ fn withhold(scene: &Scene<'_>, rights: &Rights, controllers: &mut Controllers) {
                 let refusal = format!("cannot {verb} resource \"{resource}\"");
                 message.contains(&format!("{verb} {resource}")) || message.contains(&refusal)
             };
-            message.starts_with("Waiting for migration RBAC permissions") && some.iter().all(is_named)
+            message.starts_with("Waiting for migration RBAC permissions")
+                && some.iter().all(is_named)
         };
         scene.until(controllers, &format!("{some:?} are missing"), are_named);
     }
@@ -126,11 +177,15 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &mut Controllers) {
     // A copy keeps finalizers. An abort removes them before it deletes the copy.
     scene.set_finalizers(&json!(["example.com/held"]));
     let report = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/calico-migration-v1-to-v3");
-    scene.until(controllers, "a dry run is made", || scene.has_made_dry_run("first"));
+    scene.until(controllers, "a dry run is made", || {
+        scene.has_made_dry_run("first")
+    });
     assert!(scene.world.get(&report)["data"].is_object());
     scene.annotate_dry_run(Some("second"));
     controllers.end_and_restart();
-    scene.until(controllers, "another dry run is made", || scene.has_made_dry_run("second"));
+    scene.until(controllers, "another dry run is made", || {
+        scene.has_made_dry_run("second")
+    });
     scene.refuse_under_the_lock();
     scene.annotate_dry_run(None);
     controllers.end_and_restart();
@@ -150,33 +205,48 @@ fn abort_under_the_lock(scene: &Scene<'_>, controllers: &mut Controllers) {
     scene.set_finalizers(&Value::Null);
 }
 
-/// Makes a migration that v3 refuses before the lock, and completes it after the refused object is deleted in v1.
+/// Makes a migration that v3 refuses before the lock, and completes it after the refused object is
+/// deleted in v1.
 fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
     scene.create_ignored();
     controllers.end_and_restart();
-    controllers.await_log("migration: ignored; only an object", 1).unwrap();
+    controllers
+        .await_log("migration: ignored; only an object", 1)
+        .unwrap();
     assert!(controllers.terminate().unwrap().success());
     scene.refuse_before_the_lock();
     scene.aggregate();
     scene.create_migration(None);
     controllers.restart().unwrap();
-    scene.until(controllers, "v3 refuses an object before the lock", || scene.message().contains(REFUSED));
+    scene.until(controllers, "v3 refuses an object before the lock", || {
+        scene.message().contains(REFUSED)
+    });
     assert!(scene.is_aggregated(), "the former server serves v3 again");
     assert!(controllers.terminate().unwrap().success());
 
-    scene.world.remove(&scene.world.path("caliconodestatuses", REFUSED));
+    scene
+        .world
+        .remove(&scene.world.path("caliconodestatuses", REFUSED));
     controllers.restart().unwrap();
-    scene.until(controllers, "v3 is open", || scene.status()["phase"] == "Converged");
+    scene.until(controllers, "v3 is open", || {
+        scene.status()["phase"] == "Converged"
+    });
     assert_eq!(controllers.ended().unwrap().code(), Some(1));
     controllers.restart().unwrap();
-    scene.until(controllers, "the migration is complete", || scene.status()["phase"] == "Complete");
+    scene.until(controllers, "the migration is complete", || {
+        scene.status()["phase"] == "Complete"
+    });
     scene.delete_migration();
     controllers.end_and_restart();
     scene.until(controllers, "v1 is deleted", || scene.is_gone());
     let of_v1 = |name: &str| name.ends_with(".crd.projectcalico.org");
     scene.until(controllers, "no definition of v1 is left", || {
         let all = scene.world.get(DEFINITIONS);
-        let mut names = all["items"].as_array().unwrap().iter().map(|one| one["metadata"]["name"].as_str().unwrap());
+        let mut names = all["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["metadata"]["name"].as_str().unwrap());
         !names.any(of_v1)
     });
     assert!(controllers.terminate().unwrap().success());
@@ -186,38 +256,80 @@ fn migrate(scene: &Scene<'_>, controllers: &mut Controllers) {
 fn role_of_the_migration_deletes_only_definitions_of_v1_and_one_api_service() {
     on_kubernetes(|_, Kubernetes { api, .. }| {
         api.define_for_migration().unwrap();
-        let account = api.account_of(NAMESPACE, super::NAME, &Role::manifests_of_controllers()).unwrap();
+        let account = api
+            .account_of(NAMESPACE, super::NAME, &Role::manifests_of_controllers())
+            .unwrap();
         api.admin().apply(&manifest()).unwrap();
-        let delete =
-            |path: &str| account.client.request(Method::DELETE, path, "application/json", r#"{"dryRun":["All"]}"#);
+        let delete = |path: &str| {
+            account.client.request(
+                Method::DELETE,
+                path,
+                "application/json",
+                r#"{"dryRun":["All"]}"#,
+            )
+        };
         let code = |path: &str| delete(path).map(|answer| answer.code);
         let definition = |name: &str| format!("{DEFINITIONS}/{name}");
         let of_v1 = definition("tiers.crd.projectcalico.org");
         await_that(PATIENCE, || Ok(code(&of_v1)? == 200)).unwrap();
         for moved in moved_kinds() {
             let names = [moved.v1, moved.v3].map(|resource| definition_name(&resource));
-            assert_eq!(names.map(|name| code(&definition(&name)).unwrap()), [200, 403], "{}", moved.v3.kind);
+            assert_eq!(
+                names.map(|name| code(&definition(&name)).unwrap()),
+                [200, 403],
+                "{}",
+                moved.v3.kind
+            );
         }
         let of_migrations = definition("datastoremigrations.migration.projectcalico.org");
         assert_eq!(code(&of_migrations).unwrap(), 403);
         api.await_group(ApiGroup::V3.name()).unwrap();
-        let services = ["v3.projectcalico.org", "v1.apps"].map(|name| code(&format!("{API_SERVICES}/{name}")).unwrap());
+        let services = ["v3.projectcalico.org", "v1.apps"]
+            .map(|name| code(&format!("{API_SERVICES}/{name}")).unwrap());
         assert_eq!(services, [200, 403]);
-        assert!(!may(api, &account.user, "update", "customresourcedefinitions"));
-        assert!(!may(api, &account.user, "create", "customresourcedefinitions"));
+        assert!(!may(
+            api,
+            &account.user,
+            "update",
+            "customresourcedefinitions"
+        ));
+        assert!(!may(
+            api,
+            &account.user,
+            "create",
+            "customresourcedefinitions"
+        ));
     });
 }
 
 fn may(api: &ApiServer, user: &str, verb: &str, resource: &str) -> bool {
-    api.allows(user, Access { verb, group: "apiextensions.k8s.io", resource }).unwrap()
+    api.allows(
+        user,
+        Access {
+            verb,
+            group: "apiextensions.k8s.io",
+            resource,
+        },
+    )
+    .unwrap()
 }
 
 #[test]
 fn controllers_without_the_component_can_neither_migrate_nor_delete_definitions() {
-    let migrates = ["migration.projectcalico.org", "apiextensions.k8s.io", "apiregistration.k8s.io"];
-    let role = Role::of_manifests(&[deploy("rbac/kubernetes/calico-kube-controllers.yaml")]).unwrap();
+    let migrates = [
+        "migration.projectcalico.org",
+        "apiextensions.k8s.io",
+        "apiregistration.k8s.io",
+    ];
+    let role =
+        Role::of_manifests(&[deploy("rbac/kubernetes/calico-kube-controllers.yaml")]).unwrap();
     assert_eq!(role.of_groups(&migrates), Role::default());
-    let writes = |one: &&Permission| one.resource.ends_with("policies") && one.verb != "list" && one.verb != "get";
+    let writes = |one: &&Permission| {
+        one.resource.ends_with("policies") && one.verb != "list" && one.verb != "get"
+    };
     let of_v3 = role.of_groups(&[ApiGroup::V3.name()]);
-    assert_eq!(of_v3.0.iter().filter(writes).collect::<Vec<_>>(), Vec::<&Permission>::new());
+    assert_eq!(
+        of_v3.0.iter().filter(writes).collect::<Vec<_>>(),
+        Vec::<&Permission>::new()
+    );
 }

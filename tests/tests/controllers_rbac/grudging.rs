@@ -1,9 +1,11 @@
-//! [`Grudging`]: a role whose permissions are withheld until kube-controllers cannot continue without them.
+//! [`Grudging`]: a role whose permissions are withheld until kube-controllers cannot continue
+//! without them.
 //!
-//! If all permissions of a verb are withheld, a run stops repeatedly. Each time, every permission that was denied more
-//! than once is granted: a program that can do without a permission seldom requests it a second time. A permission that
-//! is still withheld at the end of the run was not needed. Therefore a few runs suffice instead of one for each
-//! permission, and they also show that kube-controllers continues by itself when its role is corrected.
+//! If all permissions of a verb are withheld, a run stops repeatedly. Each time, every permission
+//! that was denied more than once is granted: a program that can do without a permission seldom
+//! requests it a second time. A permission that is still withheld at the end of the run was not
+//! needed. Therefore a few runs suffice instead of one for each permission, and they also show that
+//! kube-controllers continues by itself when its role is corrected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,12 +31,24 @@ pub(crate) struct Grudging<'a> {
 
 impl<'a> Grudging<'a> {
     /// Gives the account `role` without the permissions in `withheld`.
-    pub(crate) fn new(api: &'a ApiServer, account: &ServiceAccount, role: &Role, withheld: Role) -> Grudging<'a> {
+    pub(crate) fn new(
+        api: &'a ApiServer,
+        account: &ServiceAccount,
+        role: &Role,
+        withheld: Role,
+    ) -> Grudging<'a> {
         let granted = Role(role.0.difference(&withheld.0).cloned().collect());
         api.cluster_role(NAME, &granted.rules()).unwrap();
         for permission in &role.0 {
-            let seen = || Ok(api.allows(&account.user, permission.access())? == granted.0.contains(permission));
-            integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
+            let seen = || {
+                Ok(api.allows(&account.user, permission.access())?
+                    == granted.0.contains(permission))
+            };
+            integration_tests::controllers::await_that(
+                integration_tests::controllers::PATIENCE,
+                seen,
+            )
+            .unwrap();
         }
         Grudging {
             api,
@@ -46,19 +60,27 @@ impl<'a> Grudging<'a> {
         }
     }
 
-    /// Returns the permissions that are still withheld. [`ASKED_ONCE`] is not one of them if it was denied: no work
-    /// depends on it, so all work can end before the next check.
+    /// Returns the permissions that are still withheld. [`ASKED_ONCE`] is not one of them if it was
+    /// denied: no work depends on it, so all work can end before the next check.
     pub(crate) fn not_missed(&self) -> Role {
         let refused = self.refused();
         let mut withheld = self.withheld.borrow().clone();
-        withheld.0.retain(|permission| permission.to_string() != ASKED_ONCE || !refused.contains_key(permission));
+        withheld.0.retain(|permission| {
+            permission.to_string() != ASKED_ONCE || !refused.contains_key(permission)
+        });
         withheld
     }
 
     /// Returns the number of denied requests for each permission.
     fn refused(&self) -> BTreeMap<Permission, usize> {
         let mut refused = BTreeMap::new();
-        for request in self.audit.of(&self.user).unwrap().iter().filter(|request| request.code == Some(403)) {
+        for request in self
+            .audit
+            .of(&self.user)
+            .unwrap()
+            .iter()
+            .filter(|request| request.code == Some(403))
+        {
             for permission in Role::used_by(std::slice::from_ref(request)).0 {
                 *refused.entry(permission).or_default() += 1;
             }
@@ -66,8 +88,8 @@ impl<'a> Grudging<'a> {
         refused
     }
 
-    /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial, at most once per
-    /// [`LOOK`].
+    /// Grants the permissions that were denied more than once, and [`ASKED_ONCE`] after one denial,
+    /// at most once per [`LOOK`].
     pub(crate) fn grant_what_is_missed(&self) {
         if self.looked.get().elapsed() < LOOK || self.withheld.borrow().0.is_empty() {
             return;
@@ -79,10 +101,15 @@ impl<'a> Grudging<'a> {
             let times = refused.get(permission).copied().unwrap_or(0);
             times > 1 || (times == 1 && permission.to_string() == ASKED_ONCE)
         };
-        let missed: Vec<Permission> = withheld.0.extract_if(.., |permission| is_missed(permission)).collect();
+        let missed: Vec<Permission> = withheld
+            .0
+            .extract_if(.., |permission| is_missed(permission))
+            .collect();
         if !missed.is_empty() {
             self.granted.borrow_mut().0.extend(missed);
-            self.api.cluster_role(NAME, &self.granted.borrow().rules()).unwrap();
+            self.api
+                .cluster_role(NAME, &self.granted.borrow().rules())
+                .unwrap();
         }
     }
 }

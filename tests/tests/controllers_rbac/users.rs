@@ -1,4 +1,5 @@
-//! Users who may view, edit or administer a namespace have the same rights on Calico's policies in it.
+//! Users who may view, edit or administer a namespace have the same rights on Calico's policies in
+//! it.
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use serde_json::{Value, json};
@@ -13,7 +14,9 @@ fn namespace_users_access_calico_resources_according_to_their_role() {
         api.define("projectcalico.org/v3").unwrap();
         // kubectl reads the list of groups.
         api.await_group("projectcalico.org").unwrap();
-        api.admin().apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap()).unwrap();
+        api.admin()
+            .apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap())
+            .unwrap();
         aggregate(&api);
         for namespace in ["mine", "others"] {
             api.namespace(namespace).unwrap();
@@ -35,17 +38,36 @@ fn namespace_users_access_calico_resources_according_to_their_role() {
             ("admin", "deletecollection", true),
             ("nobody", "get", false),
         ] {
-            for resource in
-                ["networkpolicies", "networksets", "stagednetworkpolicies", "stagedkubernetesnetworkpolicies"]
-            {
-                assert_eq!(may(&api, user, verb, resource, "mine"), allowed, "{user} {verb} {resource}");
-                assert!(!may(&api, user, verb, resource, "others"), "{user} {verb} {resource} of others");
+            for resource in [
+                "networkpolicies",
+                "networksets",
+                "stagednetworkpolicies",
+                "stagedkubernetesnetworkpolicies",
+            ] {
+                assert_eq!(
+                    may(&api, user, verb, resource, "mine"),
+                    allowed,
+                    "{user} {verb} {resource}"
+                );
+                assert!(
+                    !may(&api, user, verb, resource, "others"),
+                    "{user} {verb} {resource} of others"
+                );
             }
         }
         // A binding in a namespace grants no right to cluster-scoped resources.
         for user in ["view", "edit", "admin"] {
-            for resource in ["ippools", "ipamblocks", "hostendpoints", "globalnetworkpolicies", "tiers"] {
-                assert!(!may(&api, user, "update", resource, "mine"), "{user} {resource}");
+            for resource in [
+                "ippools",
+                "ipamblocks",
+                "hostendpoints",
+                "globalnetworkpolicies",
+                "tiers",
+            ] {
+                assert!(
+                    !may(&api, user, "update", resource, "mine"),
+                    "{user} {resource}"
+                );
             }
         }
 
@@ -59,37 +81,86 @@ fn namespace_users_access_calico_resources_according_to_their_role() {
         let create = |user: &str| api.kubectl(&["--as", user, "create", "-f", &file]);
         assert!(create("view").unwrap_err().to_string().contains("orbidden"));
         create("edit").unwrap();
-        let seen =
-            api.kubectl(&["--as", "view", "-n", "mine", "get", "networkpolicies.projectcalico.org", "-o", "name"]);
+        let seen = api.kubectl(&[
+            "--as",
+            "view",
+            "-n",
+            "mine",
+            "get",
+            "networkpolicies.projectcalico.org",
+            "-o",
+            "name",
+        ]);
         assert!(seen.unwrap().contains("/mine"));
-        let of_others = api.kubectl(&["--as", "admin", "-n", "others", "get", "networkpolicies.projectcalico.org"]);
+        let of_others = api.kubectl(&[
+            "--as",
+            "admin",
+            "-n",
+            "others",
+            "get",
+            "networkpolicies.projectcalico.org",
+        ]);
         assert!(of_others.unwrap_err().to_string().contains("orbidden"));
-        api.kubectl(&["--as", "admin", "-n", "mine", "delete", "networkpolicies.projectcalico.org", "mine"]).unwrap();
+        api.kubectl(&[
+            "--as",
+            "admin",
+            "-n",
+            "mine",
+            "delete",
+            "networkpolicies.projectcalico.org",
+            "mine",
+        ])
+        .unwrap();
     });
 }
 
 /// Aggregates roles, in place of a cluster's controller.
 fn aggregate(api: &ApiServer) {
-    let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"].as_array().unwrap().clone();
+    let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"]
+        .as_array()
+        .unwrap()
+        .clone();
     // Some source roles are themselves aggregated: view into edit, edit into admin.
     for name in ["view", "edit", "admin"] {
-        let current = |name: &str| api.admin().get(&format!("{ROLES}/{name}")).unwrap().success().unwrap();
+        let current = |name: &str| {
+            api.admin()
+                .get(&format!("{ROLES}/{name}"))
+                .unwrap()
+                .success()
+                .unwrap()
+        };
         let mut role = current(name);
-        let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array().unwrap().clone();
+        let selectors = role["aggregationRule"]["clusterRoleSelectors"]
+            .as_array()
+            .unwrap()
+            .clone();
         let matches = |other: &Value| {
             selectors.iter().any(|selector| {
                 let wanted = selector["matchLabels"].as_object().unwrap();
-                wanted.iter().all(|(key, value)| other["metadata"]["labels"][key] == *value)
+                wanted
+                    .iter()
+                    .all(|(key, value)| other["metadata"]["labels"][key] == *value)
             })
         };
-        let matching = roles.iter().filter(|other| other["metadata"]["name"] != name && matches(other));
+        let matching = roles
+            .iter()
+            .filter(|other| other["metadata"]["name"] != name && matches(other));
         let rules: Vec<Value> = matching
             .map(|other| current(other["metadata"]["name"].as_str().unwrap()))
             .flat_map(|other| other["rules"].as_array().cloned().unwrap_or_default())
             .collect();
-        assert!(rules.iter().any(|rule| rule["apiGroups"][0] == "projectcalico.org"), "{name}");
+        assert!(
+            rules
+                .iter()
+                .any(|rule| rule["apiGroups"][0] == "projectcalico.org"),
+            "{name}"
+        );
         role["rules"] = rules.into();
-        api.admin().replace(&format!("{ROLES}/{name}"), &role).unwrap().success().unwrap();
+        api.admin()
+            .replace(&format!("{ROLES}/{name}"), &role)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 }
 
@@ -102,16 +173,23 @@ fn bind(api: &ApiServer, role: &str) {
     });
     api.admin().apply_object(&binding).unwrap();
     let seen = || Ok(may(api, role, "list", "networkpolicies", "mine"));
-    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen).unwrap();
+    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen)
+        .unwrap();
 }
 
 fn may(api: &ApiServer, user: &str, verb: &str, resource: &str, namespace: &str) -> bool {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
         "spec": { "user": user, "resourceAttributes": {
-            "verb": verb, "group": "projectcalico.org", "resource": resource, "namespace": namespace,
+            "verb": verb, "group": "projectcalico.org", "resource": resource,
+            "namespace": namespace,
         }},
     });
     let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-    api.admin().create(path, &review).unwrap().success().unwrap()["status"]["allowed"] == true
+    api.admin()
+        .create(path, &review)
+        .unwrap()
+        .success()
+        .unwrap()["status"]["allowed"]
+        == true
 }

@@ -16,7 +16,10 @@ fn setup_replaces_the_interface_of_an_earlier_sandbox() {
         set_up(host, "new", &plan("cali1", &["10.65.0.3"])).unwrap();
         assert_eq!(only("route show dev cali1")["dst"], "10.65.0.3");
         assert_eq!(host.in_pod("old", || Ok(link_names())).unwrap(), ["lo"]);
-        assert_ne!(only("-n new link show dev eth0")["address"], first.container_mac.to_string());
+        assert_ne!(
+            only("-n new link show dev eth0")["address"],
+            first.container_mac.to_string()
+        );
     });
 }
 
@@ -39,12 +42,20 @@ fn setup_with_a_foreign_pod_interface_fails_without_changes() {
         host.add_pod("pod1").unwrap();
         ip("link add other type veth peer name eth0 netns pod1").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"])).unwrap_err();
-        assert!(matches!(error, DataplaneError::ContainerInterfaceExists { .. }), "{error:?}");
+        assert!(
+            matches!(error, DataplaneError::ContainerInterfaceExists { .. }),
+            "{error:?}"
+        );
         assert_eq!(
             error.to_string(),
-            "interface eth0 already exists in /var/run/netns/pod1; delete the interface, or use another CNI_IFNAME"
+            "interface eth0 already exists in /var/run/netns/pod1; delete the interface, or use \
+             another CNI_IFNAME"
         );
-        assert_eq!(only("route show dev cali1")["dst"], "10.65.0.2", "the earlier sandbox keeps its network");
+        assert_eq!(
+            only("route show dev cali1")["dst"],
+            "10.65.0.2",
+            "the earlier sandbox keeps its network"
+        );
         assert!(link_names().contains(&"other".to_owned()));
         only("-n old link show dev eth0");
     });
@@ -59,9 +70,18 @@ fn equal_interface_indexes_in_two_namespaces_are_not_the_same_pair() {
         let stale = only("link show dev cali1")["ifindex"].clone();
         // The peer of eth0 has the index of cali1.
         host.add_pod("third").unwrap();
-        ip(&format!("-n third link add other index {stale} type veth peer name eth0 netns pod1")).unwrap();
+        ip(&format!(
+            "-n third link add other index {stale} type veth peer name eth0 netns pod1"
+        ))
+        .unwrap();
         let outcome = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"]));
-        assert!(matches!(outcome, Err(DataplaneError::ContainerInterfaceExists { .. })), "{outcome:?}");
+        assert!(
+            matches!(
+                outcome,
+                Err(DataplaneError::ContainerInterfaceExists { .. })
+            ),
+            "{outcome:?}"
+        );
         assert_eq!(only("-n pod1 link show dev eth0")["link_index"], stale);
     });
 }
@@ -80,7 +100,8 @@ fn host_route_of_a_dead_interface_is_replaced_in_each_family() {
     });
 }
 
-/// An address from another source than IPAM may be in use behind an interface that is down for a moment.
+/// An address from another source than IPAM may be in use behind an interface that is down for a
+/// moment.
 #[test]
 fn host_route_of_a_dead_interface_stays_unless_ipam_assigned_the_address() {
     isolated(|host| {
@@ -90,10 +111,18 @@ fn host_route_of_a_dead_interface_stays_unless_ipam_assigned_the_address() {
             ip(&format!("route add {address} dev {dead}")).unwrap();
         }
         for (address, dead) in [("10.65.0.2", "dead4"), ("fd00:65::2", "dead6")] {
-            let wanted = EndpointPlan { replaces_idle_routes: false, ..plan("cali1", &[address]) };
+            let wanted = EndpointPlan {
+                replaces_idle_routes: false,
+                ..plan("cali1", &[address])
+            };
             let error = set_up(host, "pod1", &wanted).unwrap_err();
-            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
-            assert_eq!((busy.address, busy.interface.as_deref()), (address.parse().unwrap(), Some(dead)));
+            let DataplaneError::BusyRoute(busy) = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(
+                (busy.address, busy.interface.as_deref()),
+                (address.parse().unwrap(), Some(dead))
+            );
             assert!(!link_names().contains(&"cali1".to_owned()));
         }
         assert_eq!(only("-4 route show 10.65.0.2")["dev"], "dead4");
@@ -101,7 +130,8 @@ fn host_route_of_a_dead_interface_stays_unless_ipam_assigned_the_address() {
     });
 }
 
-/// With several routes to an address, the route in use remains, and the idle one too, because the ADD fails.
+/// With several routes to an address, the route in use remains, and the idle one too, because the
+/// ADD fails.
 #[test]
 fn idle_route_beside_a_busy_route_stays() {
     isolated(|host| {
@@ -111,8 +141,17 @@ fn idle_route_beside_a_busy_route_stays() {
         set_up(host, "other", &plan("cali9", &["10.65.0.9"])).unwrap();
         ip("route add 10.65.0.2/32 dev cali9 metric 100").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
-        assert!(error.to_string().contains("through interface cali9"), "{error}");
-        assert_eq!(ip_json("route show 10.65.0.2").unwrap().as_array().map(Vec::len), Some(2));
+        assert!(
+            error.to_string().contains("through interface cali9"),
+            "{error}"
+        );
+        assert_eq!(
+            ip_json("route show 10.65.0.2")
+                .unwrap()
+                .as_array()
+                .map(Vec::len),
+            Some(2)
+        );
     });
 }
 
@@ -126,12 +165,16 @@ fn idle_route_stays_if_the_route_to_the_second_address_is_busy() {
         set_up(host, "other", &plan("cali9", &["fd00:65::9"])).unwrap();
         ip("-6 route add fd00:65::2/128 dev cali9 metric 100").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
-        assert!(error.to_string().contains("through interface cali9"), "{error}");
+        assert!(
+            error.to_string().contains("through interface cali9"),
+            "{error}"
+        );
         assert_eq!(only("route show 10.65.0.2")["dev"], "dead");
     });
 }
 
-/// A VM's bridge without ports has no carrier, and nothing restores its route when the carrier returns.
+/// A VM's bridge without ports has no carrier, and nothing restores its route when the carrier
+/// returns.
 #[test]
 fn idle_route_through_a_bridge_is_a_conflict() {
     isolated(|host| {
@@ -139,7 +182,10 @@ fn idle_route_through_a_bridge_is_a_conflict() {
         ip("link set virbr0 up").unwrap();
         ip("route add 10.65.0.2/32 dev virbr0 metric 100").unwrap();
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
-        assert!(error.to_string().contains("through interface virbr0"), "{error}");
+        assert!(
+            error.to_string().contains("through interface virbr0"),
+            "{error}"
+        );
         assert_eq!(only("route show 10.65.0.2")["dev"], "virbr0");
     });
 }
@@ -147,17 +193,38 @@ fn idle_route_through_a_bridge_is_a_conflict() {
 #[test]
 fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     let addresses = [("-4", "10.65.0.2"), ("-6", "fd00:65::2")];
-    // Felix creates routes to pods with metric 1024, and with metric 512 during the migration of a VM.
+    // Felix creates routes to pods with metric 1024, and with metric 512 during the migration of a
+    // VM.
     let metrics = ["", "metric 1024", "metric 512"];
-    for (family, address, metric) in addresses.into_iter().flat_map(|(f, a)| metrics.map(|metric| (f, a, metric))) {
+    for (family, address, metric) in addresses
+        .into_iter()
+        .flat_map(|(f, a)| metrics.map(|metric| (f, a, metric)))
+    {
         isolated(|host| {
             set_up(host, "other", &plan("cali9", &["10.65.0.9", "fd00:65::9"])).unwrap();
-            ip(&format!("{family} route add {address} dev cali9 proto static {metric}")).unwrap();
-            let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
-            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
-            assert_eq!((busy.address, busy.interface.as_deref()), (address.parse().unwrap(), Some("cali9")));
-            assert!(error.to_string().contains("through interface cali9 (protocol Static)"), "{error}");
-            assert_eq!(only(&format!("{family} route show {address}"))["dev"], "cali9");
+            ip(&format!(
+                "{family} route add {address} dev cali9 proto static {metric}"
+            ))
+            .unwrap();
+            let error =
+                set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
+            let DataplaneError::BusyRoute(busy) = &error else {
+                panic!("{error:?}")
+            };
+            assert_eq!(
+                (busy.address, busy.interface.as_deref()),
+                (address.parse().unwrap(), Some("cali9"))
+            );
+            assert!(
+                error
+                    .to_string()
+                    .contains("through interface cali9 (protocol Static)"),
+                "{error}"
+            );
+            assert_eq!(
+                only(&format!("{family} route show {address}"))["dev"],
+                "cali9"
+            );
             assert_eq!(link_names(), ["lo", "cali9"]);
             assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"]);
         });
@@ -170,16 +237,25 @@ fn error_of_a_pod_names_no_interface_of_another_pod() {
     isolated(|host| {
         set_up(host, "other", &plan("cali9", &["10.65.0.2"])).unwrap();
         for refuses_addresses_of_pods in [false, true] {
-            let withheld =
-                EndpointPlan { withholds_other_pods: true, refuses_addresses_of_pods, ..plan("cali1", &["10.65.0.2"]) };
+            let withheld = EndpointPlan {
+                withholds_other_pods: true,
+                refuses_addresses_of_pods,
+                ..plan("cali1", &["10.65.0.2"])
+            };
             let error = set_up(host, "pod1", &withheld).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "host route to 10.65.0.2 for cali1 conflicts with the route through the interface of another pod: the \
-                 address is in use"
+                "host route to 10.65.0.2 for cali1 conflicts with the route through the interface \
+                 of another pod: the address is in use"
             );
-            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
-            assert!(busy.route.starts_with("through interface cali9 "), "{}", busy.route);
+            let DataplaneError::BusyRoute(busy) = &error else {
+                panic!("{error:?}")
+            };
+            assert!(
+                busy.route.starts_with("through interface cali9 "),
+                "{}",
+                busy.route
+            );
         }
     });
 }
@@ -205,7 +281,10 @@ fn blackhole_route_is_a_conflict_naming_the_type() {
         let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap_err();
         assert!(error.to_string().contains("of type BlackHole"), "{error}");
         assert_eq!(link_names(), ["lo"]);
-        assert_eq!(ip_json("route show").unwrap().as_array().map(Vec::len), Some(1));
+        assert_eq!(
+            ip_json("route show").unwrap().as_array().map(Vec::len),
+            Some(1)
+        );
     });
 }
 
@@ -217,11 +296,22 @@ fn address_of_the_host_is_a_conflict() {
             ip("link add own type veth peer name ownp").unwrap();
             ip("link set own up").unwrap();
             let nodad = if length == 128 { "nodad" } else { "" };
-            ip(&format!("{family} address add {address}/{length} dev own {nodad}")).unwrap();
-            let error = set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
-            let DataplaneError::BusyRoute(busy) = &error else { panic!("{error:?}") };
+            ip(&format!(
+                "{family} address add {address}/{length} dev own {nodad}"
+            ))
+            .unwrap();
+            let error =
+                set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap_err();
+            let DataplaneError::BusyRoute(busy) = &error else {
+                panic!("{error:?}")
+            };
             assert_eq!(busy.address, address.parse::<IpAddr>().unwrap());
-            assert!(error.to_string().contains("that is the host's own, on interface own"), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("that is the host's own, on interface own"),
+                "{error}"
+            );
             assert!(!link_names().contains(&"cali1".to_owned()));
         });
     }
@@ -232,7 +322,11 @@ fn route_to_the_block_of_the_address_is_no_conflict() {
     isolated(|host| {
         ip("route add blackhole 10.65.0.0/26").unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.0"])).unwrap();
-        let devices: Vec<Value> = ip_json("route show root 10.65.0.0/26").unwrap().as_array().unwrap().clone();
+        let devices: Vec<Value> = ip_json("route show root 10.65.0.0/26")
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .clone();
         assert_eq!(devices.len(), 2);
     });
 }

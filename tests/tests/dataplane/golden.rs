@@ -11,23 +11,33 @@ use integration_tests::namespaces::{Host, NETNS_DIR, isolated};
 
 use super::{plan, set_up};
 
-/// Returns the plan of a recorded ADD, or `None` if the step is not a successful ADD of `calico` with addresses.
+/// Returns the plan of a recorded ADD, or `None` if the step is not a successful ADD of `calico`
+/// with addresses.
 fn recorded_plan(step: &Step) -> Option<EndpointPlan> {
     let interfaces = step.stdout["interfaces"].as_array()?;
-    let addresses = step.stdout["ips"].as_array()?.iter().map(|ip| ip["address"].as_str());
-    let hosts: Vec<&str> = addresses.map(|cidr| cidr?.split('/').next()).collect::<Option<_>>()?;
+    let addresses = step.stdout["ips"]
+        .as_array()?
+        .iter()
+        .map(|ip| ip["address"].as_str());
+    let hosts: Vec<&str> = addresses
+        .map(|cidr| cidr?.split('/').next())
+        .collect::<Option<_>>()?;
     let number = |key: &str| step.stdin[key].as_u64().and_then(|n| u32::try_from(n).ok());
-    (step.exit == 0 && step.prog == "calico" && step.env["CNI_COMMAND"] == "ADD").then(|| EndpointPlan {
-        container_ifname: step.env["CNI_IFNAME"].clone(),
-        mtu: number("mtu").unwrap_or(0),
-        num_queues: number("num_queues").unwrap_or(1),
-        allow_ip_forwarding: step.stdin["container_settings"]["allow_ip_forwarding"] == true,
-        ..plan(interfaces[0]["name"].as_str().unwrap_or_default(), &hosts)
+    (step.exit == 0 && step.prog == "calico" && step.env["CNI_COMMAND"] == "ADD").then(|| {
+        EndpointPlan {
+            container_ifname: step.env["CNI_IFNAME"].clone(),
+            mtu: number("mtu").unwrap_or(0),
+            num_queues: number("num_queues").unwrap_or(1),
+            allow_ip_forwarding: step.stdin["container_settings"]["allow_ip_forwarding"] == true,
+            ..plan(interfaces[0]["name"].as_str().unwrap_or_default(), &hosts)
+        }
     })
 }
 
 fn pod_name(step: &Step) -> Option<String> {
-    let name = Path::new(step.env.get("CNI_NETNS")?).strip_prefix(NETNS_DIR).ok()?;
+    let name = Path::new(step.env.get("CNI_NETNS")?)
+        .strip_prefix(NETNS_DIR)
+        .ok()?;
     Some(name.to_str()?.to_owned())
 }
 
@@ -60,7 +70,10 @@ fn replay(name: &str) {
         let mut compared = 0;
         for (index, step) in recording.steps.iter().enumerate() {
             carry_out(host, step);
-            let ours = [("host", kernel::host().unwrap()), ("pods", kernel::pods(host).unwrap())];
+            let ours = [
+                ("host", kernel::host().unwrap()),
+                ("pods", kernel::pods(host).unwrap()),
+            ];
             for ((side, ours), recorded) in ours.iter().zip([&step.after.host, &step.after.pods]) {
                 let found = differences(recorded, ours, &format!("/after/{side}"), &mut bindings);
                 assert_eq!(found, [], "{name}, step {index}");

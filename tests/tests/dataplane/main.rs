@@ -11,7 +11,9 @@ mod verify;
 use std::path::Path;
 
 use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use cni_plugin::dataplane::{DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface};
+use cni_plugin::dataplane::{
+    DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface,
+};
 use integration_tests::command::ip_json;
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;
@@ -52,7 +54,12 @@ fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<InterfacePair, 
 /// Returns the names of the interfaces in the thread's network namespace.
 fn link_names() -> Vec<String> {
     let links = ip_json("link show").unwrap();
-    links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
+    links
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|link| link["ifname"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 /// Returns the only object that `ip -json -details <args>` prints.

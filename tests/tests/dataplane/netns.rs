@@ -12,24 +12,47 @@ use super::{link_names, open, plan};
 fn open_distinguishes_missing_paths_from_paths_without_a_namespace() {
     isolated(|host| {
         let absent = host.dir("files").join("absent");
-        assert!(matches!(NetnsFd::open(&absent), Err(NetnsError::NotFound { path }) if path == absent));
+        assert!(
+            matches!(NetnsFd::open(&absent), Err(NetnsError::NotFound { path }) if path == absent)
+        );
 
         let file = host.dir("files").join("file");
         fs::write(&file, "").unwrap();
         let error = NetnsFd::open(&file).unwrap_err();
-        assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
-        assert_eq!(error.to_string(), format!("{} is not a network namespace", file.display()));
+        assert!(
+            matches!(error, NetnsError::NotANamespace { .. }),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            format!("{} is not a network namespace", file.display())
+        );
 
         let error = NetnsFd::open(Path::new("/proc/self/status")).unwrap_err();
-        assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
+        assert!(
+            matches!(error, NetnsError::NotANamespace { .. }),
+            "{error:?}"
+        );
 
         // A namespace of another type is detected only when it is entered.
         let mounts = NetnsFd::open(Path::new("/proc/self/ns/mnt")).unwrap();
         let error = mounts.run_in(|| Ok::<_, NetnsError>(())).unwrap_err();
-        assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
+        assert!(
+            matches!(error, NetnsError::NotANamespace { .. }),
+            "{error:?}"
+        );
         let plan = plan("cali1", &["10.65.0.2"]);
-        for error in [setup(&plan, &mounts).unwrap_err(), verify(&plan, &mounts).unwrap_err()] {
-            assert!(matches!(error, DataplaneError::Netns(NetnsError::NotANamespace { .. })), "{error:?}");
+        for error in [
+            setup(&plan, &mounts).unwrap_err(),
+            verify(&plan, &mounts).unwrap_err(),
+        ] {
+            assert!(
+                matches!(
+                    error,
+                    DataplaneError::Netns(NetnsError::NotANamespace { .. })
+                ),
+                "{error:?}"
+            );
         }
         assert_eq!(link_names(), ["lo"]);
     });
@@ -39,7 +62,10 @@ fn open_distinguishes_missing_paths_from_paths_without_a_namespace() {
 fn open_of_the_plugins_own_namespace_is_refused() {
     isolated(|_| {
         let error = NetnsFd::open(Path::new("/proc/thread-self/ns/net")).unwrap_err();
-        assert!(matches!(error, NetnsError::SameNamespace { .. }), "{error:?}");
+        assert!(
+            matches!(error, NetnsError::SameNamespace { .. }),
+            "{error:?}"
+        );
     });
 }
 
@@ -50,10 +76,14 @@ fn run_in_a_namespace_leaves_the_caller_in_its_own() {
         integration_tests::command::ip("link add outside type veth peer name outside1").unwrap();
         let inside = pod.run_in(|| Ok::<_, NetnsError>(link_names())).unwrap();
         assert_eq!(inside, ["lo"]);
-        let refused: Result<(), NetnsError> = pod.run_in(|| Err(NetnsError::NotFound { path: "x".into() }));
+        let refused: Result<(), NetnsError> =
+            pod.run_in(|| Err(NetnsError::NotFound { path: "x".into() }));
         refused.unwrap_err();
         let panicked = thread::scope(|scope| {
-            scope.spawn(|| pod.run_in(|| -> Result<(), NetnsError> { panic!("in the pod") })).join().is_err()
+            scope
+                .spawn(|| pod.run_in(|| -> Result<(), NetnsError> { panic!("in the pod") }))
+                .join()
+                .is_err()
         });
         assert!(panicked);
         assert!(link_names().contains(&"outside".to_owned()));

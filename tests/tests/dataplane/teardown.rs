@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget};
+use cni_plugin::dataplane::{
+    DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget,
+};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::{NETNS_DIR, isolated};
 use libcalico::names::InterfaceAlias;
@@ -30,7 +32,9 @@ fn tear_down(endpoint: TeardownTarget) -> Result<Removed, DataplaneError> {
 }
 
 fn removed(interface: &str) -> Removed {
-    Removed { interface: Some(interface.into()) }
+    Removed {
+        interface: Some(interface.into()),
+    }
 }
 
 fn route_to(ips: &[&str]) -> HostLinkProof {
@@ -54,10 +58,19 @@ fn teardown_removes_both_ends_and_all_routes_and_succeeds_twice() {
 fn teardown_stops_traffic_before_it_waits_for_the_deletion() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
-        let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
+        let under_way =
+            Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
         // The link is down or already deleted.
         let inside = ip_json("-n pod1 link show up").unwrap();
-        assert_eq!(inside.as_array().unwrap().iter().filter(|link| link["ifname"] == "eth0").count(), 0);
+        assert_eq!(
+            inside
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|link| link["ifname"] == "eth0")
+                .count(),
+            0
+        );
         assert_eq!(under_way.finish().unwrap(), removed("eth0"));
     });
 }
@@ -73,7 +86,10 @@ fn teardown_before_any_add_removes_no_interface() {
                 route_to(&["10.65.0.2"]),
                 HostLinkProof::Absent,
             ] {
-                assert_eq!(tear_down(endpoint(netns.as_deref(), proof)).unwrap(), Removed::default());
+                assert_eq!(
+                    tear_down(endpoint(netns.as_deref(), proof)).unwrap(),
+                    Removed::default()
+                );
             }
         }
     });
@@ -81,7 +97,11 @@ fn teardown_before_any_add_removes_no_interface() {
 
 #[test]
 fn teardown_without_netns_removes_the_host_end_of_proven_ownership() {
-    let proofs = [HostLinkProof::Name, route_to(&["10.65.0.2"]), route_to(&["10.65.0.9", "fd00:65::2"])];
+    let proofs = [
+        HostLinkProof::Name,
+        route_to(&["10.65.0.2"]),
+        route_to(&["10.65.0.9", "fd00:65::2"]),
+    ];
     for proof in proofs {
         for netns in [None, Some(pod_path("absent"))] {
             isolated(|host| {
@@ -101,11 +121,29 @@ fn teardown_without_netns_removes_the_host_end_of_proven_ownership() {
 fn teardown_without_netns_keeps_the_host_end_of_a_later_sandbox() {
     isolated(|host| {
         let alias = InterfaceAlias::for_pod("net", "suite", "cali1", "c2");
-        set_up(host, "pod1", &EndpointPlan { alias, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
-        // The later sandbox's interface has the same name and, as with VMIs, a route to the same address.
-        let proofs = [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"]), HostLinkProof::Index(2)];
+        set_up(
+            host,
+            "pod1",
+            &EndpointPlan {
+                alias,
+                ..plan("cali1", &["10.65.0.2"])
+            },
+        )
+        .unwrap();
+        // The later sandbox's interface has the same name and, as with VMIs, a route to the same
+        // address.
+        let proofs = [
+            HostLinkProof::Name,
+            HostLinkProof::Absent,
+            route_to(&["10.65.0.2"]),
+            HostLinkProof::Index(2),
+        ];
         for proof in proofs {
-            assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
+            assert_eq!(
+                tear_down(endpoint(None, proof.clone())).unwrap(),
+                Removed::default(),
+                "{proof:?}"
+            );
             assert_eq!(link_names(), ["lo", "cali1"], "{proof:?}");
         }
     });
@@ -117,20 +155,41 @@ fn route_proves_ownership_without_an_alias_only_if_carrier_is_missing() {
     isolated(|host| {
         let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         ip("link set dev cali1 alias none").unwrap();
-        for proof in [HostLinkProof::Absent, route_to(&[]), route_to(&["10.65.0.9", "fd00:65::2"])] {
-            assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
+        for proof in [
+            HostLinkProof::Absent,
+            route_to(&[]),
+            route_to(&["10.65.0.9", "fd00:65::2"]),
+        ] {
+            assert_eq!(
+                tear_down(endpoint(None, proof.clone())).unwrap(),
+                Removed::default(),
+                "{proof:?}"
+            );
         }
-        let teardown = Teardown::start(endpoint(None, route_to(&["10.65.0.9", "10.65.0.2"]))).unwrap();
+        let teardown =
+            Teardown::start(endpoint(None, route_to(&["10.65.0.9", "10.65.0.2"]))).unwrap();
         let unproven = teardown.unproven.clone().unwrap();
         assert_eq!(teardown.finish().unwrap(), Removed::default());
-        assert_eq!((unproven.index, unproven.addresses), (attached.host_index, vec!["10.65.0.2".parse().unwrap()]));
+        assert_eq!(
+            (unproven.index, unproven.addresses),
+            (attached.host_index, vec!["10.65.0.2".parse().unwrap()])
+        );
         let other = HostLinkProof::Index(attached.host_index + 1);
-        assert_eq!(tear_down(endpoint(None, other)).unwrap(), Removed::default());
+        assert_eq!(
+            tear_down(endpoint(None, other)).unwrap(),
+            Removed::default()
+        );
         ip("-n pod1 link set eth0 down").unwrap();
-        assert_eq!(tear_down(endpoint(None, route_to(&["10.65.0.2"]))).unwrap(), removed("cali1"));
+        assert_eq!(
+            tear_down(endpoint(None, route_to(&["10.65.0.2"]))).unwrap(),
+            removed("cali1")
+        );
         let attached = set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         ip("link set dev cali1 alias none").unwrap();
-        assert_eq!(tear_down(endpoint(None, HostLinkProof::Index(attached.host_index))).unwrap(), removed("cali1"));
+        assert_eq!(
+            tear_down(endpoint(None, HostLinkProof::Index(attached.host_index))).unwrap(),
+            removed("cali1")
+        );
     });
 }
 
@@ -139,8 +198,15 @@ fn route_proves_ownership_without_an_alias_only_if_carrier_is_missing() {
 fn teardown_keeps_an_interface_of_another_container_in_the_netns() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
-        for proof in [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"])] {
-            let other = TeardownTarget { container_id: Some("c2".into()), ..endpoint(Some(&pod_path("pod1")), proof) };
+        for proof in [
+            HostLinkProof::Name,
+            HostLinkProof::Absent,
+            route_to(&["10.65.0.2"]),
+        ] {
+            let other = TeardownTarget {
+                container_id: Some("c2".into()),
+                ..endpoint(Some(&pod_path("pod1")), proof)
+            };
             assert_eq!(tear_down(other).unwrap(), Removed::default());
         }
         assert_eq!(link_names(), ["lo", "cali1"]);
@@ -153,10 +219,17 @@ fn teardown_keeps_an_interface_of_another_container_in_the_netns() {
 fn teardown_keeps_a_foreign_interface_of_the_same_name() {
     isolated(|_| {
         ip("link add cali1 type bridge").unwrap();
-        assert_eq!(tear_down(endpoint(None, HostLinkProof::Name)).unwrap(), Removed::default());
+        assert_eq!(
+            tear_down(endpoint(None, HostLinkProof::Name)).unwrap(),
+            Removed::default()
+        );
         ip("link del cali1").unwrap();
         ip("link add cali1 type veth peer name other").unwrap();
-        assert_eq!(tear_down(endpoint(None, HostLinkProof::Name)).unwrap(), Removed::default(), "another MAC address");
+        assert_eq!(
+            tear_down(endpoint(None, HostLinkProof::Name)).unwrap(),
+            Removed::default(),
+            "another MAC address"
+        );
         assert!(link_names().contains(&"cali1".to_owned()));
     });
 }
@@ -185,8 +258,14 @@ fn teardown_keeps_a_host_end_whose_peer_is_another_pod_interface() {
         assert_eq!(tear_down(other.clone()).unwrap(), Removed::default());
         assert_eq!(link_names(), ["lo", "cali1"]);
         host.add_pod("pod2").unwrap();
-        let gone = TeardownTarget { netns: None, ..other.clone() };
-        let elsewhere = TeardownTarget { netns: Some(pod_path("pod2")), ..other };
+        let gone = TeardownTarget {
+            netns: None,
+            ..other.clone()
+        };
+        let elsewhere = TeardownTarget {
+            netns: Some(pod_path("pod2")),
+            ..other
+        };
         for left_behind in [gone, elsewhere] {
             assert_eq!(tear_down(left_behind).unwrap(), removed("cali1"));
             set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
@@ -200,7 +279,11 @@ fn teardown_after_the_deletion_of_the_netns_leaves_no_interface() {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.delete_pod("pod1").unwrap();
         tear_down(endpoint(Some(&pod_path("pod1")), route_to(&["10.65.0.2"]))).unwrap();
-        assert_eq!(link_names(), ["lo"], "either the kernel was first or we were");
+        assert_eq!(
+            link_names(),
+            ["lo"],
+            "either the kernel was first or we were"
+        );
     });
 }
 
@@ -213,14 +296,30 @@ fn teardown_with_a_netns_of_no_container_removes_the_host_end_and_keeps_the_host
         std::fs::write(&file, "").unwrap();
         let (below, directory) = (file.join("below"), host.dir("files"));
         let own = Path::new("/proc/thread-self/ns/net");
-        for netns in [file.as_path(), &below, &directory, own, Path::new("/proc/self/ns/mnt")] {
+        for netns in [
+            file.as_path(),
+            &below,
+            &directory,
+            own,
+            Path::new("/proc/self/ns/mnt"),
+        ] {
             set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
-            let stranger =
-                TeardownTarget { container_id: Some("c2".into()), ..endpoint(Some(netns), HostLinkProof::Name) };
-            assert_eq!(tear_down(stranger).unwrap(), Removed::default(), "{}", netns.display());
+            let stranger = TeardownTarget {
+                container_id: Some("c2".into()),
+                ..endpoint(Some(netns), HostLinkProof::Name)
+            };
+            assert_eq!(
+                tear_down(stranger).unwrap(),
+                Removed::default(),
+                "{}",
+                netns.display()
+            );
             let done = tear_down(endpoint(Some(netns), HostLinkProof::Absent)).unwrap();
             assert_eq!(done, removed("cali1"), "{}", netns.display());
-            assert_eq!(tear_down(endpoint(Some(netns), HostLinkProof::Absent)).unwrap(), Removed::default());
+            assert_eq!(
+                tear_down(endpoint(Some(netns), HostLinkProof::Absent)).unwrap(),
+                Removed::default()
+            );
             let mut names = link_names();
             names.sort_unstable();
             assert_eq!(names, ["eth0", "lo", "other0"], "{}", netns.display());

@@ -10,8 +10,7 @@ use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, may_make_tokens};
 
 const PLUGINS: &str = "calico-cni-plugin";
 
-const TEMPLATE: &str =
-    r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
+const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
 
 /// Pages of metrics.
 pub(crate) struct Agents {
@@ -37,7 +36,11 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
     let checked = |agent: &Agent| agent.await_metric("file_checks_total", 1);
     let without_rights = page(&pod, checked);
     may_make_tokens(api, &pod.account, PLUGINS).unwrap();
-    for (name, value) in [("SLEEP", "false"), ("CNI_TRY_SECONDS", "0"), ("KUBERNETES_NODE_NAME", "node1")] {
+    for (name, value) in [
+        ("SLEEP", "false"),
+        ("CNI_TRY_SECONDS", "0"),
+        ("KUBERNETES_NODE_NAME", "node1"),
+    ] {
         pod.set(name, value);
     }
     install(&pod);
@@ -45,7 +48,9 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
 
     pod.set("CNI_AGENT_REPAIR", "true");
     // The first look at the interfaces ends before the first token arrives.
-    let repairing = page(&pod, |agent| checked(agent).and_then(|()| agent.await_metric("repair_unknown", 0)));
+    let repairing = page(&pod, |agent| {
+        checked(agent).and_then(|()| agent.await_metric("repair_unknown", 0))
+    });
     pod.set("CNI_AGENT_REPAIR", "false");
 
     pod.set("CNI_TOKEN_LIFETIME", "1h");
@@ -53,11 +58,17 @@ pub(crate) fn run_agents(host: &Host, servers: &Kubernetes) -> Agents {
     pod.set("CNI_TOKEN_LIFETIME", "24h");
 
     let theirs = r#"{"name":"other","plugins":[{"type":"other"}]}"#;
-    let theirs = pod.container.file(&format!("{NET}/05-other.conflist"), theirs).unwrap();
+    let theirs = pod
+        .container
+        .file(&format!("{NET}/05-other.conflist"), theirs)
+        .unwrap();
     let beside_another_network = page(&pod, checked);
     fs::remove_file(theirs).unwrap();
 
-    pod.set("CNI_NETWORK_CONFIG", r#"{"name":"another","type":"calico"}"#);
+    pod.set(
+        "CNI_NETWORK_CONFIG",
+        r#"{"name":"another","type":"calico"}"#,
+    );
     let of_another_installation = page(&pod, checked);
 
     let template = pod.container.file("template/cni.json", TEMPLATE).unwrap();

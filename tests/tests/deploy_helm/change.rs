@@ -9,7 +9,10 @@ use super::{DAEMON_SET, DEPLOYMENT, can_render};
 fn checksums(objects: &Objects) -> [String; 2] {
     [DAEMON_SET, DEPLOYMENT].map(|workload| {
         let annotations = &objects[workload]["spec"]["template"]["metadata"]["annotations"];
-        annotations["checksum/configuration"].as_str().unwrap().to_owned()
+        annotations["checksum/configuration"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     })
 }
 
@@ -29,10 +32,20 @@ fn changed_configuration_changes_the_checksum_of_both_workloads() {
         "kubernetesServiceEndpoint.host=api.example.com",
     ] {
         let after = checksums(&set(&[value]));
-        assert!(before.iter().zip(&after).all(|(before, after)| before != after), "{value}");
+        assert!(
+            before
+                .iter()
+                .zip(&after)
+                .all(|(before, after)| before != after),
+            "{value}"
+        );
     }
-    let others =
-        ["kubeControllers.replicas=3", "podAnnotations.note=x", "metrics.service=false", "commonLabels.team=net"];
+    let others = [
+        "kubeControllers.replicas=3",
+        "podAnnotations.note=x",
+        "metrics.service=false",
+        "commonLabels.team=net",
+    ];
     for value in others {
         assert_eq!(checksums(&set(&[value])), before, "{value}");
     }
@@ -50,9 +63,15 @@ fn surge_of_the_daemon_set_is_refused() {
         "cni.patch.spec.updateStrategy.rollingUpdate.maxSurge=1",
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
-        assert!(error.contains("maxSurge is not possible") && error.contains("maxUnavailable"), "{value}: {error}");
+        assert!(
+            error.contains("maxSurge is not possible") && error.contains("maxUnavailable"),
+            "{value}: {error}"
+        );
     }
-    for value in ["cni.updateStrategy.rollingUpdate.maxSurge=0", "cni.updateStrategy.type=OnDelete"] {
+    for value in [
+        "cni.updateStrategy.rollingUpdate.maxSurge=0",
+        "cni.updateStrategy.type=OnDelete",
+    ] {
         assert!(template(&["--set", value]).is_ok(), "{value}");
     }
 }
@@ -68,22 +87,46 @@ fn former_directories_are_mounted_into_install_cni() {
         "cni.formerBinDir=/home/kubernetes/bin",
         "cni.formerConfDir=/etc/other",
     ]);
-    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"]
+        .as_array()
+        .unwrap();
     let [install, agent] = containers(&objects[DAEMON_SET]).try_into().unwrap();
     for (volume, variable, path) in [
-        ("former-bin-dir", "CNI_FORMER_BIN_DIR", "/home/kubernetes/bin"),
+        (
+            "former-bin-dir",
+            "CNI_FORMER_BIN_DIR",
+            "/home/kubernetes/bin",
+        ),
         ("former-net-dir", "CNI_FORMER_NET_DIR", "/etc/other"),
     ] {
-        let mounted = volumes.iter().find(|found| found["name"] == volume).unwrap();
-        assert_eq!(mounted["hostPath"], json!({ "path": path, "type": "DirectoryOrCreate" }));
-        assert!(install["env"].as_array().unwrap().contains(&json!({ "name": variable, "value": path })), "{install}");
+        let mounted = volumes
+            .iter()
+            .find(|found| found["name"] == volume)
+            .unwrap();
+        assert_eq!(
+            mounted["hostPath"],
+            json!({ "path": path, "type": "DirectoryOrCreate" })
+        );
+        assert!(
+            install["env"]
+                .as_array()
+                .unwrap()
+                .contains(&json!({ "name": variable, "value": path })),
+            "{install}"
+        );
         let mount = json!({ "name": volume, "mountPath": format!("/host/{volume}") });
-        assert!(install["volumeMounts"].as_array().unwrap().contains(&mount), "{install}");
+        assert!(
+            install["volumeMounts"].as_array().unwrap().contains(&mount),
+            "{install}"
+        );
         assert!(!agent.to_string().contains(volume), "{agent}");
     }
     // The installer records its files with the directory of the node.
     for container in [install, agent] {
         let recorded = json!({ "name": "CNI_BIN_DIR", "value": "/var/lib/cni/bin" });
-        assert!(container["env"].as_array().unwrap().contains(&recorded), "{container}");
+        assert!(
+            container["env"].as_array().unwrap().contains(&recorded),
+            "{container}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
+//! The chart renders the same objects as kustomize for the same options, and rejects unknown
+//! values.
 
 mod change;
 mod endpoint;
@@ -33,12 +34,21 @@ const CHART_LABELS: [&str; 5] = [
 
 /// Returns true if helm, kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
-    helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
+    helm()
+        .and_then(|_| kustomizers())
+        .map_err(|missing| skipped(&missing.to_string()))
+        .is_ok()
 }
 
 /// Returns the differences of a rendering in which these keys of the configuration differ.
 fn of_configuration(keys: &[&str]) -> Vec<String> {
-    let values = [COPY, CONFIG].into_iter().flat_map(|map| keys.iter().map(move |key| format!("{map}/data/{key}")));
-    let checksum = |workload: &str| format!("{workload}/spec/template/metadata/annotations/checksum/configuration");
-    values.chain([DAEMON_SET, DEPLOYMENT].map(checksum)).collect()
+    let values = [COPY, CONFIG]
+        .into_iter()
+        .flat_map(|map| keys.iter().map(move |key| format!("{map}/data/{key}")));
+    let checksum = |workload: &str| {
+        format!("{workload}/spec/template/metadata/annotations/checksum/configuration")
+    };
+    values
+        .chain([DAEMON_SET, DEPLOYMENT].map(checksum))
+        .collect()
 }

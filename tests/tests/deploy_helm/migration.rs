@@ -27,7 +27,11 @@ fn migration_value_reproduces_the_component_and_the_definitions_of_v3() {
     let objects = compose(directory.path(), &folders, &["components/migrate-to-v3"]).unwrap();
     assert_equal(&objects, &["--set", VALUE]);
     let without = set(&[VALUE, "crds.install=false"]);
-    assert!(!without.keys().any(|name| name.starts_with("CustomResourceDefinition")));
+    assert!(
+        !without
+            .keys()
+            .any(|name| name.starts_with("CustomResourceDefinition"))
+    );
 }
 
 #[test]
@@ -37,7 +41,10 @@ fn migration_value_keeps_a_group_that_is_set_to_v3() {
     }
     let objects = set(&[VALUE, "apiGroup=projectcalico.org/v3"]);
     for map in [CONFIG, COPY] {
-        assert_eq!(objects[map]["data"]["calico_api_group"], "projectcalico.org/v3", "{map}");
+        assert_eq!(
+            objects[map]["data"]["calico_api_group"], "projectcalico.org/v3",
+            "{map}"
+        );
     }
     assert!(!objects.keys().any(|name| name.ends_with(OF_V1)));
     assert!(objects.contains_key(OF_MIGRATIONS));
@@ -51,8 +58,13 @@ fn definition_of_migrations_is_kept_whatever_crds_keep_is() {
     }
     let objects = set(&[VALUE, "crds.keep=false", "rbac.keep=false"]);
     for (name, object) in &objects {
-        let expected = (name == OF_MIGRATIONS).then(|| json!({ "helm.sh/resource-policy": "keep" }));
-        assert_eq!(object["metadata"].get("annotations"), expected.as_ref(), "{name}");
+        let expected =
+            (name == OF_MIGRATIONS).then(|| json!({ "helm.sh/resource-policy": "keep" }));
+        assert_eq!(
+            object["metadata"].get("annotations"),
+            expected.as_ref(),
+            "{name}"
+        );
     }
 }
 
@@ -62,7 +74,9 @@ fn migration_without_the_kubernetes_datastore_or_kube_controllers_is_refused() {
         return;
     }
     for value in ["datastore=etcd", "kubeControllers.enabled=false"] {
-        let error = template(&["--set", VALUE, "--set", value]).unwrap_err().to_string();
+        let error = template(&["--set", VALUE, "--set", value])
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(VALUE) && error.contains(value), "{error}");
     }
 }
@@ -75,14 +89,24 @@ fn migration_value_gives_kube_controllers_the_constraints_of_the_host_network() 
     }
     let objects = set(&[VALUE, "namespace.openshift=true"]);
     let binding = "RoleBinding.rbac.authorization.k8s.io kube-system/calico-kube-controllers-scc";
-    assert_eq!(objects[binding]["roleRef"]["name"], "system:openshift:scc:privileged");
+    assert_eq!(
+        objects[binding]["roleRef"]["name"],
+        "system:openshift:scc:privileged"
+    );
 }
 
 /// Returns the names of the definitions of v1.
 fn definitions_of_v1(api: &ApiServer) -> Vec<String> {
     let all = api.admin().get(DEFINITIONS).unwrap().success().unwrap();
-    let names = all["items"].as_array().unwrap().iter().filter_map(|one| one["metadata"]["name"].as_str());
-    names.filter(|name| name.ends_with(OF_V1)).map(str::to_owned).collect()
+    let names = all["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["metadata"]["name"].as_str());
+    names
+        .filter(|name| name.ends_with(OF_V1))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The programs would use a v1 without objects.
@@ -94,18 +118,26 @@ fn release_after_a_migration_does_not_define_v1_again() {
     on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace(NAMESPACE).unwrap();
         let helm = Helm::new(api).unwrap();
-        helm.run(&["install", "calico-cni", &chart(), "--set", VALUE]).unwrap();
+        helm.run(&["install", "calico-cni", &chart(), "--set", VALUE])
+            .unwrap();
         let upgrade = |value: &str| helm.run(&["upgrade", "calico-cni", &chart(), "--set", value]);
         upgrade(VALUE).unwrap();
         let names = definitions_of_v1(api);
         assert_eq!(names.len(), 14);
         for name in names {
-            api.admin().delete(&format!("{DEFINITIONS}/{name}")).unwrap().success().unwrap();
+            api.admin()
+                .delete(&format!("{DEFINITIONS}/{name}"))
+                .unwrap()
+                .success()
+                .unwrap();
         }
         await_that(PATIENCE, || Ok(definitions_of_v1(api).is_empty())).unwrap();
 
         let error = upgrade(VALUE).unwrap_err().to_string();
-        assert!(error.contains("the cluster has only projectcalico.org/v3"), "{error}");
+        assert!(
+            error.contains("the cluster has only projectcalico.org/v3"),
+            "{error}"
+        );
         upgrade(&format!("{VALUE},apiGroup=projectcalico.org/v3")).unwrap();
         upgrade("apiGroup=projectcalico.org/v3").unwrap();
         assert_eq!(definitions_of_v1(api), Vec::<String>::new());

@@ -11,7 +11,8 @@ pub(super) fn set(values: &[&str]) -> Objects {
     template(&options).unwrap()
 }
 
-/// Renders the chart with `values`. Returns the objects, and their differences from the chart without values.
+/// Renders the chart with `values`. Returns the objects, and their differences from the chart
+/// without values.
 pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
     let objects = set(values);
     let mut changed = changes(&template(&[]).unwrap(), &objects);
@@ -20,7 +21,9 @@ pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
 }
 
 pub(super) fn network(objects: &Objects) -> Value {
-    let text = objects[CONFIG]["data"]["cni_network_config"].as_str().unwrap();
+    let text = objects[CONFIG]["data"]["cni_network_config"]
+        .as_str()
+        .unwrap();
     serde_json::from_str(&text.replace("__CNI_MTU__", "0")).unwrap()
 }
 
@@ -39,16 +42,25 @@ fn image_values_set_registry_tag_and_digest() {
     ]);
     for (workload, image) in [
         (DAEMON_SET, "localhost:5000/calico/cni:v9".to_owned()),
-        (DEPLOYMENT, format!("localhost:5000/calico/kube-controllers@{digest}")),
+        (
+            DEPLOYMENT,
+            format!("localhost:5000/calico/kube-controllers@{digest}"),
+        ),
     ] {
         for container in containers(&objects[workload]) {
-            assert_eq!((&container["image"], &container["imagePullPolicy"]), (&json!(image), &json!("Always")));
+            assert_eq!(
+                (&container["image"], &container["imagePullPolicy"]),
+                (&json!(image), &json!("Always"))
+            );
         }
         let secrets = &objects[workload]["spec"]["template"]["spec"]["imagePullSecrets"];
         assert_eq!(*secrets, json!([{ "name": "one" }, { "name": "two" }]));
     }
     let objects = set(&["image.registry=", "image.cni=mine/cni"]);
-    assert_eq!(containers(&objects[DAEMON_SET])[0]["image"], format!("mine/cni:v{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        containers(&objects[DAEMON_SET])[0]["image"],
+        format!("mine/cni:v{}", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[test]
@@ -57,9 +69,15 @@ fn cni_values_change_the_network_configuration() {
         return;
     }
     let (objects, changed) = with(&["cni.bandwidth=true", "cni.logLevel=debug", "cni.mtu=1440"]);
-    assert_eq!(changed, of_configuration(&["cni_network_config", "veth_mtu"]));
+    assert_eq!(
+        changed,
+        of_configuration(&["cni_network_config", "veth_mtu"])
+    );
     let filled = network(&objects);
-    assert_eq!(filled["plugins"][2], json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }));
+    assert_eq!(
+        filled["plugins"][2],
+        json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } })
+    );
     assert_eq!(filled["plugins"][0]["log_level"], "debug");
     assert_eq!(objects[CONFIG]["data"]["veth_mtu"], "1440");
     let (objects, changed) = with(&[r"cni.networkConfig=\{}"]);
@@ -79,12 +97,26 @@ fn agent_values_change_only_the_agent_container() {
         "agent.resources.limits.memory=1Gi",
     ]);
     let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
-    assert_eq!(changed, [format!("{agent}/env"), format!("{agent}/resources/limits/memory")]);
-    let env = containers(&objects[DAEMON_SET])[1]["env"].as_array().unwrap();
-    let said =
-        [("CALICO_MANAGE_CNI", "false"), ("CNI_TOKEN_REFRESH_INTERVAL", "6h"), ("CNI_AGENT_LISTEN", "0.0.0.0:9097")];
+    assert_eq!(
+        changed,
+        [
+            format!("{agent}/env"),
+            format!("{agent}/resources/limits/memory")
+        ]
+    );
+    let env = containers(&objects[DAEMON_SET])[1]["env"]
+        .as_array()
+        .unwrap();
+    let said = [
+        ("CALICO_MANAGE_CNI", "false"),
+        ("CNI_TOKEN_REFRESH_INTERVAL", "6h"),
+        ("CNI_AGENT_LISTEN", "0.0.0.0:9097"),
+    ];
     for (name, value) in said {
-        assert!(env.contains(&json!({ "name": name, "value": value })), "{name}");
+        assert!(
+            env.contains(&json!({ "name": name, "value": value })),
+            "{name}"
+        );
     }
 }
 
@@ -98,12 +130,21 @@ fn removal_of_dead_interfaces_keeps_the_right_to_directories_of_others() {
     let both = json!(["DAC_OVERRIDE", "NET_ADMIN", "SYS_PTRACE"]);
     for (values, expected) in [
         (&["cni.removeDeadInterfaces=true"][..], &own),
-        (&["cni.removeDeadInterfaces=true", "cni.dacOverride=true"], &both),
-        (&["cni.removeDeadInterfaces=true", "platform=kubespray"], &both),
+        (
+            &["cni.removeDeadInterfaces=true", "cni.dacOverride=true"],
+            &both,
+        ),
+        (
+            &["cni.removeDeadInterfaces=true", "platform=kubespray"],
+            &both,
+        ),
     ] {
         let objects = set(values);
         let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
-        assert_eq!(pod["containers"][0]["securityContext"]["capabilities"]["add"], *expected, "{values:?}");
+        assert_eq!(
+            pod["containers"][0]["securityContext"]["capabilities"]["add"], *expected,
+            "{values:?}"
+        );
     }
     let crio = [
         "cni.removeDeadInterfaces=true",
@@ -111,8 +152,13 @@ fn removal_of_dead_interfaces_keeps_the_right_to_directories_of_others() {
         "cni.patch.spec.template.spec.volumes[0].hostPath.path=/run/crio",
     ];
     let objects = set(&crio);
-    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
-    let of_runtime = volumes.iter().find(|volume| volume["name"] == "container-runtime").unwrap();
+    let volumes = objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"]
+        .as_array()
+        .unwrap();
+    let of_runtime = volumes
+        .iter()
+        .find(|volume| volume["name"] == "container-runtime")
+        .unwrap();
     assert_eq!(of_runtime["hostPath"], json!({ "path": "/run/crio" }));
 }
 
@@ -132,14 +178,28 @@ fn probes_use_the_listen_address_of_the_agent() {
         let agent = format!("{DAEMON_SET}/spec/template/spec/containers/0");
         for change in &changed {
             let places = ["env", "livenessProbe/httpGet", "readinessProbe/httpGet"];
-            assert!(places.iter().any(|place| change.starts_with(&format!("{agent}/{place}"))), "{change}");
+            assert!(
+                places
+                    .iter()
+                    .any(|place| change.starts_with(&format!("{agent}/{place}"))),
+                "{change}"
+            );
         }
         let agent = containers(&objects[DAEMON_SET])[1];
         for probe in ["livenessProbe", "readinessProbe"] {
             let asked = &agent[probe]["httpGet"];
-            assert_eq!((&asked["host"], &asked["port"]), (&json!(host), &json!(port)), "{listen}");
+            assert_eq!(
+                (&asked["host"], &asked["port"]),
+                (&json!(host), &json!(port)),
+                "{listen}"
+            );
         }
-        assert!(agent["env"].as_array().unwrap().contains(&json!({ "name": "CNI_AGENT_LISTEN", "value": listen })));
+        assert!(
+            agent["env"]
+                .as_array()
+                .unwrap()
+                .contains(&json!({ "name": "CNI_AGENT_LISTEN", "value": listen }))
+        );
     }
 }
 
@@ -161,25 +221,51 @@ fn pod_values_apply_to_all_workloads() {
     ]);
     for workload in [DAEMON_SET, DEPLOYMENT] {
         let template = &objects[workload]["spec"]["template"];
-        assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
+        assert_eq!(
+            template["spec"]["nodeSelector"],
+            json!({ "kubernetes.io/os": "linux", "pool": "a" })
+        );
         assert_eq!(template["metadata"]["labels"]["team"], "net");
         assert_eq!(template["metadata"]["annotations"]["note"], "x");
-        assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
+        assert_eq!(
+            objects[workload]["spec"]["selector"]["matchLabels"]
+                .as_object()
+                .unwrap()
+                .len(),
+            1
+        );
     }
-    assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
+    assert_eq!(
+        objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"],
+        "mine"
+    );
     let controllers = &objects[DEPLOYMENT]["spec"]["template"]["spec"];
-    assert_eq!(controllers["tolerations"].as_array().unwrap().last().unwrap(), &json!({ "operator": "Exists" }));
+    assert_eq!(
+        controllers["tolerations"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap(),
+        &json!({ "operator": "Exists" })
+    );
     let env = controllers["containers"][0]["env"].as_array().unwrap();
     assert!(env.contains(&json!({ "name": "ENABLED_CONTROLLERS", "value": "node" })));
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap();
-        for (name, value) in [("CNI_INSTALL_PLUGINS", "calico-only"), ("CNI_CONF_NAME", "05-calico.conflist")] {
-            let named: Vec<_> = env.iter().filter(|variable| variable["name"] == name).collect();
+        for (name, value) in [
+            ("CNI_INSTALL_PLUGINS", "calico-only"),
+            ("CNI_CONF_NAME", "05-calico.conflist"),
+        ] {
+            let named: Vec<_> = env
+                .iter()
+                .filter(|variable| variable["name"] == name)
+                .collect();
             assert_eq!(named, [&json!({ "name": name, "value": value })]);
         }
     }
     let endpoint = &objects["ConfigMap kube-system/kubernetes-services-endpoint"]["data"];
-    let expected = json!({ "KUBERNETES_SERVICE_HOST": "api.example.com", "KUBERNETES_SERVICE_PORT": "6443" });
+    let expected =
+        json!({ "KUBERNETES_SERVICE_HOST": "api.example.com", "KUBERNETES_SERVICE_PORT": "6443" });
     assert_eq!(*endpoint, expected);
 }
 
@@ -188,20 +274,38 @@ fn cni_directory_values_change_host_paths_only() {
     if !can_render() {
         return;
     }
-    let objects = set(&["cni.binDir=/var/lib/cni/bin", "cni.confDir=/var/run/multus/cni/net.d"]);
+    let objects = set(&[
+        "cni.binDir=/var/lib/cni/bin",
+        "cni.confDir=/var/run/multus/cni/net.d",
+    ]);
     let volumes = &objects[DAEMON_SET]["spec"]["template"]["spec"]["volumes"];
     let path = |name: &str| {
-        volumes.as_array().unwrap().iter().find(|volume| volume["name"] == name).unwrap()["hostPath"]["path"].clone()
+        volumes
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|volume| volume["name"] == name)
+            .unwrap()["hostPath"]["path"]
+            .clone()
     };
     assert_eq!(
         (path("cni-bin-dir"), path("cni-net-dir")),
-        (json!("/var/lib/cni/bin"), json!("/var/run/multus/cni/net.d"))
+        (
+            json!("/var/lib/cni/bin"),
+            json!("/var/run/multus/cni/net.d")
+        )
     );
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap();
-        let net_dir = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
+        let net_dir = env
+            .iter()
+            .find(|variable| variable["name"] == "CNI_NET_DIR")
+            .unwrap();
         assert_eq!(net_dir["value"], "/var/run/multus/cni/net.d");
-        assert_eq!(container["volumeMounts"][1]["mountPath"], "/host/etc/cni/net.d");
+        assert_eq!(
+            container["volumeMounts"][1]["mountPath"],
+            "/host/etc/cni/net.d"
+        );
     }
 }
 
@@ -210,10 +314,17 @@ fn etcd_without_tls_has_no_certificates() {
     if !can_render() {
         return;
     }
-    let objects = set(&["datastore=etcd", "etcd.tls=false", "etcd.endpoints=http://10.0.0.1:2379"]);
+    let objects = set(&[
+        "datastore=etcd",
+        "etcd.tls=false",
+        "etcd.endpoints=http://10.0.0.1:2379",
+    ]);
     let data = &objects[CONFIG]["data"];
     assert_eq!(data["etcd_endpoints"], "http://10.0.0.1:2379");
-    assert_eq!([&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]], ["", "", ""]);
+    assert_eq!(
+        [&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]],
+        ["", "", ""]
+    );
 }
 
 #[test]
@@ -228,7 +339,12 @@ fn patches_of_the_chart_are_merged_as_in_kustomize() {
             "nodeSelector": { "pool": "a" },
             "terminationGracePeriodSeconds": 3,
             "containers": [
-                { "name": "cni-agent", "env": [{ "name": "SLEEP", "$patch": "delete" }, { "name": "NEW", "value": "1" }] },
+                {
+                    "name": "cni-agent",
+                    "env": [
+                        { "name": "SLEEP", "$patch": "delete" }, { "name": "NEW", "value": "1" },
+                    ],
+                },
             ],
         } } } } },
         "kubeControllers": { "replicas": 1, "extraEnv": [{ "name": "LOG_LEVEL", "value": "debug" }],
@@ -238,11 +354,18 @@ fn patches_of_the_chart_are_merged_as_in_kustomize() {
     let before = template(&[]).unwrap();
     let objects = template(&["--values", &file.display().to_string()]).unwrap();
     let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
-    assert_eq!(pod["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
+    assert_eq!(
+        pod["nodeSelector"],
+        json!({ "kubernetes.io/os": "linux", "pool": "a" })
+    );
     assert_eq!(pod["terminationGracePeriodSeconds"], 3);
     let names = |objects: &Objects, container: usize| -> Vec<String> {
-        let env = containers(&objects[DAEMON_SET])[container]["env"].as_array().unwrap();
-        env.iter().map(|variable| variable["name"].as_str().unwrap().to_owned()).collect()
+        let env = containers(&objects[DAEMON_SET])[container]["env"]
+            .as_array()
+            .unwrap();
+        env.iter()
+            .map(|variable| variable["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     let mut expected = names(&before, 1);
     expected.retain(|name| name != "SLEEP");
@@ -256,7 +379,10 @@ fn patches_of_the_chart_are_merged_as_in_kustomize() {
         container["resources"],
         json!({ "limits": { "memory": "1Gi" }, "requests": { "cpu": "25m", "memory": "32Mi" } })
     );
-    assert_eq!(container["env"][0], json!({ "name": "LOG_LEVEL", "value": "debug" }));
+    assert_eq!(
+        container["env"][0],
+        json!({ "name": "LOG_LEVEL", "value": "debug" })
+    );
 }
 
 #[test]
@@ -265,19 +391,36 @@ fn parts_of_the_chart_can_be_disabled() {
         return;
     }
     let objects = set(&["crds.install=false"]);
-    assert!(!objects.keys().any(|name| name.starts_with("CustomResourceDefinition")));
+    assert!(
+        !objects
+            .keys()
+            .any(|name| name.starts_with("CustomResourceDefinition"))
+    );
     let objects = set(&["crds.keep=false", "rbac.keep=false"]);
-    assert!(objects.values().all(|object| object["metadata"].get("annotations").is_none()));
-    let objects = set(&["metrics.service=false", "kubeControllers.podDisruptionBudget=false"]);
-    assert!(!objects.keys().any(|name| name.starts_with("Service ") || name.starts_with("PodDisruptionBudget")));
+    assert!(
+        objects
+            .values()
+            .all(|object| object["metadata"].get("annotations").is_none())
+    );
+    let objects = set(&[
+        "metrics.service=false",
+        "kubeControllers.podDisruptionBudget=false",
+    ]);
+    assert!(
+        !objects
+            .keys()
+            .any(|name| name.starts_with("Service ") || name.starts_with("PodDisruptionBudget"))
+    );
     let objects = set(&["apiGroup=projectcalico.org/v3", "rbac.userRoles=false"]);
     assert!(!objects.keys().any(|name| name.ends_with(" calico-edit")));
     let objects = set(&["kubeControllers.enabled=false"]);
-    let left: Vec<&String> = objects.keys().filter(|name| name.contains("kube-controllers")).collect();
+    let left: Vec<&String> = objects
+        .keys()
+        .filter(|name| name.contains("kube-controllers"))
+        .collect();
     assert_eq!(left, Vec::<&String>::new());
     let objects = set(&["metrics.dashboard=true"]);
-    let dashboard =
-        &objects["ConfigMap kube-system/calico-kube-controllers-dashboard"]["data"]["kube-controllers.json"];
+    let dashboard = &objects["ConfigMap kube-system/calico-kube-controllers-dashboard"]["data"]["kube-controllers.json"];
     let dashboard: Value = serde_json::from_str(dashboard.as_str().unwrap()).unwrap();
     assert!(dashboard["panels"].is_array());
 }

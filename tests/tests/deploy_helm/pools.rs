@@ -26,9 +26,16 @@ fn ipam_values_set_families_and_one_pool_of_each() {
     ]);
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap().iter();
-        let of_pools = env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
+        let of_pools =
+            env.filter(|variable| variable["name"].as_str().unwrap().starts_with("CALICO_IPV"));
         let said: Vec<String> = of_pools
-            .map(|variable| format!("{}={}", variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap()))
+            .map(|variable| {
+                format!(
+                    "{}={}",
+                    variable["name"].as_str().unwrap(),
+                    variable["value"].as_str().unwrap()
+                )
+            })
             .collect();
         let expected = [
             "CALICO_IPV4POOL_CIDR=10.0.0.0/16",
@@ -41,11 +48,20 @@ fn ipam_values_set_families_and_one_pool_of_each() {
         ];
         assert_eq!(said, expected);
     }
-    let twice = ["--set", "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16"];
-    assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
+    let twice = [
+        "--set",
+        "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[1].cidr=10.1.0.0/16",
+    ];
+    assert!(
+        template(&twice)
+            .unwrap_err()
+            .to_string()
+            .contains("two pools of IPv4")
+    );
 }
 
-/// The installer creates the pools through the plugins' access to the datastore, so no Kubernetes role is needed.
+/// The installer creates the pools through the plugins' access to the datastore, so no Kubernetes
+/// role is needed.
 #[test]
 fn pool_values_with_etcd_set_the_same_variables() {
     if !can_render() {
@@ -54,15 +70,34 @@ fn pool_values_with_etcd_set_the_same_variables() {
     let objects = set(&["datastore=etcd", "ipam.pools[0].cidr=10.0.0.0/16"]);
     for container in containers(&objects[DAEMON_SET]) {
         let env = container["env"].as_array().unwrap();
-        assert!(env.contains(&json!({ "name": "CALICO_IPV4POOL_CIDR", "value": "10.0.0.0/16" })), "{env:?}");
+        assert!(
+            env.contains(&json!({ "name": "CALICO_IPV4POOL_CIDR", "value": "10.0.0.0/16" })),
+            "{env:?}"
+        );
     }
-    assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
+    assert!(
+        !objects
+            .keys()
+            .any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni")
+    );
 }
 
 /// Returns the notes that `helm install` prints for a release in this namespace with this value.
 fn notes(namespace: &str, value: &str) -> String {
-    let (helm, chart) = (helm().unwrap().display().to_string(), deploy("helm/calico-cni").display().to_string());
-    let words = ["install", "calico-cni", &chart, "--namespace", namespace, "--dry-run=client", "--set", value];
+    let (helm, chart) = (
+        helm().unwrap().display().to_string(),
+        deploy("helm/calico-cni").display().to_string(),
+    );
+    let words = [
+        "install",
+        "calico-cni",
+        &chart,
+        "--namespace",
+        namespace,
+        "--dry-run=client",
+        "--set",
+        value,
+    ];
     let said = run(&helm, &words).unwrap();
     said.split_once("NOTES:").unwrap().1.to_owned()
 }
@@ -73,15 +108,24 @@ fn notes_explain_pool_creation_only_without_a_pool() {
     if !can_render() {
         return;
     }
-    let (by_kubectl, by_hand) =
-        ("kubectl apply -f deploy/examples/ippool.yaml", "/opt/cni/bin/calico-ipam apply --config");
+    let (by_kubectl, by_hand) = (
+        "kubectl apply -f deploy/examples/ippool.yaml",
+        "/opt/cni/bin/calico-ipam apply --config",
+    );
     for (values, expected) in [
         ("datastore=kubernetes", [true, false]),
         ("datastore=etcd", [false, true]),
-        ("datastore=etcd,ipam.pools[0].cidr=10.0.0.0/16", [false, false]),
+        (
+            "datastore=etcd,ipam.pools[0].cidr=10.0.0.0/16",
+            [false, false],
+        ),
     ] {
         let said = notes(NAMESPACE, values);
-        assert_eq!([by_kubectl, by_hand].map(|command| said.contains(command)), expected, "{values}: {said}");
+        assert_eq!(
+            [by_kubectl, by_hand].map(|command| said.contains(command)),
+            expected,
+            "{values}: {said}"
+        );
     }
 }
 
@@ -90,7 +134,8 @@ fn notes_name_the_pod_security_level_outside_of_kube_system() {
     if !can_render() {
         return;
     }
-    let command = "kubectl label namespace calico-system --overwrite pod-security.kubernetes.io/enforce=privileged";
+    let command = "kubectl label namespace calico-system --overwrite \
+                   pod-security.kubernetes.io/enforce=privileged";
     let said = notes("calico-system", "datastore=kubernetes");
     assert!(said.contains(command), "{said}");
     let said = notes(NAMESPACE, "datastore=kubernetes");

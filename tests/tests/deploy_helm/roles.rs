@@ -20,7 +20,9 @@ fn granted(values: &[&str]) -> [bool; 3] {
     let objects = set(values);
     ROLES.map(|(role, _)| {
         let [role, binding] = ["ClusterRole", "ClusterRoleBinding"].map(|kind| {
-            objects.contains_key(&format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"))
+            objects.contains_key(&format!(
+                "{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"
+            ))
         });
         assert_eq!(role, binding);
         role
@@ -33,7 +35,12 @@ fn roles_of_optional_controllers_agree_with_the_default_configuration() {
         return;
     }
     let environment = Environment::read(|_| None).unwrap();
-    let settings = merge(&environment, &default_configuration(), Mode::Kubernetes(ApiGroup::CrdV1)).settings;
+    let settings = merge(
+        &environment,
+        &default_configuration(),
+        Mode::Kubernetes(ApiGroup::CrdV1),
+    )
+    .settings;
     let enabled = [
         settings.enabled.contains(&ControllerName::LoadBalancer),
         settings.policy_name_migrator,
@@ -54,7 +61,11 @@ fn role_of_an_optional_controller_is_granted_only_if_its_value_is_true() {
             for is_on in [true, false] {
                 let mut expected = granted(&[datastore]);
                 expected[index] = is_on && has_role;
-                assert_eq!(granted(&[datastore, &format!("{value}={is_on}")]), expected, "{datastore} {value}");
+                assert_eq!(
+                    granted(&[datastore, &format!("{value}={is_on}")]),
+                    expected,
+                    "{datastore} {value}"
+                );
             }
         }
     }
@@ -66,7 +77,10 @@ fn minimal_value_leaves_out_the_roles_of_users_and_of_optional_controllers() {
         return;
     }
     let changed = |values: &[&str]| {
-        let mut changed = changes(&set(values), &set(&[values, &["rbac.minimal=true"][..]].concat()));
+        let mut changed = changes(
+            &set(values),
+            &set(&[values, &["rbac.minimal=true"][..]].concat()),
+        );
         changed.sort();
         changed
     };
@@ -75,11 +89,16 @@ fn minimal_value_leaves_out_the_roles_of_users_and_of_optional_controllers() {
     assert!(!expected.is_empty());
     for (role, _) in ROLES {
         for kind in ["ClusterRole", "ClusterRoleBinding"] {
-            expected.push(format!("{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"));
+            expected.push(format!(
+                "{kind}.rbac.authorization.k8s.io calico-kube-controllers-{role}"
+            ));
         }
     }
     expected.sort();
-    assert_eq!(changed(&["apiGroup=projectcalico.org/v3", "rbac.hostEndpoints=true"]), expected);
+    assert_eq!(
+        changed(&["apiGroup=projectcalico.org/v3", "rbac.hostEndpoints=true"]),
+        expected
+    );
     // With etcd, automatic host endpoints need no role, and users no rights to Calico's objects.
     expected.retain(|name| name.ends_with("-load-balancer") || name.ends_with("-policy-names"));
     assert_eq!(changed(&["datastore=etcd"]), expected);

@@ -1,7 +1,9 @@
 //! Renderings of the chart and of kustomize are equal.
 
 use integration_tests::command::run;
-use integration_tests::manifests::{Objects, changes, components, compose, deploy, helm, kustomize, template};
+use integration_tests::manifests::{
+    Objects, changes, components, compose, deploy, helm, kustomize, template,
+};
 use serde_json::{Value, json};
 
 use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
@@ -9,9 +11,15 @@ use super::{CHART_LABELS, DAEMON_SET, DEPLOYMENT, can_render};
 /// Components, each with the value of the chart that renders the same.
 const OPTIONS: [(&str, &str); 16] = [
     ("components/cni-1.1", "cni.specVersion=1.1.0"),
-    ("components/default-pool", "ipam.pools[0].cidr=192.168.0.0/16"),
+    (
+        "components/default-pool",
+        "ipam.pools[0].cidr=192.168.0.0/16",
+    ),
     ("components/flow-control", "cni.flowControl=true"),
-    ("components/host-network-controllers", "kubeControllers.hostNetwork=true"),
+    (
+        "components/host-network-controllers",
+        "kubeControllers.hostNetwork=true",
+    ),
     ("components/dac-override", "cni.dacOverride=true"),
     ("components/selinux", "cni.selinux=true"),
     ("components/privileged", "cni.privileged=true"),
@@ -19,10 +27,16 @@ const OPTIONS: [(&str, &str); 16] = [
     ("components/agent-metrics", "metrics.podMonitor=true"),
     ("components/node-condition", "agent.nodeCondition=true"),
     ("components/prometheus-rule", "metrics.prometheusRule=true"),
-    ("components/former-directories", "cni.formerBinDir=/opt/cni/bin"),
+    (
+        "components/former-directories",
+        "cni.formerBinDir=/opt/cni/bin",
+    ),
     ("components/node-restriction", "rbac.nodeRestriction=true"),
     ("components/host-endpoints", "rbac.hostEndpoints=true"),
-    ("components/remove-dead-interfaces", "cni.removeDeadInterfaces=true"),
+    (
+        "components/remove-dead-interfaces",
+        "cni.removeDeadInterfaces=true",
+    ),
     ("components/upgrade-ipam", "cni.upgradeIpam=true"),
 ];
 
@@ -40,13 +54,20 @@ const OTHERS: [&str; 5] = [
     "platforms",
 ];
 
-/// Removes the additions of the chart. Kustomize has a hash in the configuration's name instead of a checksum.
+/// Removes the additions of the chart. Kustomize has a hash in the configuration's name instead of
+/// a checksum.
 fn without_additions(mut objects: Objects) -> Objects {
     for (name, object) in &mut objects {
         let metadata = object["metadata"].as_object_mut().unwrap();
-        let labels = metadata.get_mut("labels").and_then(Value::as_object_mut).unwrap();
+        let labels = metadata
+            .get_mut("labels")
+            .and_then(Value::as_object_mut)
+            .unwrap();
         for label in CHART_LABELS {
-            assert!(labels.remove(label).is_some(), "{name} has no label {label}");
+            assert!(
+                labels.remove(label).is_some(),
+                "{name} has no label {label}"
+            );
         }
         if labels.is_empty() {
             metadata.remove("labels");
@@ -56,25 +77,42 @@ fn without_additions(mut objects: Objects) -> Objects {
         assert_eq!(annotations, expected, "{name}");
     }
     for workload in [DAEMON_SET, DEPLOYMENT] {
-        let pods = objects.get_mut(workload).unwrap()["spec"]["template"]["metadata"].as_object_mut().unwrap();
+        let pods = objects.get_mut(workload).unwrap()["spec"]["template"]["metadata"]
+            .as_object_mut()
+            .unwrap();
         let annotations = pods.remove("annotations").unwrap();
-        assert!(annotations["checksum/configuration"].as_str().is_some_and(|text| text.len() == 64), "{annotations}");
+        assert!(
+            annotations["checksum/configuration"]
+                .as_str()
+                .is_some_and(|text| text.len() == 64),
+            "{annotations}"
+        );
     }
     objects
 }
 
-/// Returns true if helm keeps an object: a definition, or an account or role that the DELs of running pods need.
+/// Returns true if helm keeps an object: a definition, or an account or role that the DELs of
+/// running pods need.
 pub(super) fn is_kept(name: &str) -> bool {
     let account = name.rsplit([' ', '/']).next();
-    let is_of_nodes = matches!(account, Some("calico-cni" | "calico-cni-plugin" | "calico-cni-plugin-bound"));
-    let is_access = ["ServiceAccount ", "Role", "ClusterRole"].iter().any(|kind| name.starts_with(kind));
+    let is_of_nodes = matches!(
+        account,
+        Some("calico-cni" | "calico-cni-plugin" | "calico-cni-plugin-bound")
+    );
+    let is_access = ["ServiceAccount ", "Role", "ClusterRole"]
+        .iter()
+        .any(|kind| name.starts_with(kind));
     name.starts_with("CustomResourceDefinition") || (is_of_nodes && is_access)
 }
 
 #[track_caller]
 pub(super) fn assert_equal(kustomized: &Objects, values: &[&str]) {
     let templated = without_additions(template(values).unwrap());
-    assert_eq!(changes(kustomized, &templated), Vec::<String>::new(), "{values:?}");
+    assert_eq!(
+        changes(kustomized, &templated),
+        Vec::<String>::new(),
+        "{values:?}"
+    );
 }
 
 #[test]
@@ -89,7 +127,10 @@ fn chart_values_reproduce_the_overlays_kubernetes_v3_and_etcd() {
     if can_render() {
         let v3 = ["--set", "apiGroup=projectcalico.org/v3"];
         assert_equal(&kustomize(&deploy("overlays/kubernetes-v3")).unwrap(), &v3);
-        assert_equal(&kustomize(&deploy("overlays/etcd")).unwrap(), &["--set", "datastore=etcd"]);
+        assert_equal(
+            &kustomize(&deploy("overlays/etcd")).unwrap(),
+            &["--set", "datastore=etcd"],
+        );
     }
 }
 
@@ -101,9 +142,17 @@ fn chart_values_reproduce_each_kustomize_component() {
     let directory = tempfile::tempdir().unwrap();
     let overlay = "overlays/kubernetes-v1";
     for (component, value) in OPTIONS {
-        assert_equal(&compose(directory.path(), &[overlay], &[component]).unwrap(), &["--set", value]);
+        assert_equal(
+            &compose(directory.path(), &[overlay], &[component]).unwrap(),
+            &["--set", value],
+        );
     }
-    let all = compose(directory.path(), &[overlay], &OPTIONS.map(|(component, _)| component)).unwrap();
+    let all = compose(
+        directory.path(),
+        &[overlay],
+        &OPTIONS.map(|(component, _)| component),
+    )
+    .unwrap();
     assert_equal(&all, &["--set", &OPTIONS.map(|(_, value)| value).join(",")]);
     // With kube-controllers on the host's network, the chart chooses other constraints.
     let constraints = compose(directory.path(), &[overlay], &["components/openshift-scc"]).unwrap();
@@ -127,14 +176,19 @@ fn namespace_of_the_release_replaces_kube_system_everywhere() {
     if !can_render() {
         return;
     }
-    let text = |objects: &Objects| serde_json::to_string(&objects.values().collect::<Vec<&Value>>()).unwrap();
+    let text = |objects: &Objects| {
+        serde_json::to_string(&objects.values().collect::<Vec<&Value>>()).unwrap()
+    };
     let usual = text(&template(&[]).unwrap());
     let mut other = template(&["--namespace", "calico-system"]).unwrap();
     other.retain(|name, _| !name.starts_with("ResourceQuota "));
     let other = text(&other);
     let places = |text: &str, name: &str| text.matches(&format!(r#""namespace":"{name}""#)).count();
     assert_eq!(places(&other, "kube-system"), 0);
-    assert_eq!(places(&other, "calico-system"), places(&usual, "kube-system"));
+    assert_eq!(
+        places(&other, "calico-system"),
+        places(&usual, "kube-system")
+    );
     assert!(places(&usual, "kube-system") > 10);
 }
 
@@ -144,7 +198,17 @@ fn helm_lint_reports_no_problem() {
         return;
     }
     let chart = deploy("helm/calico-cni").display().to_string();
-    let said = run(&helm().unwrap().display().to_string(), &["lint", "--strict", &chart]).unwrap();
-    assert!(said.contains("1 chart(s) linted, 0 chart(s) failed"), "{said}");
-    assert!(!said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");
+    let said = run(
+        &helm().unwrap().display().to_string(),
+        &["lint", "--strict", &chart],
+    )
+    .unwrap();
+    assert!(
+        said.contains("1 chart(s) linted, 0 chart(s) failed"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("[WARNING]") && !said.contains("[ERROR]"),
+        "{said}"
+    );
 }

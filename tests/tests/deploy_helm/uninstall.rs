@@ -13,7 +13,10 @@ use super::released::{Helm, chart};
 use super::same::is_kept;
 
 fn install(api: &ApiServer) {
-    Helm::new(api).unwrap().run(&["install", "calico-cni", &chart()]).unwrap();
+    Helm::new(api)
+        .unwrap()
+        .run(&["install", "calico-cni", &chart()])
+        .unwrap();
 }
 
 #[test]
@@ -24,16 +27,25 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
     on_installation(install, |cluster, servers, _| {
         let objects = template(&[]).unwrap();
         let file = write_list(&cluster.host.dir("chart"), objects.values()).unwrap();
-        let present = |api: &ApiServer| -> BTreeSet<String> { stored(api, &file).unwrap().into_keys().collect() };
+        let present = |api: &ApiServer| -> BTreeSet<String> {
+            stored(api, &file).unwrap().into_keys().collect()
+        };
         let all: BTreeSet<String> = objects.keys().cloned().collect();
-        let kept: BTreeSet<String> = objects.keys().filter(|name| is_kept(name)).cloned().collect();
+        let kept: BTreeSet<String> = objects
+            .keys()
+            .filter(|name| is_kept(name))
+            .cloned()
+            .collect();
         assert_eq!(present(&servers.api), all);
 
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
         let [first, last, later] = [1, 2, 3].map(|number| cluster.pod(number));
         cluster.add(&first, &conf);
         cluster.add(&last, &conf);
-        Helm::new(&servers.api).unwrap().run(&["uninstall", "calico-cni"]).unwrap();
+        Helm::new(&servers.api)
+            .unwrap()
+            .run(&["uninstall", "calico-cni"])
+            .unwrap();
         assert_eq!(present(&servers.api), kept);
         cluster.add(&later, &conf);
         cluster.delete(&first, &conf);
@@ -51,6 +63,9 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
         servers.api.cni_user().unwrap();
         cluster.await_replayed(&last, &conf);
         let accounts = cluster.accounts();
-        assert!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
+        assert!(
+            accounts.is_empty() && accounts.problems.is_empty(),
+            "{accounts:#?}"
+        );
     });
 }

@@ -28,8 +28,14 @@ fn invalid_values_are_refused_by_the_schema() {
         ("cni.confDir=/etc/../root", "confDir"),
         ("cni.formerBinDir=/opt//bin", "formerBinDir"),
         ("cni.formerConfDir=/etc/cni/.", "formerConfDir"),
-        ("kubeControllers.enabledControllers=nodes", "enabledControllers"),
-        ("kubeControllers.enabledControllers=flannelmigration", "enabledControllers"),
+        (
+            "kubeControllers.enabledControllers=nodes",
+            "enabledControllers",
+        ),
+        (
+            "kubeControllers.enabledControllers=flannelmigration",
+            "enabledControllers",
+        ),
         ("image.digest.cni=sha256:12", "digest"),
         ("kubeControllers.replicas=-1", "replicas"),
         ("kubernetesServiceEndpoint.ofPlatform=always", "ofPlatform"),
@@ -53,11 +59,17 @@ fn invalid_values_are_refused_by_the_schema() {
         ("kubeControllers.metricsPort=65536", "metricsPort"),
         ("ipam.strictAffinity=perhaps", "strictAffinity"),
         ("commonLabels.team=1", "team"),
-        ("serviceAccountAnnotations.default.a=b", "serviceAccountAnnotations"),
+        (
+            "serviceAccountAnnotations.default.a=b",
+            "serviceAccountAnnotations",
+        ),
         ("extraObjects[0]=7", "extraObjects"),
     ] {
         let error = template(&["--set", value]).unwrap_err().to_string();
-        assert!(error.contains("schema") && error.contains(named), "{value}: {error}");
+        assert!(
+            error.contains("schema") && error.contains(named),
+            "{value}: {error}"
+        );
     }
 }
 
@@ -68,19 +80,34 @@ fn values_with_which_the_programs_would_fail_are_refused_when_rendered() {
         return;
     }
     for (values, named) in [
-        ("kubeControllers.enabledControllers=node\\,policy", "policy needs datastore=etcd"),
+        (
+            "kubeControllers.enabledControllers=node\\,policy",
+            "policy needs datastore=etcd",
+        ),
         ("kubeControllers.metricsPort=9440", "healthPort"),
         ("kubeControllers.healthPort=9094", "metricsPort"),
         ("podLabels.k8s-app=mine", "podLabels.k8s-app"),
         ("ipam.assignIPv4=false", "ipam.assignIPv6=true"),
         ("cni.networkConfig=mine", "cni.networkConfig"),
         ("cni.networkConfig=[]", "cni.networkConfig"),
-        ("ipam.pools[0].cidr=10.0.0.0/24,ipam.pools[0].blockSize=22", "a block of /22 is larger"),
+        (
+            "ipam.pools[0].cidr=10.0.0.0/24,ipam.pools[0].blockSize=22",
+            "a block of /22 is larger",
+        ),
         ("ipam.pools[0].cidr=10.0.0.0/27", "a block of /26 is larger"),
         ("ipam.pools[0].cidr=fd00::/124", "a block of /122 is larger"),
-        ("ipam.pools[0].cidr=fd00::/16,ipam.pools[0].blockSize=24", "blockSize=24"),
-        ("ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].blockSize=120", "blockSize=120"),
-        ("ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].ipip=Always,ipam.pools[0].vxlan=CrossSubnet", "encapsulation"),
+        (
+            "ipam.pools[0].cidr=fd00::/16,ipam.pools[0].blockSize=24",
+            "blockSize=24",
+        ),
+        (
+            "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].blockSize=120",
+            "blockSize=120",
+        ),
+        (
+            "ipam.pools[0].cidr=10.0.0.0/16,ipam.pools[0].ipip=Always,ipam.pools[0].vxlan=CrossSubnet",
+            "encapsulation",
+        ),
     ] {
         let error = template(&["--set", values]).unwrap_err().to_string();
         assert!(error.contains(named), "{values}: {error}");
@@ -99,25 +126,36 @@ fn values_with_which_the_programs_would_fail_are_refused_when_rendered() {
 #[test]
 fn values_and_schema_have_the_same_keys() {
     let values: Value =
-        serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.yaml")).unwrap()).unwrap();
-    let schema: Value =
-        serde_json::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.schema.json")).unwrap()).unwrap();
+        serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/values.yaml")).unwrap())
+            .unwrap();
+    let schema: Value = serde_json::from_str(
+        &fs::read_to_string(deploy("helm/calico-cni/values.schema.json")).unwrap(),
+    )
+    .unwrap();
     compare(&values, &schema, "");
 }
 
 fn compare(values: &Value, schema: &Value, path: &str) {
-    let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else { return };
+    let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object())
+    else {
+        return;
+    };
     // `{}` has no default content to compare.
     if values.is_empty() {
         return;
     }
     for (name, value) in values {
-        let property = properties.get(name).unwrap_or_else(|| panic!("the schema has no {path}.{name}"));
+        let property = properties
+            .get(name)
+            .unwrap_or_else(|| panic!("the schema has no {path}.{name}"));
         compare(value, property, &format!("{path}.{name}"));
     }
     for name in properties.keys() {
         // helm passes `global` to every chart.
-        assert!(values.contains_key(name) || name == "global", "values.yaml has no {path}.{name}");
+        assert!(
+            values.contains_key(name) || name == "global",
+            "values.yaml has no {path}.{name}"
+        );
     }
     assert_eq!(schema["additionalProperties"], false, "{path}");
 }
@@ -135,15 +173,24 @@ fn server_dry_run_accepts_a_chart_with_many_values() {
             "datastore=etcd,cni.privileged=true,etcd.tls=false,ipam.pools[0].cidr=10.0.0.0/16,agent.listen=[::1]:9197",
             "datastore=etcd,etcd.secretName=mine,cni.updateStrategy.type=OnDelete,cni.tolerations[0].operator=Exists,\
              kubeControllers.nodeSelector.role=infra,kubeControllers.securityContext.runAsUser=1000,\
-             etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN C-----,etcd.certificates.key=-----BEGIN K-----",
+             etcd.certificates.ca=-----BEGIN C-----,etcd.certificates.cert=-----BEGIN \
+             C-----,etcd.certificates.key=-----BEGIN K-----",
             "kubeControllers.migrateToV3=true,rbac.nodeRestriction=true",
             "apiGroup=projectcalico.org/v3,crds.keep=false,commonLabels.team=net,commonAnnotations.owner=me,\
              ipam.strictAffinity=true,kubeControllers.metricsPort=9095,serviceAccountAnnotations.calico-cni.a=b",
         ] {
             let objects = template(&["--set", values]).unwrap();
             let file = write_list(&host.dir("chart"), objects.values()).unwrap();
-            let said =
-                api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", &file]).unwrap();
+            let said = api
+                .kubectl(&[
+                    "apply",
+                    "--server-side",
+                    "--dry-run=server",
+                    "--validate=strict",
+                    "-f",
+                    &file,
+                ])
+                .unwrap();
             assert_eq!(said.lines().count(), objects.len(), "{said}");
         }
     });

@@ -15,13 +15,35 @@ pub(super) fn unpacked(image: &Image, into: &Path) {
     fs::create_dir_all(into).unwrap();
     for layer in image.layers() {
         let (layer, into) = (layer.display().to_string(), into.display().to_string());
-        run("tar", &["--extract", "--gzip", "--numeric-owner", "--same-owner", "--file", &layer, "--directory", &into])
-            .unwrap();
+        run(
+            "tar",
+            &[
+                "--extract",
+                "--gzip",
+                "--numeric-owner",
+                "--same-owner",
+                "--file",
+                &layer,
+                "--directory",
+                &into,
+            ],
+        )
+        .unwrap();
     }
 }
 
 fn files(folder: &Path) -> BTreeSet<String> {
-    let found = run("find", &[folder.display().to_string().as_str(), "-type", "f", "-printf", "%P\n"]).unwrap();
+    let found = run(
+        "find",
+        &[
+            folder.display().to_string().as_str(),
+            "-type",
+            "f",
+            "-printf",
+            "%P\n",
+        ],
+    )
+    .unwrap();
     found.lines().map(str::to_owned).collect()
 }
 
@@ -30,7 +52,14 @@ fn images_contain_the_programs_under_all_names_and_no_shell() {
     let Some(directory) = images() else { return };
     let unpacked_images = tempfile::tempdir().unwrap();
     let root = unpacked_images.path();
-    let plugins = ["bandwidth", "flannel", "host-local", "loopback", "portmap", "tuning"];
+    let plugins = [
+        "bandwidth",
+        "flannel",
+        "host-local",
+        "loopback",
+        "portmap",
+        "tuning",
+    ];
     let ours = [
         "opt/cni/bin/calico",
         "opt/cni/bin/calico-ipam",
@@ -38,28 +67,54 @@ fn images_contain_the_programs_under_all_names_and_no_shell() {
         "usr/bin/calico",
         "usr/bin/calico-ipam",
     ];
-    let mut cni: BTreeSet<String> = plugins.iter().map(|name| format!("opt/cni/bin/{name}")).collect();
+    let mut cni: BTreeSet<String> = plugins
+        .iter()
+        .map(|name| format!("opt/cni/bin/{name}"))
+        .collect();
     cni.extend(ours.map(str::to_owned));
-    let controllers = ["usr/bin/calico", "usr/bin/check-status", "usr/bin/kube-controllers", "usr/bin/wrapper"];
-    for (name, programs) in [("cni", cni), ("kube-controllers", controllers.map(str::to_owned).into())] {
+    let controllers = [
+        "usr/bin/calico",
+        "usr/bin/check-status",
+        "usr/bin/kube-controllers",
+        "usr/bin/wrapper",
+    ];
+    for (name, programs) in [
+        ("cni", cni),
+        ("kube-controllers", controllers.map(str::to_owned).into()),
+    ] {
         let root = root.join(name);
         unpacked(&Image::read(&directory.join(name)), &root);
         let mut expected = programs.clone();
         expected.insert("licenses/LICENSE".to_owned());
         expected.insert("licenses/THIRD-PARTY".to_owned());
         expected.insert(format!("usr/share/sbom/{name}.cdx.json"));
-        assert_eq!(files(&root), expected, "no shell, no package manager, nothing else");
+        assert_eq!(
+            files(&root),
+            expected,
+            "no shell, no package manager, nothing else"
+        );
         for file in expected {
             let metadata = fs::metadata(root.join(&file)).unwrap();
-            assert_eq!((metadata.uid(), metadata.gid(), metadata.mtime()), (0, 0, 1_700_000_000), "{file}");
-            let mode = if programs.contains(&file) { 0o755 } else { 0o644 };
+            assert_eq!(
+                (metadata.uid(), metadata.gid(), metadata.mtime()),
+                (0, 0, 1_700_000_000),
+                "{file}"
+            );
+            let mode = if programs.contains(&file) {
+                0o755
+            } else {
+                0o644
+            };
             assert_eq!(metadata.mode() & 0o7777, mode, "{file}");
         }
     }
     // The names of a program are hard links to one file.
     let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
     let one = |names: &[&str], image: &str| {
-        let inodes: BTreeSet<u64> = names.iter().map(|name| inode(root.join(image).join(name))).collect();
+        let inodes: BTreeSet<u64> = names
+            .iter()
+            .map(|name| inode(root.join(image).join(name)))
+            .collect();
         assert_eq!(inodes.len(), 1, "{names:?}");
     };
     one(&ours, "cni");
@@ -82,7 +137,10 @@ fn every_program_of_the_images_is_static() {
         for file in programs {
             let path = root.join(file).display().to_string();
             let headers = run("readelf", &["--wide", "--program-headers", &path]).unwrap();
-            assert!(headers.contains("LOAD") && !headers.contains("INTERP"), "{file}: {headers}");
+            assert!(
+                headers.contains("LOAD") && !headers.contains("INTERP"),
+                "{file}: {headers}"
+            );
             let needed = run("readelf", &["--wide", "--dynamic", &path]).unwrap();
             assert!(!needed.contains("NEEDED"), "{file}: {needed}");
         }

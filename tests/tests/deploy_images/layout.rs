@@ -24,23 +24,38 @@ impl Image {
         let index = index(folder);
         let platform = json!({ "architecture": arch(), "os": "linux" });
         let mut manifests = index["manifests"].as_array().unwrap().iter();
-        let descriptor = manifests.find(|manifest| manifest["platform"] == platform).unwrap();
+        let descriptor = manifests
+            .find(|manifest| manifest["platform"] == platform)
+            .unwrap();
         let manifest = document(folder, descriptor);
         let config = document(folder, &manifest["config"]);
-        Image { folder: folder.to_owned(), manifest, config }
+        Image {
+            folder: folder.to_owned(),
+            manifest,
+            config,
+        }
     }
 
     pub(super) fn layers(&self) -> Vec<PathBuf> {
-        self.manifest["layers"].as_array().unwrap().iter().map(|layer| blob(&self.folder, layer)).collect()
+        self.manifest["layers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|layer| blob(&self.folder, layer))
+            .collect()
     }
 }
 
 /// Reads the index of all architectures, the only entry of the layout's own index.
 fn index(folder: &Path) -> Value {
-    let top: Value = serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
+    let top: Value =
+        serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
     let manifests = top["manifests"].as_array().unwrap();
     assert_eq!(manifests.len(), 1);
-    assert_eq!(manifests[0]["mediaType"], "application/vnd.oci.image.index.v1+json");
+    assert_eq!(
+        manifests[0]["mediaType"],
+        "application/vnd.oci.image.index.v1+json"
+    );
     let tag = &manifests[0]["annotations"]["org.opencontainers.image.ref.name"];
     assert_eq!(*tag, format!("v{}", env!("CARGO_PKG_VERSION")));
     document(folder, &manifests[0])
@@ -59,7 +74,14 @@ fn document(folder: &Path, descriptor: &Value) -> Value {
 fn digest(file: &Path, unpacked: bool) -> String {
     let read = if unpacked { "gzip -dc" } else { "cat" };
     let line = format!("{read} '{}' | sha256sum", file.display());
-    format!("sha256:{}", run("sh", &["-c", &line]).unwrap().split_whitespace().next().unwrap())
+    format!(
+        "sha256:{}",
+        run("sh", &["-c", &line])
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+    )
 }
 
 #[test]
@@ -67,9 +89,11 @@ fn every_blob_has_the_digest_and_size_of_its_descriptor() {
     let Some(directory) = images() else { return };
     for name in ["cni", "kube-controllers"] {
         let folder = directory.join(name);
-        let version: Value = serde_json::from_str(&fs::read_to_string(folder.join("oci-layout")).unwrap()).unwrap();
+        let version: Value =
+            serde_json::from_str(&fs::read_to_string(folder.join("oci-layout")).unwrap()).unwrap();
         assert_eq!(version, json!({ "imageLayoutVersion": "1.0.0" }));
-        let top: Value = serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
+        let top: Value =
+            serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
         let image = Image::read(&folder);
         let mut descriptors = vec![top["manifests"][0].clone()];
         descriptors.extend(index(&folder)["manifests"].as_array().unwrap().clone());
@@ -79,21 +103,43 @@ fn every_blob_has_the_digest_and_size_of_its_descriptor() {
         for descriptor in &descriptors {
             let file = blob(&folder, descriptor);
             assert_eq!(descriptor["digest"], digest(&file, false), "{name}");
-            assert_eq!(descriptor["size"], fs::metadata(&file).unwrap().len(), "{name}");
+            assert_eq!(
+                descriptor["size"],
+                fs::metadata(&file).unwrap().len(),
+                "{name}"
+            );
             named.insert(file);
         }
-        let there: BTreeSet<PathBuf> =
-            fs::read_dir(folder.join("blobs/sha256")).unwrap().map(|file| file.unwrap().path()).collect();
+        let there: BTreeSet<PathBuf> = fs::read_dir(folder.join("blobs/sha256"))
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .collect();
         assert_eq!(there, named, "{name}");
 
-        assert_eq!(image.manifest["config"]["mediaType"], "application/vnd.oci.image.config.v1+json");
+        assert_eq!(
+            image.manifest["config"]["mediaType"],
+            "application/vnd.oci.image.config.v1+json"
+        );
         for layer in image.manifest["layers"].as_array().unwrap() {
-            assert_eq!(layer["mediaType"], "application/vnd.oci.image.layer.v1.tar+gzip");
+            assert_eq!(
+                layer["mediaType"],
+                "application/vnd.oci.image.layer.v1.tar+gzip"
+            );
         }
         // The configuration refers to layers by the digest of their uncompressed content.
-        let held: Vec<Value> = image.layers().iter().map(|layer| digest(layer, true).into()).collect();
-        assert_eq!(image.config["rootfs"], json!({ "type": "layers", "diff_ids": held }));
-        assert_eq!(image.config["history"].as_array().unwrap().len(), held.len());
+        let held: Vec<Value> = image
+            .layers()
+            .iter()
+            .map(|layer| digest(layer, true).into())
+            .collect();
+        assert_eq!(
+            image.config["rootfs"],
+            json!({ "type": "layers", "diff_ids": held })
+        );
+        assert_eq!(
+            image.config["history"].as_array().unwrap().len(),
+            held.len()
+        );
     }
 }
 
@@ -112,18 +158,27 @@ fn image_configurations_have_command_user_and_labels() {
     let read = |name: &str| Image::read(&directory.join(name)).config;
     let (cni, controllers) = (read("cni"), read("kube-controllers"));
     for (config, name) in [(&cni, "cni"), (&controllers, "kube-controllers")] {
-        assert_eq!((&config["os"], &config["architecture"]), (&json!("linux"), &json!(arch())));
+        assert_eq!(
+            (&config["os"], &config["architecture"]),
+            (&json!("linux"), &json!(arch()))
+        );
         assert_eq!(config["created"], "2023-11-14T22:13:20Z");
         let labels = &config["config"]["Labels"];
         assert_eq!(labels["org.opencontainers.image.title"], name);
-        assert_eq!(labels["org.opencontainers.image.version"], format!("v{}", env!("CARGO_PKG_VERSION")));
+        assert_eq!(
+            labels["org.opencontainers.image.version"],
+            format!("v{}", env!("CARGO_PKG_VERSION"))
+        );
         assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
     }
     assert_eq!(cni["config"]["User"], "0");
     assert_eq!(cni["config"]["Entrypoint"], json!(["/usr/bin/calico"]));
     assert_eq!(cni["config"]["Cmd"], json!(["component", "cni", "install"]));
     assert_eq!(controllers["config"]["User"], "999");
-    assert_eq!(controllers["config"]["Entrypoint"], json!(["/usr/bin/kube-controllers"]));
+    assert_eq!(
+        controllers["config"]["Entrypoint"],
+        json!(["/usr/bin/kube-controllers"])
+    );
 }
 
 /// Programs of `make build` print no commit, and then the image has no revision.
@@ -141,14 +196,21 @@ fn image_revision_is_the_commit_of_the_programs() {
         let programs = tempfile::tempdir().unwrap();
         for name in ["calico", "kube-controllers"] {
             let file = programs.path().join(name);
-            fs::write(&file, format!("#!/bin/sh\necho 'Git commit:         {said}'\n")).unwrap();
+            fs::write(
+                &file,
+                format!("#!/bin/sh\necho 'Git commit:         {said}'\n"),
+            )
+            .unwrap();
             fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let directory = tempfile::tempdir().unwrap();
         build_images(&programs.path().display().to_string(), directory.path());
         for name in ["cni", "kube-controllers"] {
             let config = Image::read(&directory.path().join(name)).config;
-            assert_eq!(config["config"]["Labels"]["org.opencontainers.image.revision"], revision, "{name}");
+            assert_eq!(
+                config["config"]["Labels"]["org.opencontainers.image.revision"], revision,
+                "{name}"
+            );
         }
     }
 }
@@ -176,8 +238,16 @@ impl GoTools {
     fn says(&self, words: &[&str]) -> Vec<String> {
         let cache = format!("XDG_CACHE_HOME={}", self.file("cache").display());
         let script = self.file("tests/install-go-tools.sh").display().to_string();
-        let command = [&["-u", "KUBEBUILDER_ASSETS", cache.as_str(), script.as_str()][..], words].concat();
-        run("env", &command).unwrap().lines().map(str::to_owned).collect()
+        let command = [
+            &["-u", "KUBEBUILDER_ASSETS", cache.as_str(), script.as_str()][..],
+            words,
+        ]
+        .concat();
+        run("env", &command)
+            .unwrap()
+            .lines()
+            .map(str::to_owned)
+            .collect()
     }
 
     /// Replaces a text in a file.
@@ -194,7 +264,9 @@ impl GoTools {
     /// Returns the sorted names of the programs in `bin`.
     fn of_bin(&self) -> Vec<String> {
         let script = fs::read_to_string(self.file("tests/install-go-tools.sh")).unwrap();
-        let packages = script.lines().filter_map(|line| line.strip_prefix("    [")?.split_once("]="));
+        let packages = script
+            .lines()
+            .filter_map(|line| line.strip_prefix("    [")?.split_once("]="));
         let mut names: Vec<String> = packages.map(|(name, _)| name.to_owned()).collect();
         names.push("containerd".to_owned());
         names.sort();
@@ -213,8 +285,10 @@ fn make_executable(file: &Path) {
 #[test]
 fn folders_of_built_go_programs_depend_on_the_version_of_go() {
     let tools = GoTools::copy();
-    let places =
-        || ["images", "cni-plugins-arm64", "cni-tests", "kube-apiserver"].map(|tool| tools.says(&["--place", tool]));
+    let places = || {
+        ["images", "cni-plugins-arm64", "cni-tests", "kube-apiserver"]
+            .map(|tool| tools.says(&["--place", tool]))
+    };
     let before = places();
     tools.choose_another_go();
     for (before, after) in before.iter().zip(places()) {
@@ -226,12 +300,21 @@ fn folders_of_built_go_programs_depend_on_the_version_of_go() {
 fn program_of_kubernetes_is_missing_after_a_change_of_its_version_or_of_go() {
     let tools = GoTools::copy();
     let oldest = "oldest-kube-apiserver";
-    let programs = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", oldest];
+    let programs = [
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+        "kubelet",
+        oldest,
+    ];
     let words = [&["--missing"][..], &programs].concat();
     let build = || {
         assert_eq!(tools.says(&words), programs);
         for program in programs {
-            let [folder] = &tools.says(&["--place", program])[..] else { panic!("{program} has no folder") };
+            let [folder] = &tools.says(&["--place", program])[..] else {
+                panic!("{program} has no folder")
+            };
             make_executable(&Path::new(folder).join(program.trim_start_matches("oldest-")));
         }
         assert_eq!(tools.says(&words), Vec::<String>::new());
@@ -250,11 +333,16 @@ fn go_program_of_bin_is_missing_after_a_change_of_its_version_or_of_go() {
     let tools = GoTools::copy();
     let all = tools.of_bin();
     assert!(all.len() > 9, "{all:?}");
-    let words: Vec<&str> = ["--missing"].into_iter().chain(all.iter().map(String::as_str)).collect();
+    let words: Vec<&str> = ["--missing"]
+        .into_iter()
+        .chain(all.iter().map(String::as_str))
+        .collect();
     assert_eq!(tools.says(&words), all);
     let build = || {
         for program in &all {
-            let [mark] = &tools.says(&["--mark", program])[..] else { panic!("{program} has no mark") };
+            let [mark] = &tools.says(&["--mark", program])[..] else {
+                panic!("{program} has no mark")
+            };
             make_executable(&tools.file("cache/calico-tests/bin").join(mark));
         }
         assert_eq!(tools.says(&words), Vec::<String>::new());
@@ -264,6 +352,10 @@ fn go_program_of_bin_is_missing_after_a_change_of_its_version_or_of_go() {
     assert_eq!(tools.says(&words), all);
     build();
     tools.edit("tests/install-go-tools.sh", "@v", "@v9.");
-    tools.edit("tests/install-go-tools.sh", "\nCONTAINERD=v", "\nCONTAINERD=v9.");
+    tools.edit(
+        "tests/install-go-tools.sh",
+        "\nCONTAINERD=v",
+        "\nCONTAINERD=v9.",
+    );
     assert_eq!(tools.says(&words), all);
 }

@@ -17,8 +17,8 @@ use integration_tests::shared_files::shared_folder;
 /// The folder of [`images`].
 static SHARED: Memo<(), PathBuf> = Memo::new();
 
-/// Returns a folder with both images, which other tests read, too. Returns `None`, and marks the test as skipped, if a
-/// program is missing.
+/// Returns a folder with both images, which other tests read, too. Returns `None`, and marks the
+/// test as skipped, if a program is missing.
 fn images() -> Option<Arc<PathBuf>> {
     if !can_be_made().unwrap() {
         return None;
@@ -40,6 +40,17 @@ fn programs() -> String {
 fn build_images(programs: &str, into: &Path) {
     let out = into.display().to_string();
     let build = in_tree("deploy/images/build.sh");
-    command::run("env", &["SOURCE_DATE_EPOCH=1700000000", ANY_SIZE, &build, "--programs", programs, "--out", &out])
-        .unwrap();
+    command::run(
+        "env",
+        &[
+            "SOURCE_DATE_EPOCH=1700000000",
+            ANY_SIZE,
+            &build,
+            "--programs",
+            programs,
+            "--out",
+            &out,
+        ],
+    )
+    .unwrap();
 }

@@ -18,10 +18,23 @@ use super::layout::Image;
 fn inside(root: &Path, user: &str, line: &str) -> anyhow::Result<String> {
     let root = root.display().to_string();
     let user = format!("--userspec={user}");
-    let own = ["-i", "PATH=/opt/cni/bin:/usr/bin", "/usr/sbin/chroot", &user, &root];
+    let own = [
+        "-i",
+        "PATH=/opt/cni/bin:/usr/bin",
+        "/usr/sbin/chroot",
+        &user,
+        &root,
+    ];
     let words: Vec<&str> = line.split(' ').collect();
-    let (variables, words) = words.split_at(words.iter().take_while(|word| word.contains('=')).count());
-    let args: Vec<&str> = own[..2].iter().chain(variables).chain(&own[2..]).chain(words).copied().collect();
+    let (variables, words) =
+        words.split_at(words.iter().take_while(|word| word.contains('=')).count());
+    let args: Vec<&str> = own[..2]
+        .iter()
+        .chain(variables)
+        .chain(&own[2..])
+        .chain(words)
+        .copied()
+        .collect();
     run("env", &args)
 }
 
@@ -37,17 +50,41 @@ fn every_program_runs_with_only_the_files_of_its_image() {
     });
     isolated(|_| {
         let (cni, controllers) = (&roots[0], &roots[1]);
-        for plugin in ["loopback", "portmap", "bandwidth", "flannel", "host-local", "tuning", "calico", "calico-ipam"] {
-            let said = inside(cni, "0:0", &format!("CNI_COMMAND=VERSION /opt/cni/bin/{plugin}")).unwrap();
+        for plugin in [
+            "loopback",
+            "portmap",
+            "bandwidth",
+            "flannel",
+            "host-local",
+            "tuning",
+            "calico",
+            "calico-ipam",
+        ] {
+            let said = inside(
+                cni,
+                "0:0",
+                &format!("CNI_COMMAND=VERSION /opt/cni/bin/{plugin}"),
+            )
+            .unwrap();
             let said: Value = serde_json::from_str(&said).unwrap();
             let versions = said["supportedVersions"].as_array().unwrap();
             // components/cni-1.1 needs 1.1.0.
             for wanted in ["0.3.1", "1.0.0", "1.1.0"] {
-                assert!(versions.iter().any(|version| version == wanted), "{plugin}: {versions:?}");
+                assert!(
+                    versions.iter().any(|version| version == wanted),
+                    "{plugin}: {versions:?}"
+                );
             }
         }
-        for line in ["/opt/cni/bin/calico -v", "/opt/cni/bin/calico-ipam -v", "/usr/bin/calico -v"] {
-            assert!(inside(cni, "0:0", line).unwrap().contains(version), "{line}");
+        for line in [
+            "/opt/cni/bin/calico -v",
+            "/opt/cni/bin/calico-ipam -v",
+            "/usr/bin/calico -v",
+        ] {
+            assert!(
+                inside(cni, "0:0", line).unwrap().contains(version),
+                "{line}"
+            );
         }
         for command in [
             "/opt/cni/bin/install",
@@ -56,7 +93,12 @@ fn every_program_runs_with_only_the_files_of_its_image() {
             "/usr/bin/calico uninstall",
             "/usr/bin/calico doctor",
         ] {
-            assert!(inside(cni, "0:0", &format!("{command} --help")).unwrap().contains("Usage"), "{command}");
+            assert!(
+                inside(cni, "0:0", &format!("{command} --help"))
+                    .unwrap()
+                    .contains("Usage"),
+                "{command}"
+            );
         }
         for line in [
             "/usr/bin/kube-controllers --version",
@@ -64,21 +106,32 @@ fn every_program_runs_with_only_the_files_of_its_image() {
             "/usr/bin/calico component kube-controllers --version",
             "/usr/bin/check-status -v",
         ] {
-            assert!(inside(controllers, "999:999", line).unwrap().contains(version), "{line}");
+            assert!(
+                inside(controllers, "999:999", line)
+                    .unwrap()
+                    .contains(version),
+                "{line}"
+            );
         }
-        for line in
-            ["/usr/bin/check-status -r", "/usr/bin/calico component kube-controllers kube-controllers-health -l"]
-        {
+        for line in [
+            "/usr/bin/check-status -r",
+            "/usr/bin/calico component kube-controllers kube-controllers-health -l",
+        ] {
             inside(controllers, "999:999", line).unwrap_err();
         }
     });
 }
 
-/// Returns the command line that a runtime starts: `command` replaces the image's entry point and arguments.
+/// Returns the command line that a runtime starts: `command` replaces the image's entry point and
+/// arguments.
 fn started(container: &Value, config: &Value) -> String {
     let own = &config["config"];
     let words = |list: &Value| -> Vec<String> {
-        list.as_array().into_iter().flatten().map(|word| word.as_str().unwrap().to_owned()).collect()
+        list.as_array()
+            .into_iter()
+            .flatten()
+            .map(|word| word.as_str().unwrap().to_owned())
+            .collect()
     };
     let (mut program, mut arguments) = (words(&container["command"]), words(&container["args"]));
     if program.is_empty() {
@@ -90,17 +143,22 @@ fn started(container: &Value, config: &Value) -> String {
     [program, arguments].concat().join(" ")
 }
 
-/// Returns the user and group of a container: the manifest's if set, else the image's user and the group root.
+/// Returns the user and group of a container: the manifest's if set, else the image's user and the
+/// group root.
 fn user(container: &Value, config: &Value) -> String {
     let said = &container["securityContext"];
-    let id = |field: &str, own: &str| said[field].as_u64().map_or(own.to_owned(), |id| id.to_string());
+    let id = |field: &str, own: &str| {
+        said[field]
+            .as_u64()
+            .map_or(own.to_owned(), |id| id.to_string())
+    };
     let user = id("runAsUser", config["config"]["User"].as_str().unwrap());
     assert!(said["runAsNonRoot"] != true || user != "0", "{container}");
     format!("{user}:{}", id("runAsGroup", "0"))
 }
 
-/// Returns the image that replaces a container's, and the beginning of its help; `None` for a container that keeps its
-/// image.
+/// Returns the image that replaces a container's, and the beginning of its help; `None` for a
+/// container that keeps its image.
 fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
     match container["name"].as_str().unwrap() {
         "install-cni" => Some(("cni", "Usage: calico install")),
@@ -129,24 +187,36 @@ fn manifests_with_replaced_images_start_the_intended_programs() {
         for (file, expected) in [
             ("tests/tests/deploy_manifests/upstream-v3.32.yaml", 3),
             ("tests/tests/deploy_manifests/upstream-v3.33.yaml", 3),
-            ("tests/tests/deploy_manifests/upstream-operator-1.42.yaml", 2),
+            (
+                "tests/tests/deploy_manifests/upstream-operator-1.42.yaml",
+                2,
+            ),
             ("deploy/install.yaml", 3),
             ("deploy/uninstall/uninstall.yaml", 1),
         ] {
             let objects = parse(&fs::read_to_string(in_tree(file)).unwrap()).unwrap();
-            let ours = objects.values().flat_map(containers).filter_map(|one| Some((one, replaced(one)?)));
+            let ours = objects
+                .values()
+                .flat_map(containers)
+                .filter_map(|one| Some((one, replaced(one)?)));
             let mut seen = 0;
             for (container, (name, usage)) in ours {
                 seen += 1;
                 let (config, root) = (&configs[name], root(name));
                 for probe in ["livenessProbe", "readinessProbe"] {
                     if let Some(program) = container[probe]["exec"]["command"][0].as_str() {
-                        assert!(root.join(program.trim_start_matches('/')).is_file(), "{file}: {program}");
+                        assert!(
+                            root.join(program.trim_start_matches('/')).is_file(),
+                            "{file}: {program}"
+                        );
                     }
                 }
                 let line = started(container, config);
                 let said = inside(&root, &user(container, config), &format!("{line} --help"));
-                assert!(said.as_ref().is_ok_and(|said| said.contains(usage)), "{file}: {line}: {said:?}");
+                assert!(
+                    said.as_ref().is_ok_and(|said| said.contains(usage)),
+                    "{file}: {line}: {said:?}"
+                );
             }
             assert_eq!(seen, expected, "{file}");
         }

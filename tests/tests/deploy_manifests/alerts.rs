@@ -1,4 +1,5 @@
-//! The alerts use only metrics of the programs and a few others, with the labels of the metrics of the programs.
+//! The alerts use only metrics of the programs and a few others, with the labels of the metrics of
+//! the programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,8 +40,12 @@ const OF_OTHERS: [&str; 4] = [
 fn rules() -> Vec<Value> {
     let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
     let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
-    let groups = objects.values().flat_map(|object| object["spec"]["groups"].as_array().unwrap());
-    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+    let groups = objects
+        .values()
+        .flat_map(|object| object["spec"]["groups"].as_array().unwrap());
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
 }
 
 /// Returns the labels of a metric; `None` if there is no such metric.
@@ -51,10 +56,14 @@ fn labels_of(metric: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(deploy("..").join(path)).unwrap();
     if let Some(name) = metric.strip_prefix("calico_cni_") {
         // The agent's metrics have no labels.
-        return read("installer/src/agent/status.rs").contains(&format!("\"{name}\"")).then(String::new);
+        return read("installer/src/agent/status.rs")
+            .contains(&format!("\"{name}\""))
+            .then(String::new);
     }
     let readme = read("kube-controllers/README.md");
-    let said = readme.split('`').find(|said| said.split('{').next() == Some(metric))?;
+    let said = readme
+        .split('`')
+        .find(|said| said.split('{').next() == Some(metric))?;
     Some(said[metric.len()..].to_owned())
 }
 
@@ -69,23 +78,29 @@ fn every_alert_uses_existing_metrics_and_labels() {
         let expression = rule["expr"].as_str().unwrap();
         let expression = &*matchers.replace_all(expression, "");
         let words = expression.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
-        let grouped: BTreeSet<&str> =
-            groupings.captures_iter(expression).flat_map(|by| by.get(1).unwrap().as_str().split(", ")).collect();
+        let grouped: BTreeSet<&str> = groupings
+            .captures_iter(expression)
+            .flat_map(|by| by.get(1).unwrap().as_str().split(", "))
+            .collect();
         let mut metrics = 0;
         let mut labels = String::new();
-        for word in
-            words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_lowercase()) && !WORDS.contains(word))
-        {
+        for word in words.filter(|word| {
+            word.starts_with(|sign: char| sign.is_ascii_lowercase()) && !WORDS.contains(word)
+        }) {
             if grouped.contains(word) {
                 continue;
             }
-            let of_metric = labels_of(word).unwrap_or_else(|| panic!("no metric {word} in {expression}"));
+            let of_metric =
+                labels_of(word).unwrap_or_else(|| panic!("no metric {word} in {expression}"));
             metrics += 1;
             labels += &of_metric;
         }
         assert!(metrics > 0, "{expression}");
         for label in grouped {
-            assert!(labels.contains(label), "{label} is a label of none in {expression}: {labels}");
+            assert!(
+                labels.contains(label),
+                "{label} is a label of none in {expression}: {labels}"
+            );
         }
         for said in ["summary", "description"] {
             assert!(rule["annotations"][said].is_string(), "{expression}");

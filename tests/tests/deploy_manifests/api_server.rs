@@ -1,4 +1,5 @@
-//! A real API server accepts every rendering in a dry run with strict validation, and stores a real installation.
+//! A real API server accepts every rendering in a dry run with strict validation, and stores a real
+//! installation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,20 +20,30 @@ pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
 }
 
 pub(super) fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
-    api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
+    api.kubectl(&[
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        file,
+    ])
 }
 
-/// The objects that the server has accepted in a dry run. Most objects are the same in many renderings, so each is sent
-/// once.
+/// The objects that the server has accepted in a dry run. Most objects are the same in many
+/// renderings, so each is sent once.
 #[derive(Default)]
 pub(super) struct Accepted(BTreeSet<String>);
 
 impl Accepted {
-    /// Expects that the server accepts each object of a rendering, except those of kinds that it does not define.
+    /// Expects that the server accepts each object of a rendering, except those of kinds that it
+    /// does not define.
     pub(super) fn assert(&mut self, api: &ApiServer, rendering: &str, objects: &Objects) {
         for (name, object) in objects.iter().filter(|(name, _)| !is_for_prometheus(name)) {
             if self.0.insert(object.to_string()) {
-                api.admin().dry_run(object).unwrap_or_else(|error| panic!("{rendering}: {name}: {error:#}"));
+                api.admin()
+                    .dry_run(object)
+                    .unwrap_or_else(|error| panic!("{rendering}: {name}: {error:#}"));
             }
         }
     }
@@ -74,9 +85,15 @@ fn oldest_supported_kubernetes_accepts_all_manifests() {
         assert_every_rendering_is_accepted(host, api);
         let all = compose(&host.dir("manifests"), &[OVERLAYS[0]], &COMPONENTS).unwrap();
         let file = manifest(&host.dir("manifests"), &all);
-        api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file]).unwrap();
+        api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &file])
+            .unwrap();
         api.define_for_migration().unwrap();
-        for file in ["examples", "uninstall/uninstall.yaml", "adopt/rbac.yaml", "adopt/adopt.yaml"] {
+        for file in [
+            "examples",
+            "uninstall/uninstall.yaml",
+            "adopt/rbac.yaml",
+            "adopt/adopt.yaml",
+        ] {
             dry_run(api, &deploy(file).display().to_string()).unwrap();
         }
         let (_, tokens) = api.restrict_nodes(&["node1"]).unwrap();
@@ -96,25 +113,58 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
         let file = deploy("uninstall/uninstall.yaml");
         let text = fs::read_to_string(&file).unwrap();
         let file = file.display().to_string();
-        assert_eq!(dry_run(api, &file).unwrap().lines().count(), parse(&text).unwrap().len());
+        assert_eq!(
+            dry_run(api, &file).unwrap().lines().count(),
+            parse(&text).unwrap().len()
+        );
         api.kubectl(&["apply", "-f", &file]).unwrap();
         let name = ["-n", "kube-system", "daemonset", "calico-uninstall"];
         let container = || {
-            let stored = api.kubectl(&["get", name[0], name[1], name[2], name[3], "-o", "json"]).unwrap();
+            let stored = api
+                .kubectl(&["get", name[0], name[1], name[2], name[3], "-o", "json"])
+                .unwrap();
             let stored: Value = serde_json::from_str(&stored).unwrap();
             stored["spec"]["template"]["spec"]["initContainers"][0].clone()
         };
-        assert_eq!(container()["args"], json!(["uninstall"]), "by itself it does nothing");
-        let head: String = text.lines().map_while(|line| line.strip_prefix('#')).collect();
+        assert_eq!(
+            container()["args"],
+            json!(["uninstall"]),
+            "by itself it does nothing"
+        );
+        let head: String = text
+            .lines()
+            .map_while(|line| line.strip_prefix('#'))
+            .collect();
         let [_, acts, _, tears_down, _] = head.split('\'').collect::<Vec<_>>().try_into().unwrap();
         let patched = |patch: &str| {
-            api.kubectl(&["patch", name[0], name[1], name[2], name[3], "--type=json", "--patch", patch]).unwrap();
+            api.kubectl(&[
+                "patch",
+                name[0],
+                name[1],
+                name[2],
+                name[3],
+                "--type=json",
+                "--patch",
+                patch,
+            ])
+            .unwrap();
             container()
         };
         assert_eq!(patched(acts)["args"], json!(["uninstall", "--yes"]));
         let container = patched(tears_down);
-        assert_eq!(container["args"], json!(["uninstall", "--yes", "--tear-down-pods", "--release-addresses"]));
-        assert_eq!(container["securityContext"]["capabilities"], json!({ "add": ["NET_ADMIN"], "drop": ["ALL"] }));
+        assert_eq!(
+            container["args"],
+            json!([
+                "uninstall",
+                "--yes",
+                "--tear-down-pods",
+                "--release-addresses"
+            ])
+        );
+        assert_eq!(
+            container["securityContext"]["capabilities"],
+            json!({ "add": ["NET_ADMIN"], "drop": ["ALL"] })
+        );
         api.kubectl(&["delete", "-f", &file]).unwrap();
     });
 }
@@ -128,22 +178,49 @@ fn adopt_manifests_are_accepted() {
         for name in ["adopt/rbac.yaml", "adopt/adopt.yaml"] {
             let file = deploy(name);
             let objects = parse(&fs::read_to_string(&file).unwrap()).unwrap();
-            assert_eq!(dry_run(api, &file.display().to_string()).unwrap().lines().count(), objects.len(), "{name}");
+            assert_eq!(
+                dry_run(api, &file.display().to_string())
+                    .unwrap()
+                    .lines()
+                    .count(),
+                objects.len(),
+                "{name}"
+            );
         }
     });
 }
 
 /// Applies the manifest for an uninstallation and then a patch. Returns the stored pod template.
 fn patched_uninstallation(api: &ApiServer, patch: &str) -> Value {
-    api.kubectl(&["apply", "-f", &deploy("uninstall/uninstall.yaml").display().to_string()]).unwrap();
+    api.kubectl(&[
+        "apply",
+        "-f",
+        &deploy("uninstall/uninstall.yaml").display().to_string(),
+    ])
+    .unwrap();
     let file = deploy("uninstall").join(patch).display().to_string();
     let text = fs::read_to_string(&file).unwrap();
-    let command = text.lines().find_map(|line| line.strip_prefix("#   kubectl ")).unwrap();
+    let command = text
+        .lines()
+        .find_map(|line| line.strip_prefix("#   kubectl "))
+        .unwrap();
     let named = format!("deploy/uninstall/{patch}");
-    let words: Vec<&str> =
-        command.split_whitespace().map(|word| if word == named { file.as_str() } else { word }).collect();
+    let words: Vec<&str> = command
+        .split_whitespace()
+        .map(|word| if word == named { file.as_str() } else { word })
+        .collect();
     api.kubectl(&words).unwrap();
-    let stored = api.kubectl(&["get", "-n", "kube-system", "daemonset", "calico-uninstall", "-o", "json"]).unwrap();
+    let stored = api
+        .kubectl(&[
+            "get",
+            "-n",
+            "kube-system",
+            "daemonset",
+            "calico-uninstall",
+            "-o",
+            "json",
+        ])
+        .unwrap();
     let mut stored: Value = serde_json::from_str(&stored).unwrap();
     stored["spec"]["template"]["spec"].take()
 }
@@ -156,9 +233,17 @@ fn uninstall_manifest_can_be_patched_to_privileged() {
     on_api_server(|_, api| {
         let pod = patched_uninstallation(api, "privileged.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
-        assert_eq!((&context["privileged"], context.get("capabilities")), (&Value::Bool(true), None), "{context}");
+        assert_eq!(
+            (&context["privileged"], context.get("capabilities")),
+            (&Value::Bool(true), None),
+            "{context}"
+        );
         assert_eq!(context["runAsUser"], 0);
-        assert_eq!(pod["containers"][0]["securityContext"].get("privileged"), None, "what waits needs no rights");
+        assert_eq!(
+            pod["containers"][0]["securityContext"].get("privileged"),
+            None,
+            "what waits needs no rights"
+        );
     });
 }
 
@@ -170,7 +255,10 @@ fn uninstall_manifest_can_be_patched_for_owners_and_selinux() {
     on_api_server(|_, api| {
         let pod = patched_uninstallation(api, "dac-override.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
-        assert_eq!(context["capabilities"], json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] }));
+        assert_eq!(
+            context["capabilities"],
+            json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] })
+        );
         let pod = patched_uninstallation(api, "selinux.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!(context["seLinuxOptions"], json!({ "type": "spc_t" }));
@@ -186,22 +274,36 @@ fn server_dry_run_refuses_invalid_fields() {
     on_api_server(|host, api| {
         let directory = host.dir("manifests");
         for (place, wrong, said) in [
-            ("/spec/template/spec/initConteiners", serde_json::json!([]), "unknown field"),
-            ("/spec/template/spec/hostNetwork", serde_json::json!("yes"), "hostNetwork"),
-            ("/spec/updateStrategy/type", serde_json::json!("Sometimes"), "Unsupported value"),
+            (
+                "/spec/template/spec/initConteiners",
+                serde_json::json!([]),
+                "unknown field",
+            ),
+            (
+                "/spec/template/spec/hostNetwork",
+                serde_json::json!("yes"),
+                "hostNetwork",
+            ),
+            (
+                "/spec/updateStrategy/type",
+                serde_json::json!("Sometimes"),
+                "Unsupported value",
+            ),
         ] {
             let mut daemon_set = overlay(OVERLAYS[0])[super::DAEMON_SET].clone();
             let (parent, field) = place.rsplit_once('/').unwrap();
             daemon_set.pointer_mut(parent).unwrap()[field] = wrong;
             let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
-            let error = dry_run(api, &manifest(&directory, &objects)).unwrap_err().to_string();
+            let error = dry_run(api, &manifest(&directory, &objects))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(said), "{place}: {error}");
         }
     });
 }
 
-/// The chart refuses a surge while it renders. With kustomize the server does, because the manifests have a
-/// `maxUnavailable`.
+/// The chart refuses a surge while it renders. With kustomize the server does, because the
+/// manifests have a `maxUnavailable`.
 #[test]
 fn server_refuses_a_surge_that_is_patched_into_the_daemon_set() {
     if !can_render() {
@@ -214,8 +316,13 @@ fn server_refuses_a_surge_that_is_patched_into_the_daemon_set() {
                 let mut daemon_set = overlay(name)[super::DAEMON_SET].clone();
                 daemon_set["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] = surge.clone();
                 let objects = Objects::from([(super::DAEMON_SET.to_owned(), daemon_set)]);
-                let error = dry_run(api, &manifest(&directory, &objects)).unwrap_err().to_string();
-                assert!(error.contains("maxSurge") && error.contains("when maxUnavailable is non-zero"), "{error}");
+                let error = dry_run(api, &manifest(&directory, &objects))
+                    .unwrap_err()
+                    .to_string();
+                assert!(
+                    error.contains("maxSurge") && error.contains("when maxUnavailable is non-zero"),
+                    "{error}"
+                );
             }
         }
     });
@@ -229,16 +336,34 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     on_api_server(|host, api| {
         let directory = host.dir("manifests");
         let install = deploy("install.yaml").display().to_string();
-        let apply = || api.kubectl(&["apply", "--server-side", "--validate=strict", "-f", &install]).unwrap();
-        assert!(apply().lines().all(|line| line.ends_with("serverside-applied")));
+        let apply = || {
+            api.kubectl(&[
+                "apply",
+                "--server-side",
+                "--validate=strict",
+                "-f",
+                &install,
+            ])
+            .unwrap()
+        };
+        assert!(
+            apply()
+                .lines()
+                .all(|line| line.ends_with("serverside-applied"))
+        );
         let first = stored(api, &install).unwrap();
         for (name, sent) in &overlay(OVERLAYS[0]) {
-            let kept = first.get(name).unwrap_or_else(|| panic!("{name} is not there"));
+            let kept = first
+                .get(name)
+                .unwrap_or_else(|| panic!("{name} is not there"));
             assert!(holds(kept, sent), "{name} lost something: {kept}");
         }
         apply();
         let versions = |objects: &Objects| -> Vec<Value> {
-            objects.values().map(|object| object["metadata"]["generation"].clone()).collect()
+            objects
+                .values()
+                .map(|object| object["metadata"]["generation"].clone())
+                .collect()
         };
         assert_eq!(versions(&stored(api, &install).unwrap()), versions(&first));
 
@@ -264,8 +389,11 @@ fn holds(kept: &Value, sent: &Value) -> bool {
     match (kept, sent) {
         (Value::Object(kept), Value::Object(sent)) => {
             // The server does not store `preserveUnknownFields: false`, which is the default.
-            let default = |key: &str, value: &Value| key == "preserveUnknownFields" && *value == false;
-            sent.iter().all(|(key, value)| default(key, value) || kept.get(key).is_some_and(|kept| holds(kept, value)))
+            let default =
+                |key: &str, value: &Value| key == "preserveUnknownFields" && *value == false;
+            sent.iter().all(|(key, value)| {
+                default(key, value) || kept.get(key).is_some_and(|kept| holds(kept, value))
+            })
         }
         (Value::Array(kept), Value::Array(sent)) => {
             kept.len() == sent.len() && kept.iter().zip(sent).all(|(kept, sent)| holds(kept, sent))

@@ -1,8 +1,9 @@
-//! Upstream's own manifest with our images, or with our DaemonSet: no other field changes, the API server accepts the
-//! result, and applying upstream's manifest again restores upstream. So does the operator with its DaemonSet.
+//! Upstream's own manifest with our images, or with our DaemonSet: no other field changes, the API
+//! server accepts the result, and applying upstream's manifest again restores upstream. So does the
+//! operator with its DaemonSet.
 //!
-//! The manifests `upstream-v3.*.yaml` in this folder contain the parts about CNI, IPAM and kube-controllers of
-//! upstream's generated manifests, with their defects (INST-2).
+//! The manifests `upstream-v3.*.yaml` in this folder contain the parts about CNI, IPAM and
+//! kube-controllers of upstream's generated manifests, with their defects (INST-2).
 
 use std::fs;
 use std::path::Path;
@@ -22,11 +23,14 @@ const NODE: &str = "DaemonSet.apps kube-system/calico-node";
 const CONTROLLERS: &str = super::DEPLOYMENT;
 
 fn upstream(name: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy_manifests").join(name);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/deploy_manifests")
+        .join(name);
     fs::read_to_string(file).unwrap()
 }
 
-/// Renders an overlay as an operator does: with upstream's manifest beside the kustomization of beside-upstream.
+/// Renders an overlay as an operator does: with upstream's manifest beside the kustomization of
+/// beside-upstream.
 fn swapped(overlay: &str, upstream: &str) -> Objects {
     render_swapped(overlay, upstream, "").unwrap()
 }
@@ -35,9 +39,19 @@ pub(super) fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Resul
     let directory = tempfile::tempdir()?;
     let from = deploy("").display().to_string();
     let into = directory.path().join("deploy");
-    run("cp", &["--recursive", from.trim_end_matches('/'), &into.display().to_string()])?;
+    run(
+        "cp",
+        &[
+            "--recursive",
+            from.trim_end_matches('/'),
+            &into.display().to_string(),
+        ],
+    )?;
     fs::write(into.join("overlays/beside-upstream/calico.yaml"), upstream)?;
-    let kustomization = into.join("overlays").join(overlay).join("kustomization.yaml");
+    let kustomization = into
+        .join("overlays")
+        .join(overlay)
+        .join("kustomization.yaml");
     let text = fs::read_to_string(&kustomization)? + line;
     fs::write(&kustomization, text)?;
     kustomize(&into.join("overlays").join(overlay))
@@ -48,21 +62,40 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
     changed
 }
 
-/// Returns the names and texts of upstream's manifests with several registries, and of a manifest for Canal.
+/// Returns the names and texts of upstream's manifests with several registries, and of a manifest
+/// for Canal.
 pub(super) fn upstreams() -> Vec<(String, String)> {
-    let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
+    let (separate, one) = (
+        upstream("upstream-v3.32.yaml"),
+        upstream("upstream-v3.33.yaml"),
+    );
     let mut manifests = Vec::new();
-    for registry in ["quay.io/calico", "docker.io/calico", "calico", "harbor.example.com:8443/mirror/calico"] {
+    for registry in [
+        "quay.io/calico",
+        "docker.io/calico",
+        "calico",
+        "harbor.example.com:8443/mirror/calico",
+    ] {
         for (name, text) in [("v3.32", &separate), ("v3.33", &one)] {
-            manifests.push((format!("{name} of {registry}"), text.replace("quay.io/calico", registry)));
+            manifests.push((
+                format!("{name} of {registry}"),
+                text.replace("quay.io/calico", registry),
+            ));
         }
     }
     // Canal's manifests have no upgrade-ipam (INST-78).
     let mut canal = parse(&separate).unwrap();
     let mut daemon_set = canal.remove(NODE).unwrap();
     daemon_set["metadata"]["name"] = json!("canal");
-    daemon_set["spec"]["template"]["spec"]["initContainers"].as_array_mut().unwrap().remove(0);
-    let objects: Vec<String> = canal.values().chain([&daemon_set]).map(Value::to_string).collect();
+    daemon_set["spec"]["template"]["spec"]["initContainers"]
+        .as_array_mut()
+        .unwrap()
+        .remove(0);
+    let objects: Vec<String> = canal
+        .values()
+        .chain([&daemon_set])
+        .map(Value::to_string)
+        .collect();
     manifests.push(("canal".to_owned(), objects.join("\n---\n")));
     manifests
 }
@@ -77,15 +110,31 @@ fn overlay_beside_upstream_replaces_only_two_images() {
     for (name, text) in upstreams() {
         let before = parse(&text).unwrap();
         let after = swapped("beside-upstream", &text);
-        let node = after.keys().find(|name| name.starts_with("DaemonSet")).unwrap();
-        let first = after[node]["spec"]["template"]["spec"]["initContainers"].as_array().unwrap();
-        let install = first.iter().position(|container| container["name"] == "install-cni").unwrap();
+        let node = after
+            .keys()
+            .find(|name| name.starts_with("DaemonSet"))
+            .unwrap();
+        let first = after[node]["spec"]["template"]["spec"]["initContainers"]
+            .as_array()
+            .unwrap();
+        let install = first
+            .iter()
+            .position(|container| container["name"] == "install-cni")
+            .unwrap();
         let expected = [
             format!("{node}/spec/template/spec/initContainers/{install}/image"),
             format!("{CONTROLLERS}/spec/template/spec/containers/0/image"),
         ];
-        assert_eq!(sorted(changes(&before, &after)), sorted(expected.into()), "{name}");
-        assert_eq!(first[install]["image"], format!("registry.example.com/calico/cni:v{tag}"), "{name}");
+        assert_eq!(
+            sorted(changes(&before, &after)),
+            sorted(expected.into()),
+            "{name}"
+        );
+        assert_eq!(
+            first[install]["image"],
+            format!("registry.example.com/calico/cni:v{tag}"),
+            "{name}"
+        );
         assert_eq!(
             after[CONTROLLERS]["spec"]["template"]["spec"]["containers"][0]["image"],
             format!("registry.example.com/calico/kube-controllers:v{tag}"),
@@ -101,12 +150,14 @@ fn manifest_without_install_cni_is_refused() {
         return;
     }
     let text = upstream("upstream-v3.32.yaml").replace("name: install-cni", "name: install");
-    let error = render_swapped("beside-upstream", &text, "").unwrap_err().to_string();
+    let error = render_swapped("beside-upstream", &text, "")
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("install-cni"), "{error}");
 }
 
-/// Upstream mounts the node's `/var/lib/calico` only into calico-node, so install-cni's state is lost with its
-/// container.
+/// Upstream mounts the node's `/var/lib/calico` only into calico-node, so install-cni's state is
+/// lost with its container.
 #[test]
 fn component_keep_state_mounts_the_state_directory() {
     if !can_render() {
@@ -114,20 +165,34 @@ fn component_keep_state_mounts_the_state_directory() {
     }
     for file in ["upstream-v3.32.yaml", "upstream-v3.33.yaml"] {
         let without = swapped("beside-upstream", &upstream(file));
-        let with =
-            render_swapped("beside-upstream", &upstream(file), "components: [../../components/keep-state]\n").unwrap();
+        let with = render_swapped(
+            "beside-upstream",
+            &upstream(file),
+            "components: [../../components/keep-state]\n",
+        )
+        .unwrap();
         let mounts = format!("{NODE}/spec/template/spec/initContainers/1/volumeMounts");
         assert_eq!(changes(&without, &with), [mounts], "{file}");
         let noted = |objects: &Objects| -> Vec<Value> {
             let install = &objects[NODE]["spec"]["template"]["spec"]["initContainers"][1];
             let mounts = install["volumeMounts"].as_array().unwrap().iter();
-            mounts.filter(|mount| mount["mountPath"] == "/var/lib/calico").cloned().collect()
+            mounts
+                .filter(|mount| mount["mountPath"] == "/var/lib/calico")
+                .cloned()
+                .collect()
         };
         assert_eq!(noted(&without), Vec::<Value>::new(), "{file}");
         let name = json!({ "name": "var-lib-calico", "mountPath": "/var/lib/calico" });
         assert_eq!(noted(&with), [name], "{file}");
-        let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
-        assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{file}");
+        let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .unwrap();
+        assert!(
+            volumes
+                .iter()
+                .any(|volume| volume["name"] == "var-lib-calico"),
+            "{file}"
+        );
     }
 }
 
@@ -138,7 +203,10 @@ fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
     }
     for file in ["upstream-v3.32.yaml", "upstream-v3.33.yaml"] {
         let text = upstream(file).replace("calico_backend: bird", "calico_backend: vxlan");
-        let text = text.replace("typha_service_name: none", "typha_service_name: calico-typha");
+        let text = text.replace(
+            "typha_service_name: none",
+            "typha_service_name: calico-typha",
+        );
         let before = parse(&text).unwrap();
         let after = swapped("beside-calico-node", &text);
         let rbac = "rbac.authorization.k8s.io";
@@ -154,10 +222,20 @@ fn daemon_set_beside_calico_node_leaves_the_rest_of_upstream() {
             format!("{pod}/containers/0/env"),
             format!("{pod}/initContainers"),
         ];
-        assert_eq!(sorted(changes(&before, &after)), sorted(expected.into()), "{file}");
+        assert_eq!(
+            sorted(changes(&before, &after)),
+            sorted(expected.into()),
+            "{file}"
+        );
         let node = &after[NODE]["spec"]["template"]["spec"];
-        assert_eq!(node["containers"][0]["env"], json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }]));
-        let mut init = before[NODE]["spec"]["template"]["spec"]["initContainers"].as_array().unwrap().clone();
+        assert_eq!(
+            node["containers"][0]["env"],
+            json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }])
+        );
+        let mut init = before[NODE]["spec"]["template"]["spec"]["initContainers"]
+            .as_array()
+            .unwrap()
+            .clone();
         init.retain(|container| container["name"] != "install-cni");
         assert_eq!(node["initContainers"], Value::from(init), "{file}");
         assert_eq!(missing(&after), Vec::<String>::new(), "{file}");
@@ -177,7 +255,10 @@ fn daemon_set_beside_etcd_canal_or_policy_only_is_refused() {
     ] {
         let text = upstream("upstream-v3.32.yaml");
         assert!(text.contains(here), "{what}");
-        assert!(render_swapped("beside-calico-node", &text.replace(here, there), "").is_err(), "{what}");
+        assert!(
+            render_swapped("beside-calico-node", &text.replace(here, there), "").is_err(),
+            "{what}"
+        );
     }
 }
 
@@ -197,7 +278,8 @@ fn applying_upstreams_manifest_again_restores_upstream() {
             let after = swapped(overlay, &upstream(file));
             let apply = |objects: &Objects, options: &[&str]| {
                 let file = manifest(&directory, objects);
-                api.kubectl(&[&["apply", "--validate=strict", "-f", &file], options].concat()).unwrap();
+                api.kubectl(&[&["apply", "--validate=strict", "-f", &file], options].concat())
+                    .unwrap();
                 let stored = stored(api, &file).unwrap();
                 assert_eq!(stored.len(), objects.len(), "{overlay}: {file}");
                 stored
@@ -206,12 +288,22 @@ fn applying_upstreams_manifest_again_restores_upstream() {
             let first = apply(&before, &[]);
             let ours = apply(&after, &by_server);
             let started = |objects: &Objects| -> Vec<(Value, Value)> {
-                let first = objects[NODE]["spec"]["template"]["spec"]["initContainers"].as_array().unwrap().iter();
-                first.map(|container| (container["name"].clone(), container["image"].clone())).collect()
+                let first = objects[NODE]["spec"]["template"]["spec"]["initContainers"]
+                    .as_array()
+                    .unwrap()
+                    .iter();
+                first
+                    .map(|container| (container["name"].clone(), container["image"].clone()))
+                    .collect()
             };
             assert_eq!(started(&ours), started(&after), "{overlay}: {file}");
-            assert_eq!(decided(apply(&before, &by_server)), decided(first), "{overlay}: {file}");
-            api.kubectl(&["delete", "-f", &manifest(&directory, &after)]).unwrap();
+            assert_eq!(
+                decided(apply(&before, &by_server)),
+                decided(first),
+                "{overlay}: {file}"
+            );
+            api.kubectl(&["delete", "-f", &manifest(&directory, &after)])
+                .unwrap();
         }
     });
 }
@@ -228,19 +320,27 @@ fn decided(objects: Objects) -> Vec<Value> {
 /// URL path of the operator's DaemonSet.
 const OPERATORS_NODE: &str = "/apis/apps/v1/namespaces/calico-system/daemonsets/calico-node";
 
-/// Writes a DaemonSet as the operator does after each change of its specification: the rendered object replaces the
-/// present one, and additional labels and annotations stay. Returns the stored object.
+/// Writes a DaemonSet as the operator does after each change of its specification: the rendered
+/// object replaces the present one, and additional labels and annotations stay. Returns the stored
+/// object.
 fn operator_writes(api: &ApiServer, rendered: &Value) -> Value {
     let present = api.admin().get(OPERATORS_NODE).unwrap();
     if present.code == 404 {
         let (collection, _) = OPERATORS_NODE.rsplit_once('/').unwrap();
-        return api.admin().create(collection, rendered).unwrap().success().unwrap();
+        return api
+            .admin()
+            .create(collection, rendered)
+            .unwrap()
+            .success()
+            .unwrap();
     }
     let mut written = present.success().unwrap();
     for place in ["", "/spec/template"] {
         for texts in ["labels", "annotations"] {
             let place = format!("{place}/metadata/{texts}");
-            let (Some(rendered), Some(kept)) = (rendered.pointer(&place), written.pointer_mut(&place)) else {
+            let (Some(rendered), Some(kept)) =
+                (rendered.pointer(&place), written.pointer_mut(&place))
+            else {
                 continue;
             };
             merge(kept, rendered);
@@ -249,10 +349,15 @@ fn operator_writes(api: &ApiServer, rendered: &Value) -> Value {
     let metadata = written["spec"]["template"]["metadata"].take();
     written["spec"] = rendered["spec"].clone();
     written["spec"]["template"]["metadata"] = metadata;
-    api.admin().replace(OPERATORS_NODE, &written).unwrap().success().unwrap()
+    api.admin()
+        .replace(OPERATORS_NODE, &written)
+        .unwrap()
+        .success()
+        .unwrap()
 }
 
-/// A new generation of the specification replaces the pods on the nodes, so each revert runs upstream's installer once.
+/// A new generation of the specification replaces the pods on the nodes, so each revert runs
+/// upstream's installer once.
 #[test]
 fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
     if !can_render() {
@@ -263,24 +368,48 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
         let objects = parse(&upstream("upstream-operator-1.42.yaml")).unwrap();
         let rendered = &objects["DaemonSet.apps calico-system/calico-node"];
         let first = operator_writes(api, rendered);
-        let install = json!({ "name": "install-cni", "image": "registry.example.com/calico/cni:v1" });
+        let install =
+            json!({ "name": "install-cni", "image": "registry.example.com/calico/cni:v1" });
         let env = json!([{ "name": "CALICO_MANAGE_CNI", "value": "false" }]);
         for (what, pod) in [
             ("our image", json!({ "initContainers": [install] })),
-            ("no installer", json!({ "initContainers": [{ "name": "install-cni", "$patch": "delete" }] })),
-            ("no renewal of the token", json!({ "containers": [{ "name": "calico-node", "env": env }] })),
+            (
+                "no installer",
+                json!({ "initContainers": [{ "name": "install-cni", "$patch": "delete" }] }),
+            ),
+            (
+                "no renewal of the token",
+                json!({ "containers": [{ "name": "calico-node", "env": env }] }),
+            ),
         ] {
             let generation = |object: &Value| object["metadata"]["generation"].as_i64().unwrap();
             let present = generation(&api.admin().get(OPERATORS_NODE).unwrap().success().unwrap());
             let patch = json!({ "spec": { "template": { "spec": pod } } }).to_string();
-            api.kubectl(&["-n", "calico-system", "patch", "daemonset", "calico-node", "--patch", &patch]).unwrap();
+            api.kubectl(&[
+                "-n",
+                "calico-system",
+                "patch",
+                "daemonset",
+                "calico-node",
+                "--patch",
+                &patch,
+            ])
+            .unwrap();
             let changed = api.admin().get(OPERATORS_NODE).unwrap().success().unwrap();
             assert_ne!(changed["spec"], first["spec"], "{what}");
             let reverted = operator_writes(api, rendered);
             assert_eq!(reverted["spec"], first["spec"], "{what}");
-            assert_eq!((generation(&changed), generation(&reverted)), (present + 1, present + 2), "{what}");
+            assert_eq!(
+                (generation(&changed), generation(&reverted)),
+                (present + 1, present + 2),
+                "{what}"
+            );
             let same = operator_writes(api, rendered);
-            assert_eq!(generation(&same), generation(&reverted), "{what}: a further write starts no pod");
+            assert_eq!(
+                generation(&same),
+                generation(&reverted),
+                "{what}: a further write starts no pod"
+            );
         }
         let installer = &first["spec"]["template"]["spec"]["initContainers"][0];
         assert_eq!(installer["name"], "install-cni");

@@ -7,22 +7,31 @@ use integration_tests::command::run;
 use integration_tests::manifests::{compose, hashed_names, kustomizers, parse};
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay};
+use super::{
+    COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay,
+};
 
 /// Renders the overlay kubernetes-v1 with each kustomize, with these changes of the configuration.
 fn rendered(data: Option<Value>) -> [String; 2] {
     let directory = tempfile::tempdir().unwrap();
     compose(directory.path(), &[OVERLAYS[0]], &[]).unwrap();
     let file = directory.path().join("kustomization.yaml");
-    let mut kustomization: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let mut kustomization: Value =
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     if let Some(data) = data {
-        let patch = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "any" }, "data": data });
+        let patch = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "any" }, "data": data,
+        });
         let target = json!({ "kind": "ConfigMap", "name": "calico-(cni-)?config" });
         kustomization["patches"] = json!([{ "target": target, "patch": patch.to_string() }]);
     }
     fs::write(&file, kustomization.to_string()).unwrap();
     kustomizers().unwrap().map(|(program, verb)| {
-        run(&program.display().to_string(), &[verb.as_ref(), directory.path().as_os_str()]).unwrap()
+        run(
+            &program.display().to_string(),
+            &[verb.as_ref(), directory.path().as_os_str()],
+        )
+        .unwrap()
     })
 }
 
@@ -53,7 +62,10 @@ fn changed_configuration_changes_the_name_that_both_workloads_read() {
         let objects = parse(&text).unwrap();
         for workload in [DAEMON_SET, DEPLOYMENT] {
             let text = objects[workload].to_string();
-            assert!(text.contains("\"calico-cni-config\"") && !text.contains("\"calico-config\""), "{workload}");
+            assert!(
+                text.contains("\"calico-cni-config\"") && !text.contains("\"calico-config\""),
+                "{workload}"
+            );
         }
     }
 }
@@ -70,7 +82,10 @@ fn copy_of_the_configuration_equals_calico_config() {
         assert_eq!(objects[COPY]["data"], objects[CONFIG]["data"], "{name}");
         for component in COMPONENTS {
             let objects = compose(directory.path(), &[name], &[component]).unwrap();
-            assert_eq!(objects[COPY]["data"], objects[CONFIG]["data"], "{name} with {component}");
+            assert_eq!(
+                objects[COPY]["data"], objects[CONFIG]["data"],
+                "{name} with {component}"
+            );
         }
     }
 }
@@ -86,12 +101,17 @@ fn applying_a_changed_configuration_rolls_both_workloads_once() {
         let apply = |data: Option<Value>| {
             let [text, _] = rendered(data);
             fs::write(&file, text).unwrap();
-            api.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]).unwrap();
+            api.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])
+                .unwrap();
             let of = |kind: &str, name: &str| {
                 let path = "jsonpath={.metadata.generation}";
-                api.kubectl(&["get", "-n", "kube-system", kind, name, "-o", path]).unwrap()
+                api.kubectl(&["get", "-n", "kube-system", kind, name, "-o", path])
+                    .unwrap()
             };
-            [of("daemonset", "calico-cni"), of("deployment", "calico-kube-controllers")]
+            [
+                of("daemonset", "calico-cni"),
+                of("deployment", "calico-kube-controllers"),
+            ]
         };
         assert_eq!(apply(None), ["1", "1"]);
         assert_eq!(apply(None), ["1", "1"], "the same configuration");
@@ -99,7 +119,16 @@ fn applying_a_changed_configuration_rolls_both_workloads_once() {
         assert_eq!(apply(changed()), ["2", "2"]);
         assert_eq!(apply(changed()), ["2", "2"], "the same configuration");
         // Pods that are not replaced yet still find the former ConfigMap.
-        let maps = api.kubectl(&["get", "-n", "kube-system", "configmap", "-l", "k8s-app=calico-cni", "-o", "name"]);
+        let maps = api.kubectl(&[
+            "get",
+            "-n",
+            "kube-system",
+            "configmap",
+            "-l",
+            "k8s-app=calico-cni",
+            "-o",
+            "name",
+        ]);
         assert_eq!(maps.unwrap().lines().count(), 2);
     });
 }

@@ -29,30 +29,37 @@ const DOCUMENTS: [&str; 12] = [
     "overlays/beside-calico-node/kustomization.yaml",
 ];
 
-/// Returns for each `kubectl apply` in a line the text before the command, `-f` or `-k`, and the file or folder.
+/// Returns for each `kubectl apply` in a line the text before the command, `-f` or `-k`, and the
+/// file or folder.
 fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices("kubectl apply") {
         let command = line[at..].split('`').next().unwrap_or_default();
         let words: Vec<&str> = command.split_whitespace().collect();
-        let named = words.windows(2).filter(|pair| matches!(pair[0], "-f" | "-k"));
+        let named = words
+            .windows(2)
+            .filter(|pair| matches!(pair[0], "-f" | "-k"));
         found.extend(named.map(|pair| (&line[..at], pair[0], pair[1])));
     }
     found
 }
 
-/// Returns the path of a file or folder named relative to the repository's root or to `deploy/`; `None` if neither
-/// exists, and for `.`.
+/// Returns the path of a file or folder named relative to the repository's root or to `deploy/`;
+/// `None` if neither exists, and for `.`.
 fn of_the_tree(named: &str) -> Option<PathBuf> {
     let places = [deploy("..").join(named), deploy(named)];
-    places.into_iter().find(|path| named != "." && path.exists())
+    places
+        .into_iter()
+        .find(|path| named != "." && path.exists())
 }
 
 /// Returns true if the applied objects name the placeholder registry.
 fn is_nobodys(option: &str, path: &Path) -> bool {
     if option == "-k" {
         let objects = kustomize(path).unwrap();
-        return objects.values().any(|object| object.to_string().contains(NOBODYS));
+        return objects
+            .values()
+            .any(|object| object.to_string().contains(NOBODYS));
     }
     let files = if path.is_dir() {
         let all = fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
@@ -60,7 +67,9 @@ fn is_nobodys(option: &str, path: &Path) -> bool {
     } else {
         vec![path.to_owned()]
     };
-    files.iter().any(|file| fs::read_to_string(file).unwrap().contains(NOBODYS))
+    files
+        .iter()
+        .any(|file| fs::read_to_string(file).unwrap().contains(NOBODYS))
 }
 
 #[test]
@@ -78,7 +87,10 @@ fn no_documented_command_applies_images_of_the_placeholder_registry() {
                     assert!(before.contains(REPLACED), "{document}: {line}");
                 } else if let Some(path) = of_the_tree(named) {
                     assert!(!is_nobodys(option, &path), "{document}: {line}");
-                } else if let Some(written) = text.lines().find(|line| line.contains(&format!(">{named}"))) {
+                } else if let Some(written) = text
+                    .lines()
+                    .find(|line| line.contains(&format!(">{named}")))
+                {
                     // A command of the document writes this file.
                     assert!(written.contains(REPLACED), "{document}: {written}");
                 }

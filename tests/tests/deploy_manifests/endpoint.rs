@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use integration_tests::manifests::{Objects, api_server_on_page, changes, compose, deploy, kustomize, platforms};
+use integration_tests::manifests::{
+    Objects, api_server_on_page, changes, compose, deploy, kustomize, platforms,
+};
 use serde_json::{Value, json};
 
 use super::platforms::{assert_accepted, on, page};
@@ -20,10 +22,21 @@ fn api_server(platform: &str) -> String {
 /// Returns the platforms with an address of the API server on each node, and a rendering with it.
 fn with_api_server(base: &str) -> Vec<(String, Objects)> {
     let directory = tempfile::tempdir().unwrap();
-    let named = platforms().unwrap().into_iter().filter(|platform| deploy(&api_server(platform)).exists());
+    let named = platforms()
+        .unwrap()
+        .into_iter()
+        .filter(|platform| deploy(&api_server(platform)).exists());
     let rendered = named.map(|platform| {
-        let components = [format!("components/platforms/{platform}"), api_server(&platform)];
-        let objects = compose(directory.path(), &[base], &components.each_ref().map(String::as_str)).unwrap();
+        let components = [
+            format!("components/platforms/{platform}"),
+            api_server(&platform),
+        ];
+        let objects = compose(
+            directory.path(),
+            &[base],
+            &components.each_ref().map(String::as_str),
+        )
+        .unwrap();
         (platform, objects)
     });
     rendered.collect()
@@ -44,7 +57,10 @@ fn component_api_server_changes_only_the_address_and_the_network_of_kube_control
             let network = network.into_iter().filter(|_| base != "overlays/etcd");
             let expected: Vec<String> = [ENDPOINT.to_owned()].into_iter().chain(network).collect();
             assert_eq!(changed, expected, "{platform}, {base}");
-            assert_eq!(objects[DEPLOYMENT]["spec"]["template"]["spec"]["hostNetwork"], true, "{platform}, {base}");
+            assert_eq!(
+                objects[DEPLOYMENT]["spec"]["template"]["spec"]["hostNetwork"], true,
+                "{platform}, {base}"
+            );
         }
     }
 }
@@ -56,14 +72,27 @@ fn component_api_server_follows_the_namespace_of_its_kustomization() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    compose(directory.path(), &[OVERLAYS[0]], &["components/platforms/k3s", &api_server("k3s")]).unwrap();
+    compose(
+        directory.path(),
+        &[OVERLAYS[0]],
+        &["components/platforms/k3s", &api_server("k3s")],
+    )
+    .unwrap();
     let file = directory.path().join("kustomization.yaml");
-    let mut kustomization: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let mut kustomization: Value =
+        serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     kustomization["namespace"] = json!("other");
     fs::write(&file, kustomization.to_string()).unwrap();
     let objects = kustomize(directory.path()).unwrap();
-    for object in ["ConfigMap other/kubernetes-services-endpoint", "DaemonSet.apps other/calico-cni"] {
-        assert!(objects.contains_key(object), "{object}: {:?}", objects.keys());
+    for object in [
+        "ConfigMap other/kubernetes-services-endpoint",
+        "DaemonSet.apps other/calico-cni",
+    ] {
+        assert!(
+            objects.contains_key(object),
+            "{object}: {:?}",
+            objects.keys()
+        );
     }
     assert!(!objects.contains_key(ENDPOINT));
 }
@@ -76,7 +105,8 @@ fn server_accepts_the_component_api_server_of_each_platform() {
     assert_accepted(&with_api_server(OVERLAYS[0]));
 }
 
-/// The page of a platform whose address depends on the cluster names no command that sets the platform's address.
+/// The page of a platform whose address depends on the cluster names no command that sets the
+/// platform's address.
 #[test]
 fn page_of_each_platform_names_the_address_of_its_component_api_server() {
     if !can_render() {
@@ -84,20 +114,37 @@ fn page_of_each_platform_names_the_address_of_its_component_api_server() {
     }
     let rendered: BTreeMap<String, Objects> = with_api_server(OVERLAYS[0]).into_iter().collect();
     let expected = ["k0s", "k3s", "kubespray", "microk8s", "rke2", "talos"];
-    assert!(rendered.keys().map(String::as_str).eq(expected), "{:?}", rendered.keys());
+    assert!(
+        rendered.keys().map(String::as_str).eq(expected),
+        "{:?}",
+        rendered.keys()
+    );
     let index = page("README.md");
     for platform in platforms().unwrap() {
         let page = page(&format!("{platform}.md"));
-        let row = index.lines().find(|line| line.contains(&format!("]({platform}.md)"))).expect(&platform);
+        let row = index
+            .lines()
+            .find(|line| line.contains(&format!("]({platform}.md)")))
+            .expect(&platform);
         let cell = row.trim_matches('|').split(" | ").nth(3).unwrap();
         let address = rendered.get(&platform).map(|objects| {
             let data = &objects[ENDPOINT]["data"];
-            ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"].map(|key| data[key].as_str().unwrap().to_owned())
+            ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"]
+                .map(|key| data[key].as_str().unwrap().to_owned())
         });
-        assert_eq!(api_server_on_page(&platform).unwrap(), address, "{platform}");
-        let value = "`--set kubernetesServiceEndpoint.ofPlatform=true,kubeControllers.hostNetwork=true`";
+        assert_eq!(
+            api_server_on_page(&platform).unwrap(),
+            address,
+            "{platform}"
+        );
+        let value =
+            "`--set kubernetesServiceEndpoint.ofPlatform=true,kubeControllers.hostNetwork=true`";
         for command in [value.to_owned(), format!("`{}`", api_server(&platform))] {
-            assert_eq!(page.contains(&command), address.is_some(), "{platform}: {command}");
+            assert_eq!(
+                page.contains(&command),
+                address.is_some(),
+                "{platform}: {command}"
+            );
         }
         match address {
             Some([host, port]) => assert!(cell.starts_with(&format!("`{host}:{port}`")), "{row}"),

@@ -24,7 +24,11 @@ use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 
 /// The overlays that are complete installations.
-const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
+const OVERLAYS: [&str; 3] = [
+    "overlays/kubernetes-v1",
+    "overlays/kubernetes-v3",
+    "overlays/etcd",
+];
 
 const COMPONENTS: [&str; 19] = [
     "components/agent-metrics",
@@ -57,12 +61,17 @@ const COPY: &str = "ConfigMap kube-system/calico-cni-config";
 
 /// Returns true if kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
-    kustomizers().map_err(|missing| skipped(&missing.to_string())).is_ok()
+    kustomizers()
+        .map_err(|missing| skipped(&missing.to_string()))
+        .is_ok()
 }
 
-/// Returns true if an object is for the Prometheus operator, whose definitions are not part of this repository.
+/// Returns true if an object is for the Prometheus operator, whose definitions are not part of this
+/// repository.
 fn is_for_prometheus(name: &str) -> bool {
-    name.split(' ').next().is_some_and(|kind| kind.ends_with(".monitoring.coreos.com"))
+    name.split(' ')
+        .next()
+        .is_some_and(|kind| kind.ends_with(".monitoring.coreos.com"))
 }
 
 fn overlay(name: &str) -> Objects {

@@ -17,7 +17,10 @@ const POD_IP: &str = "10.9.0.9";
 /// Returns the command of deploy/README.md for this pod.
 fn documented(pod: &str) -> Vec<String> {
     let readme = fs::read_to_string(deploy("README.md")).unwrap();
-    let row = readme.lines().find(|line| line.contains("wget -qO- http://localhost:9094/metrics")).unwrap();
+    let row = readme
+        .lines()
+        .find(|line| line.contains("wget -qO- http://localhost:9094/metrics"))
+        .unwrap();
     let command = row.split('`').nth(3).unwrap().replace("POD", pod);
     command.split(' ').skip(1).map(str::to_owned).collect()
 }
@@ -29,20 +32,40 @@ fn documented_replacement_for_wget_reads_the_metrics() {
     }
     on_shared_kubernetes(|host, servers| {
         let world = World::new(servers, Some(ApiGroup::CrdV1));
-        run("ip", &["address", "add", &format!("{POD_IP}/32"), "dev", "lo"]).unwrap();
+        run(
+            "ip",
+            &["address", "add", &format!("{POD_IP}/32"), "dev", "lo"],
+        )
+        .unwrap();
         let controllers = world.setup().start(host, "controllers").unwrap();
-        servers.api.service_account(NAMESPACE, "calico-kube-controllers").unwrap();
+        servers
+            .api
+            .service_account(NAMESPACE, "calico-kube-controllers")
+            .unwrap();
         world.apply(json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "controllers-1", "namespace": NAMESPACE },
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "name": "controllers-1", "namespace": NAMESPACE },
             "spec": { "nodeName": "n1", "serviceAccountName": "calico-kube-controllers",
                 "containers": [{ "name": "c", "image": "i", "ports": [{ "containerPort": 9094 }] }] },
         }));
-        let status = json!({ "status": { "phase": "Running", "podIP": POD_IP, "podIPs": [{ "ip": POD_IP }] } });
-        world.merge(&format!("/api/v1/namespaces/{NAMESPACE}/pods/controllers-1/status"), &status);
+        let status = json!({
+            "status": { "phase": "Running", "podIP": POD_IP, "podIPs": [{ "ip": POD_IP }] }
+        });
+        world.merge(
+            &format!("/api/v1/namespaces/{NAMESPACE}/pods/controllers-1/status"),
+            &status,
+        );
         let command = documented("controllers-1");
         let args: Vec<&str> = command.iter().map(String::as_str).collect();
         let said = || servers.api.kubectl(&args);
-        let served = await_that(PATIENCE, || Ok(said().is_ok_and(|text| text.contains("kube_controllers_build_info"))));
-        assert!(served.is_ok(), "{args:?}: {:?}\n{}", said(), controllers.log().unwrap());
+        let served = await_that(PATIENCE, || {
+            Ok(said().is_ok_and(|text| text.contains("kube_controllers_build_info")))
+        });
+        assert!(
+            served.is_ok(),
+            "{args:?}: {:?}\n{}",
+            said(),
+            controllers.log().unwrap()
+        );
     });
 }

@@ -12,7 +12,11 @@ use super::{BUDGET, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, 
 fn install_yaml_equals_the_overlay_kubernetes_v1() {
     if can_render() {
         let rendered = parse(&fs::read_to_string(deploy("install.yaml")).unwrap()).unwrap();
-        assert_eq!(changes(&overlay("overlays/kubernetes-v1"), &rendered), Vec::<String>::new(), "make generate");
+        assert_eq!(
+            changes(&overlay("overlays/kubernetes-v1"), &rendered),
+            Vec::<String>::new(),
+            "make generate"
+        );
     }
 }
 
@@ -24,8 +28,11 @@ fn object_names_equal_upstreams_except_those_of_calico_node() {
     }
     let objects = overlay("overlays/kubernetes-v1");
     let rbac = "rbac.authorization.k8s.io";
-    let others: BTreeSet<String> =
-        objects.keys().filter(|name| !name.starts_with("CustomResourceDefinition")).cloned().collect();
+    let others: BTreeSet<String> = objects
+        .keys()
+        .filter(|name| !name.starts_with("CustomResourceDefinition"))
+        .cloned()
+        .collect();
     let expected = [
         CONFIG.to_owned(),
         COPY.to_owned(),
@@ -52,9 +59,23 @@ fn object_names_equal_upstreams_except_those_of_calico_node() {
         format!("RoleBinding.{rbac} kube-system/calico-kube-controllers"),
     ];
     assert_eq!(others, expected.into());
-    assert_eq!(objects.len() - others.len(), 14, "definitions of Calico's kinds");
-    let keys: BTreeSet<&str> = objects[CONFIG]["data"].as_object().unwrap().keys().map(String::as_str).collect();
-    for key in ["typha_service_name", "calico_backend", "veth_mtu", "cni_network_config"] {
+    assert_eq!(
+        objects.len() - others.len(),
+        14,
+        "definitions of Calico's kinds"
+    );
+    let keys: BTreeSet<&str> = objects[CONFIG]["data"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    for key in [
+        "typha_service_name",
+        "calico_backend",
+        "veth_mtu",
+        "cni_network_config",
+    ] {
         assert!(keys.contains(key), "{key}");
     }
 }
@@ -65,12 +86,17 @@ fn overlays_of_both_api_groups_differ_in_few_objects() {
         return;
     }
     let calicos = |change: &String| change.starts_with("CustomResourceDefinition");
-    let mut changed = changes(&overlay("overlays/kubernetes-v1"), &overlay("overlays/kubernetes-v3"));
+    let mut changed = changes(
+        &overlay("overlays/kubernetes-v1"),
+        &overlay("overlays/kubernetes-v3"),
+    );
     assert_eq!(changed.iter().filter(|change| calicos(change)).count(), 28);
     changed.retain(|change| !calicos(change));
     changed.sort();
     let roles = ["calico-admin", "calico-edit", "calico-view"];
-    let mut expected: Vec<String> = roles.map(|role| format!("ClusterRole.rbac.authorization.k8s.io {role}")).into();
+    let mut expected: Vec<String> = roles
+        .map(|role| format!("ClusterRole.rbac.authorization.k8s.io {role}"))
+        .into();
     expected.extend([COPY, CONFIG].map(|map| format!("{map}/data/calico_api_group")));
     assert_eq!(changed, expected);
 }
@@ -81,22 +107,50 @@ fn overlay_etcd_has_no_calico_objects_in_kubernetes() {
         return;
     }
     let objects = overlay("overlays/etcd");
-    assert!(!objects.keys().any(|name| name.starts_with("CustomResourceDefinition")));
-    for (name, object) in objects.iter().filter(|(name, _)| name.starts_with("ClusterRole.")) {
-        let groups = object["rules"].as_array().unwrap().iter().flat_map(|rule| rule["apiGroups"].as_array().unwrap());
-        let calicos: Vec<_> = groups.filter(|group| group.as_str().unwrap().contains("projectcalico")).collect();
+    assert!(
+        !objects
+            .keys()
+            .any(|name| name.starts_with("CustomResourceDefinition"))
+    );
+    for (name, object) in objects
+        .iter()
+        .filter(|(name, _)| name.starts_with("ClusterRole."))
+    {
+        let groups = object["rules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|rule| rule["apiGroups"].as_array().unwrap());
+        let calicos: Vec<_> = groups
+            .filter(|group| group.as_str().unwrap().contains("projectcalico"))
+            .collect();
         assert!(calicos.is_empty(), "{name}: {calicos:?}");
     }
-    let plugin = objects["ClusterRole.rbac.authorization.k8s.io calico-cni-plugin"]["rules"].as_array().unwrap();
+    let plugin = objects["ClusterRole.rbac.authorization.k8s.io calico-cni-plugin"]["rules"]
+        .as_array()
+        .unwrap();
     let resources: Vec<&Value> = plugin.iter().map(|rule| &rule["resources"]).collect();
     let pods = json!(["pods", "namespaces", "nodes"]);
-    assert_eq!(resources, [&pods, &json!(["virtualmachineinstances", "virtualmachines"])]);
+    assert_eq!(
+        resources,
+        [
+            &pods,
+            &json!(["virtualmachineinstances", "virtualmachines"])
+        ]
+    );
     for workload in [DAEMON_SET, DEPLOYMENT] {
         for container in containers(&objects[workload]) {
             let env = container["env"].as_array().unwrap();
             let named = |name: &str| env.iter().find(|variable| variable["name"] == name);
-            assert_eq!(named("DATASTORE_TYPE").unwrap()["value"], "etcdv3", "{workload}");
-            assert_eq!(named("ETCD_ENDPOINTS").unwrap()["valueFrom"]["configMapKeyRef"]["key"], "etcd_endpoints");
+            assert_eq!(
+                named("DATASTORE_TYPE").unwrap()["value"],
+                "etcdv3",
+                "{workload}"
+            );
+            assert_eq!(
+                named("ETCD_ENDPOINTS").unwrap()["valueFrom"]["configMapKeyRef"]["key"],
+                "etcd_endpoints"
+            );
             assert_eq!(named("CALICO_API_GROUP"), None, "{workload}");
         }
     }
@@ -108,15 +162,41 @@ fn configuration_templates_are_json_after_substitution() {
         return;
     }
     for (name, keys) in [
-        ("overlays/kubernetes-v1", vec!["calico_api_group", "kubernetes", "nodename"]),
-        ("overlays/kubernetes-v3", vec!["calico_api_group", "kubernetes", "nodename"]),
-        ("overlays/etcd", vec!["etcd_endpoints", "etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file", "kubernetes"]),
+        (
+            "overlays/kubernetes-v1",
+            vec!["calico_api_group", "kubernetes", "nodename"],
+        ),
+        (
+            "overlays/kubernetes-v3",
+            vec!["calico_api_group", "kubernetes", "nodename"],
+        ),
+        (
+            "overlays/etcd",
+            vec![
+                "etcd_endpoints",
+                "etcd_key_file",
+                "etcd_cert_file",
+                "etcd_ca_cert_file",
+                "kubernetes",
+            ],
+        ),
     ] {
-        let template = overlay(name)[CONFIG]["data"]["cni_network_config"].as_str().unwrap().to_owned();
+        let template = overlay(name)[CONFIG]["data"]["cni_network_config"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let filled = template.replace("__CNI_MTU__", "0");
         let filled: Value = serde_json::from_str(&filled).unwrap();
-        assert_eq!((&filled["name"], &filled["cniVersion"]), (&json!("k8s-pod-network"), &json!("1.0.0")));
-        let types: Vec<&Value> = filled["plugins"].as_array().unwrap().iter().map(|plugin| &plugin["type"]).collect();
+        assert_eq!(
+            (&filled["name"], &filled["cniVersion"]),
+            (&json!("k8s-pod-network"), &json!("1.0.0"))
+        );
+        let types: Vec<&Value> = filled["plugins"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|plugin| &plugin["type"])
+            .collect();
         assert_eq!(types, ["calico", "portmap"]);
         for key in keys {
             assert!(filled["plugins"][0][key] != Value::Null, "{name}: {key}");
@@ -134,9 +214,16 @@ fn every_image_has_the_version_of_the_programs() {
     let tag = format!(":v{}", env!("CARGO_PKG_VERSION"));
     for name in OVERLAYS {
         let objects = overlay(name);
-        for (workload, image) in [(DAEMON_SET, "calico/cni"), (DEPLOYMENT, "calico/kube-controllers")] {
+        for (workload, image) in [
+            (DAEMON_SET, "calico/cni"),
+            (DEPLOYMENT, "calico/kube-controllers"),
+        ] {
             for container in containers(&objects[workload]) {
-                assert_eq!(container["image"], format!("registry.example.com/{image}{tag}"), "{name}");
+                assert_eq!(
+                    container["image"],
+                    format!("registry.example.com/{image}{tag}"),
+                    "{name}"
+                );
                 assert_eq!(container["imagePullPolicy"], "IfNotPresent");
             }
         }
@@ -165,10 +252,17 @@ fn containers_have_only_the_privileges_they_use() {
         let objects = overlay(name);
         for (workload, user) in [(DAEMON_SET, 0), (DEPLOYMENT, 999)] {
             let pod = &objects[workload]["spec"]["template"]["spec"];
-            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"],
+                "RuntimeDefault"
+            );
             for container in containers(&objects[workload]) {
                 let context = &container["securityContext"];
-                assert_eq!(context["capabilities"], json!({ "drop": ["ALL"] }), "{workload}");
+                assert_eq!(
+                    context["capabilities"],
+                    json!({ "drop": ["ALL"] }),
+                    "{workload}"
+                );
                 assert_eq!(context["allowPrivilegeEscalation"], false);
                 assert_eq!(context["readOnlyRootFilesystem"], true);
                 assert_eq!(context["runAsUser"], user);
@@ -177,7 +271,10 @@ fn containers_have_only_the_privileges_they_use() {
                 assert!(container["resources"]["requests"]["cpu"].is_string());
             }
         }
-        assert_eq!(containers(&objects[DEPLOYMENT])[0]["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(
+            containers(&objects[DEPLOYMENT])[0]["securityContext"]["runAsNonRoot"],
+            true
+        );
     }
 }
 
@@ -200,11 +297,16 @@ fn kube_controllers_has_no_volume_of_a_node() {
     }
     for name in OVERLAYS {
         let objects = overlay(name);
-        let volumes = objects[DEPLOYMENT]["spec"]["template"]["spec"]["volumes"].as_array().cloned();
+        let volumes = objects[DEPLOYMENT]["spec"]["template"]["spec"]["volumes"]
+            .as_array()
+            .cloned();
         for volume in volumes.unwrap_or_default() {
             assert!(volume["secret"].is_object(), "{name}: {volume}");
         }
-        let env = containers(&objects[DEPLOYMENT])[0]["env"].as_array().unwrap().clone();
+        let env = containers(&objects[DEPLOYMENT])[0]["env"]
+            .as_array()
+            .unwrap()
+            .clone();
         let file = json!({ "name": "STATUS_FILE", "value": "/dev/shm/status.json" });
         assert!(env.contains(&file), "{name}: {env:?}");
     }
@@ -219,9 +321,18 @@ fn agent_alone_mounts_the_directory_of_logs() {
     for name in OVERLAYS {
         let objects = overlay(name);
         let mount = json!({ "name": "cni-log-dir", "mountPath": "/var/log/calico/cni" });
-        let mounts = |container: &Value| container["volumeMounts"].as_array().unwrap().contains(&mount);
+        let mounts = |container: &Value| {
+            container["volumeMounts"]
+                .as_array()
+                .unwrap()
+                .contains(&mount)
+        };
         for container in containers(&objects[DAEMON_SET]) {
-            assert_eq!(mounts(container), container["name"] == "cni-agent", "{name}: {container}");
+            assert_eq!(
+                mounts(container),
+                container["name"] == "cni-agent",
+                "{name}: {container}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The oldest supported version of Kubernetes, and the expressions of `components/node-restriction`.
+//! The oldest supported version of Kubernetes, and the expressions of
+//! `components/node-restriction`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,10 +50,12 @@ pub(super) fn expressions(value: &Value) -> Vec<&str> {
     match value {
         Value::Object(fields) => fields
             .iter()
-            .flat_map(|(name, value)| match value.as_str().filter(|_| name == "expression") {
-                Some(expression) => vec![expression],
-                None => expressions(value),
-            })
+            .flat_map(
+                |(name, value)| match value.as_str().filter(|_| name == "expression") {
+                    Some(expression) => vec![expression],
+                    None => expressions(value),
+                },
+            )
             .collect(),
         Value::Array(items) => items.iter().flat_map(expressions).collect(),
         _ => Vec::new(),
@@ -62,25 +65,37 @@ pub(super) fn expressions(value: &Value) -> Vec<&str> {
 /// Returns the names of the functions that expressions call.
 pub(super) fn called_functions<'e>(expressions: &[&'e str]) -> BTreeSet<&'e str> {
     let call = Regex::new(r"\b(\w+)\(").unwrap();
-    let calls = expressions.iter().flat_map(|text| call.captures_iter(text).map(|one| one.get(1).unwrap().as_str()));
+    let calls = expressions.iter().flat_map(|text| {
+        call.captures_iter(text)
+            .map(|one| one.get(1).unwrap().as_str())
+    });
     calls.collect()
 }
 
-/// Returns the texts of a file, or of the files below a directory. Links are not followed: the chart links to `deploy`.
+/// Returns the texts of a file, or of the files below a directory. Links are not followed: the
+/// chart links to `deploy`.
 fn texts(path: &Path) -> Vec<(PathBuf, String)> {
     if path.is_symlink() {
         return Vec::new();
     }
     match fs::read_dir(path) {
-        Ok(entries) => entries.flat_map(|entry| texts(&entry.unwrap().path())).collect(),
+        Ok(entries) => entries
+            .flat_map(|entry| texts(&entry.unwrap().path()))
+            .collect(),
         Err(_) => vec![(path.to_owned(), fs::read_to_string(path).unwrap())],
     }
 }
 
-/// Returns the minor version of the oldest supported Kubernetes. Kubernetes 1.31 refuses the definition of IPPool, ours
-/// and upstream's: "estimated rule cost exceeds budget".
+/// Returns the minor version of the oldest supported Kubernetes. Kubernetes 1.31 refuses the
+/// definition of IPPool, ours and upstream's: "estimated rule cost exceeds budget".
 fn oldest() -> u32 {
-    oldest_version().unwrap().split('.').nth(1).unwrap().parse().unwrap()
+    oldest_version()
+        .unwrap()
+        .split('.')
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -88,23 +103,42 @@ fn documents_and_chart_name_the_oldest_supported_kubernetes() {
     let oldest = oldest();
     let promise = format!("You need Kubernetes 1.{oldest} or newer");
     for document in ["README.md", "deploy/README.md"] {
-        assert!(fs::read_to_string(in_tree(document)).unwrap().contains(&promise), "{document}");
+        assert!(
+            fs::read_to_string(in_tree(document))
+                .unwrap()
+                .contains(&promise),
+            "{document}"
+        );
     }
     let chart: Value =
-        serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/Chart.yaml")).unwrap()).unwrap();
+        serde_norway::from_str(&fs::read_to_string(deploy("helm/calico-cni/Chart.yaml")).unwrap())
+            .unwrap();
     assert_eq!(chart["kubeVersion"], format!(">=1.{oldest}.0-0"));
-    // Another sentence about an older version would be a second promise. A removal in an old version is a fact.
-    let named =
-        Regex::new(r"Kubernetes v?1\.(\d+) (or newer|and newer|has|can)|(needs|before) Kubernetes v?1\.(\d+)").unwrap();
-    for (path, text) in NAMING.iter().flat_map(|name| texts(Path::new(&in_tree(name)))) {
+    // Another sentence about an older version would be a second promise. A removal in an old
+    // version is a fact.
+    let named = Regex::new(
+        r"Kubernetes v?1\.(\d+) (or newer|and newer|has|can)|(needs|before) Kubernetes v?1\.(\d+)",
+    )
+    .unwrap();
+    for (path, text) in NAMING
+        .iter()
+        .flat_map(|name| texts(Path::new(&in_tree(name))))
+    {
         for found in named.captures_iter(&text) {
-            let version: u32 = found.get(1).or(found.get(4)).unwrap().as_str().parse().unwrap();
+            let version: u32 = found
+                .get(1)
+                .or(found.get(4))
+                .unwrap()
+                .as_str()
+                .parse()
+                .unwrap();
             assert!(version >= oldest, "{}: {}", path.display(), &found[0]);
         }
     }
 }
 
-/// Kubernetes accepts a new expression only if the version before its own knows it, so that a way back is possible.
+/// Kubernetes accepts a new expression only if the version before its own knows it, so that a way
+/// back is possible.
 #[test]
 fn policies_call_only_functions_of_the_oldest_supported_kubernetes() {
     let text = fs::read_to_string(deploy("components/node-restriction/policies.yaml")).unwrap();
@@ -114,34 +148,57 @@ fn policies_call_only_functions_of_the_oldest_supported_kubernetes() {
     assert_eq!(called_functions(&found), FUNCTIONS.into());
 }
 
-/// `kubectl apply` leaves the objects of a component in the cluster, and then the agents get no token.
+/// `kubectl apply` leaves the objects of a component in the cluster, and then the agents get no
+/// token.
 #[test]
 fn way_back_from_node_restriction_names_every_policy() {
     let page = fs::read_to_string(deploy("README.md")).unwrap();
-    let mut lines = page.lines().skip_while(|line| !line.starts_with("**The way back from a component.**"));
-    let row = lines.find(|line| line.starts_with("| `components/node-restriction` |")).unwrap();
-    let read = |name: &str| fs::read_to_string(deploy(&format!("components/node-restriction/{name}"))).unwrap();
+    let mut lines = page
+        .lines()
+        .skip_while(|line| !line.starts_with("**The way back from a component.**"));
+    let row = lines
+        .find(|line| line.starts_with("| `components/node-restriction` |"))
+        .unwrap();
+    let read = |name: &str| {
+        fs::read_to_string(deploy(&format!("components/node-restriction/{name}"))).unwrap()
+    };
     let texts = ["policies.yaml", "rbac.yaml"].map(read);
-    let objects: Vec<_> = texts.iter().flat_map(|text| parse(text).unwrap().into_values()).collect();
+    let objects: Vec<_> = texts
+        .iter()
+        .flat_map(|text| parse(text).unwrap().into_values())
+        .collect();
     assert!(objects.len() > 10, "{objects:?}");
     for object in objects {
         let name = object["metadata"]["name"].as_str().unwrap();
         assert!(row.contains(&format!("`{name}`")), "{name}");
     }
     let tokens = &texts[0];
-    assert!(tokens.contains("the component node-restriction, delete its policies (deploy/README.md)"));
+    assert!(
+        tokens.contains("the component node-restriction, delete its policies (deploy/README.md)")
+    );
 }
 
 #[test]
 fn each_policy_is_bound_and_refuses_what_it_cannot_evaluate() {
     let text = fs::read_to_string(deploy("components/node-restriction/policies.yaml")).unwrap();
     let objects = parse(&text).unwrap();
-    let of_kind = |kind: &str| -> Vec<&Value> { objects.values().filter(|object| object["kind"] == kind).collect() };
-    let (policies, bindings) = (of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding"));
+    let of_kind = |kind: &str| -> Vec<&Value> {
+        objects
+            .values()
+            .filter(|object| object["kind"] == kind)
+            .collect()
+    };
+    let (policies, bindings) = (
+        of_kind("ValidatingAdmissionPolicy"),
+        of_kind("ValidatingAdmissionPolicyBinding"),
+    );
     assert_eq!((policies.len(), bindings.len()), (5, 5));
     for (policy, binding) in policies.into_iter().zip(bindings) {
         assert_eq!(policy["apiVersion"], "admissionregistration.k8s.io/v1");
         assert_eq!(policy["spec"]["failurePolicy"], "Fail");
-        assert_eq!(binding["spec"], json!({ "policyName": policy["metadata"]["name"], "validationActions": ["Deny"] }));
+        assert_eq!(
+            binding["spec"],
+            json!({ "policyName": policy["metadata"]["name"], "validationActions": ["Deny"] })
+        );
     }
 }

@@ -10,7 +10,9 @@ use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
-use integration_tests::manifests::{Objects, changes, deploy, hashed_names, kustomize, parse, stored};
+use integration_tests::manifests::{
+    Objects, changes, deploy, hashed_names, kustomize, parse, stored,
+};
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -19,7 +21,11 @@ use serde_json::{Value, json};
 use super::{BUDGET, COPY, DAEMON_SET, DEPLOYMENT, can_render};
 
 /// A permission of the plugins' account.
-const READS_PODS: Access<'static> = Access { verb: "get", group: "", resource: "pods" };
+const READS_PODS: Access<'static> = Access {
+    verb: "get",
+    group: "",
+    resource: "pods",
+};
 
 fn file(name: &str) -> String {
     fs::read_to_string(deploy(name)).unwrap()
@@ -29,11 +35,12 @@ fn install(api: &ApiServer) {
     api.admin().apply(&file("install.yaml")).unwrap();
 }
 
-/// Deletes the objects of a file or folder (`-f`), or of a folder for kustomize (`-k`). A path below `deploy/` may be
-/// relative.
+/// Deletes the objects of a file or folder (`-f`), or of a folder for kustomize (`-k`). A path
+/// below `deploy/` may be relative.
 fn delete(api: &ApiServer, option: &str, path: &str) {
     let path = deploy(path).display().to_string();
-    api.kubectl(&["delete", "--ignore-not-found", option, &path]).unwrap();
+    api.kubectl(&["delete", "--ignore-not-found", option, &path])
+        .unwrap();
 }
 
 /// Returns a folder as a release contains it: rendered, in one file.
@@ -46,7 +53,15 @@ fn is_definition(name: &str) -> bool {
 }
 
 fn await_no_group(api: &ApiServer) {
-    let has_group = || anyhow::Ok(api.admin().get("/apis")?.success()?.to_string().contains("projectcalico.org"));
+    let has_group = || {
+        anyhow::Ok(
+            api.admin()
+                .get("/apis")?
+                .success()?
+                .to_string()
+                .contains("projectcalico.org"),
+        )
+    };
     await_that(PATIENCE, || Ok(!has_group()?)).unwrap();
 }
 
@@ -62,7 +77,9 @@ fn running_pod(cluster: &Cluster<'_>, number: usize) -> (Pod, Value) {
 fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
     cluster.delete(pod, conf);
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
-    let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+    let [entry] = &journal_entries()[..] else {
+        panic!("{:?}", journal_entries())
+    };
     fs::read_to_string(entry).unwrap()
 }
 
@@ -70,7 +87,10 @@ fn defer_del(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> String {
 fn assert_nothing_left(cluster: &Cluster<'_>) {
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
     let accounts = cluster.accounts();
-    assert!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
+    assert!(
+        accounts.is_empty() && accounts.problems.is_empty(),
+        "{accounts:#?}"
+    );
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }
 
@@ -82,14 +102,24 @@ fn workloads_yaml_has_the_running_objects_of_install_yaml_alone() {
     let (install, workloads) = (file("install.yaml"), file("workloads.yaml"));
     assert_eq!(hashed_names(&workloads), hashed_names(&install));
     let (install, workloads) = (parse(&install).unwrap(), parse(&workloads).unwrap());
-    assert_eq!(changes(&kustomize(&deploy("workloads")).unwrap(), &workloads), Vec::<String>::new(), "make generate");
+    assert_eq!(
+        changes(&kustomize(&deploy("workloads")).unwrap(), &workloads),
+        Vec::<String>::new(),
+        "make generate"
+    );
     let names: Vec<&str> = workloads.keys().map(String::as_str).collect();
     let service = "Service kube-system/calico-kube-controllers-metrics";
     assert_eq!(names, [COPY, DAEMON_SET, DEPLOYMENT, BUDGET, service]);
-    assert!(workloads.iter().all(|(name, object)| install[name] == *object), "as in install.yaml");
+    assert!(
+        workloads
+            .iter()
+            .all(|(name, object)| install[name] == *object),
+        "as in install.yaml"
+    );
 }
 
-/// The API server deletes with a definition every object of its kind: with IPAMBlock, all addresses.
+/// The API server deletes with a definition every object of its kind: with IPAMBlock, all
+/// addresses.
 #[test]
 fn folders_of_the_removal_have_no_definition() {
     if !can_render() {
@@ -97,8 +127,18 @@ fn folders_of_the_removal_have_no_definition() {
     }
     let has_definition = |objects: &Objects| objects.keys().any(|name| is_definition(name));
     assert!(has_definition(&parse(&file("install.yaml")).unwrap()));
-    for folder in ["base", "workloads", "rbac", "rbac/kubernetes", "rbac/etcd", "rbac/users"] {
-        assert!(!has_definition(&kustomize(&deploy(folder)).unwrap()), "{folder}");
+    for folder in [
+        "base",
+        "workloads",
+        "rbac",
+        "rbac/kubernetes",
+        "rbac/etcd",
+        "rbac/users",
+    ] {
+        assert!(
+            !has_definition(&kustomize(&deploy(folder)).unwrap()),
+            "{folder}"
+        );
     }
 }
 
@@ -110,7 +150,11 @@ fn pods_end_after_each_step_of_the_removal() {
     }
     on_installation(install, |cluster, servers, user| {
         pods_start_and_end_without_the_workloads(cluster, &servers.api);
-        del_without_accounts_and_roles_is_deferred_until_they_exist_again(cluster, &servers.api, &user.user);
+        del_without_accounts_and_roles_is_deferred_until_they_exist_again(
+            cluster,
+            &servers.api,
+            &user.user,
+        );
         del_with_an_expired_token_is_deferred_until_the_next_token(cluster, &mut servers.api);
         pods_end_after_the_deletion_of_all_addresses(cluster, &servers.api);
     });
@@ -140,7 +184,10 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again(
     await_that(PATIENCE, || Ok(!api.allows(user, READS_PODS)?)).unwrap();
     let entry = defer_del(cluster, &pod, &conf);
     assert!(entry.contains("unauthorized"), "{entry}");
-    assert!(!cluster.accounts().held.is_empty(), "the addresses stay allocated");
+    assert!(
+        !cluster.accounts().held.is_empty(),
+        "the addresses stay allocated"
+    );
     install(api);
     api.cni_user().unwrap();
     cluster.await_replayed(&pod, &conf);
@@ -148,7 +195,10 @@ fn del_without_accounts_and_roles_is_deferred_until_they_exist_again(
 }
 
 /// A new key stands for the expiry of the token: the API server rejects the token in both cases.
-fn del_with_an_expired_token_is_deferred_until_the_next_token(cluster: &Cluster<'_>, api: &mut ApiServer) {
+fn del_with_an_expired_token_is_deferred_until_the_next_token(
+    cluster: &Cluster<'_>,
+    api: &mut ApiServer,
+) {
     let (pod, conf) = running_pod(cluster, 4);
     delete(api, "-f", "workloads.yaml");
     api.rotate_token_key().unwrap();
@@ -166,11 +216,17 @@ fn pods_end_after_the_deletion_of_all_addresses(cluster: &Cluster<'_>, api: &Api
     defer_del(cluster, &pod, &conf);
     // The definitions come back without the objects.
     install(api);
-    let blocks = api.admin().get("/apis/crd.projectcalico.org/v1/ipamblocks").unwrap().success().unwrap();
+    let blocks = api
+        .admin()
+        .get("/apis/crd.projectcalico.org/v1/ipamblocks")
+        .unwrap()
+        .success()
+        .unwrap();
     assert_eq!(blocks["items"], json!([]));
 }
 
-/// Deletes a file of a release, or folder below `deploy/`, while a pod runs on an installation of an overlay.
+/// Deletes a file of a release, or folder below `deploy/`, while a pod runs on an installation of
+/// an overlay.
 fn pods_end_after_the_deletion(group: ApiGroup, installed: &str, deleted: &str) {
     if !can_render() {
         return;
@@ -183,11 +239,18 @@ fn pods_end_after_the_deletion(group: ApiGroup, installed: &str, deleted: &str) 
         let file = cluster.host.dir("released").join("installed.yaml");
         fs::write(&file, &manifest).unwrap();
         let mut expected: Vec<String> = parse(&manifest).unwrap().into_keys().collect();
-        let path = if deleted == installed { file.clone() } else { deploy(deleted) };
+        let path = if deleted == installed {
+            file.clone()
+        } else {
+            deploy(deleted)
+        };
         delete(api, "-f", &path.display().to_string());
         await_no_group(api);
         expected.retain(|name| deleted != installed && !is_definition(name));
-        let left: Vec<String> = stored(api, &file.display().to_string()).unwrap().into_keys().collect();
+        let left: Vec<String> = stored(api, &file.display().to_string())
+            .unwrap()
+            .into_keys()
+            .collect();
         assert_eq!(left, expected, "{deleted}");
         defer_del(cluster, &pod, &conf);
     });
@@ -206,7 +269,11 @@ fn pods_end_after_the_deletion_of_the_definitions_of_v3() {
 /// [`pods_end_after_each_step_of_the_removal`] deletes `install.yaml` with v1.
 #[test]
 fn pods_end_after_the_deletion_of_the_installation_with_v3() {
-    pods_end_after_the_deletion(ApiGroup::V3, "overlays/kubernetes-v3", "overlays/kubernetes-v3");
+    pods_end_after_the_deletion(
+        ApiGroup::V3,
+        "overlays/kubernetes-v3",
+        "overlays/kubernetes-v3",
+    );
 }
 
 /// The addresses are in etcd, which the plugin reaches without an account of Kubernetes.
@@ -221,23 +288,44 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
         api.namespace(cluster::NAMESPACE).unwrap();
         let user = api.cni_user().unwrap();
         host.add_uplink().unwrap();
-        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        let cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store: Store::Etcd(etcd),
+        };
         cluster.load(&Content::dual_stack());
         let kubernetes = json!({ "kubeconfig": user.kubeconfig });
-        let conf = cluster.conf("node1", json!({ "policy": { "type": "k8s" }, "kubernetes": kubernetes }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "policy": { "type": "k8s" }, "kubernetes": kubernetes }),
+        );
         let [pod, later] = [1, 2].map(|number| {
             let pod = cluster.pod(number);
             let object = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": pod.name, "namespace": cluster::NAMESPACE },
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": pod.name, "namespace": cluster::NAMESPACE },
                 "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
             });
             let pods = format!("/api/v1/namespaces/{}/pods", cluster::NAMESPACE);
-            api.admin().create(&pods, &object).unwrap().success().unwrap();
-            Pod { object: Some(pod.name.clone()), ..pod }
+            api.admin()
+                .create(&pods, &object)
+                .unwrap()
+                .success()
+                .unwrap();
+            Pod {
+                object: Some(pod.name.clone()),
+                ..pod
+            }
         });
         cluster.add(&pod, &conf);
         let pools = |cluster: &Cluster<'_>| -> Vec<String> {
-            cluster.store.dump().unwrap().into_keys().filter(|key| key.contains("/ippools/")).collect()
+            cluster
+                .store
+                .dump()
+                .unwrap()
+                .into_keys()
+                .filter(|key| key.contains("/ippools/"))
+                .collect()
         };
         let before = pools(&cluster);
 

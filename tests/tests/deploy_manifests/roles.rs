@@ -13,10 +13,17 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
         return;
     }
     on_api_server(|_, api| {
-        api.admin().apply_all(overlay("overlays/kubernetes-v1").values()).unwrap();
+        api.admin()
+            .apply_all(overlay("overlays/kubernetes-v1").values())
+            .unwrap();
         let agent = api.service_account(NAMESPACE, "calico-cni").unwrap();
         let request = token_request(json!({ "expirationSeconds": 86400 }));
-        let token = |account: &str| agent.client.create(&token_path(NAMESPACE, account), &request).unwrap();
+        let token = |account: &str| {
+            agent
+                .client
+                .create(&token_path(NAMESPACE, account), &request)
+                .unwrap()
+        };
         // The authorizer applies roles a moment after they were written.
         await_code(|| token("calico-cni-plugin").code, 201);
         for other in ["calico-kube-controllers", "calico-cni", "default"] {
@@ -24,7 +31,18 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
         }
 
         let group = "crd.projectcalico.org";
-        await_code(|| u16::from(may(api, &agent.user, "create", group, "clusterinformations")), 1);
+        await_code(
+            || {
+                u16::from(may(
+                    api,
+                    &agent.user,
+                    "create",
+                    group,
+                    "clusterinformations",
+                ))
+            },
+            1,
+        );
         for (verb, group, resource, allowed) in [
             ("get", group, "clusterinformations", true),
             ("update", group, "clusterinformations", false),
@@ -37,7 +55,11 @@ fn agent_may_create_tokens_for_the_plugins_user_only() {
             ("get", "", "secrets", false),
             ("patch", "", "nodes/status", false),
         ] {
-            assert_eq!(may(api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
+            assert_eq!(
+                may(api, &agent.user, verb, group, resource),
+                allowed,
+                "{verb} {resource}"
+            );
         }
 
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
@@ -53,7 +75,12 @@ fn component_node_condition_lets_the_agent_get_nodes_only() {
     }
     on_api_server(|host, api| {
         let directory = host.dir("manifests");
-        let objects = compose(&directory, &["overlays/etcd"], &["components/node-condition"]).unwrap();
+        let objects = compose(
+            &directory,
+            &["overlays/etcd"],
+            &["components/node-condition"],
+        )
+        .unwrap();
         api.admin().apply_all(objects.values()).unwrap();
         let user = format!("system:serviceaccount:{NAMESPACE}:calico-cni");
         await_code(|| u16::from(may(api, &user, "get", "", "nodes")), 1);
@@ -61,15 +88,28 @@ fn component_node_condition_lets_the_agent_get_nodes_only() {
             assert!(!may(api, &user, verb, "", "nodes"), "{verb}");
         }
         // Another test can use the API server again.
-        api.kubectl(&["delete", "-f", &manifest(&directory, &objects)]).unwrap();
+        api.kubectl(&["delete", "-f", &manifest(&directory, &objects)])
+            .unwrap();
     });
 }
 
 fn may(api: &ApiServer, user: &str, verb: &str, group: &str, resource: &str) -> bool {
-    api.allows(user, Access { verb, group, resource }).unwrap()
+    api.allows(
+        user,
+        Access {
+            verb,
+            group,
+            resource,
+        },
+    )
+    .unwrap()
 }
 
 fn await_code(code: impl Fn() -> u16, expected: u16) {
     let as_expected = || Ok(code() == expected);
-    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, as_expected).unwrap();
+    integration_tests::controllers::await_that(
+        integration_tests::controllers::PATIENCE,
+        as_expected,
+    )
+    .unwrap();
 }

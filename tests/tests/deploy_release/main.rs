@@ -27,9 +27,13 @@ const REGISTRY: &str = "127.0.0.1:5000/me/calico";
 /// The folders of the releases that tests share, by name.
 static SHARED: Memo<&str, PathBuf> = Memo::new();
 
-/// Returns true if this machine has the programs for a release; otherwise marks the test as skipped.
+/// Returns true if this machine has the programs for a release; otherwise marks the test as
+/// skipped.
 fn can_release() -> bool {
-    can_be_made().unwrap() && program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
+    can_be_made().unwrap()
+        && program("kubectl")
+            .map_err(|missing| skipped(&missing.to_string()))
+            .is_ok()
 }
 
 /// Returns the folder with a release that other tests read, too.
@@ -37,11 +41,18 @@ fn shared_release() -> Arc<PathBuf> {
     shared("plain", &[FAST])
 }
 
-/// Returns the folder with a release for [`REGISTRY`] that other tests read, too. Its provenance has a source and a
-/// builder, and its compression is that of a real release.
+/// Returns the folder with a release for [`REGISTRY`] that other tests read, too. Its provenance
+/// has a source and a builder, and its compression is that of a real release.
 fn release_for_registry() -> Arc<PathBuf> {
     let registry = format!("REGISTRY={REGISTRY}");
-    shared("registry", &[&registry, "SOURCE_URI=git+https://example.com/calico", "BUILDER_ID=https://example.com/ci"])
+    shared(
+        "registry",
+        &[
+            &registry,
+            "SOURCE_URI=git+https://example.com/calico",
+            "BUILDER_ID=https://example.com/ci",
+        ],
+    )
 }
 
 fn shared(name: &'static str, variables: &[&str]) -> Arc<PathBuf> {

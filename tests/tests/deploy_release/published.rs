@@ -32,7 +32,12 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
     if !can_release() {
         return;
     }
-    if let Err(missing) = ["crane", "oras"].map(built).into_iter().chain([helm()]).collect::<Result<Vec<_>>>() {
+    if let Err(missing) = ["crane", "oras"]
+        .map(built)
+        .into_iter()
+        .chain([helm()])
+        .collect::<Result<Vec<_>>>()
+    {
         return skipped(&missing.to_string());
     }
     let made = release_for_registry();
@@ -42,13 +47,27 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
         let home = host.dir("home").display().to_string();
         let environment = |words: &[&str]| -> Vec<String> {
             // helm and oras must not use the logins and caches of this machine's user.
-            let folders = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "DOCKER_CONFIG"];
+            let folders = [
+                "HELM_CACHE_HOME",
+                "HELM_CONFIG_HOME",
+                "HELM_DATA_HOME",
+                "DOCKER_CONFIG",
+            ];
             let own = folders.map(|name| format!("{name}={home}"));
-            own.into_iter().chain(words.iter().map(|word| (*word).to_owned())).collect()
+            own.into_iter()
+                .chain(words.iter().map(|word| (*word).to_owned()))
+                .collect()
         };
-        let publish = || run("env", &environment(&["PLAIN_HTTP=1", &in_tree("deploy/publish.sh"), &folder])).unwrap();
+        let publish = || {
+            run(
+                "env",
+                &environment(&["PLAIN_HTTP=1", &in_tree("deploy/publish.sh"), &folder]),
+            )
+            .unwrap()
+        };
         let oras = built("oras").unwrap().display().to_string();
-        let ask = |words: &[&str]| run("env", &environment(&[&[oras.as_str()], words].concat())).unwrap();
+        let ask =
+            |words: &[&str]| run("env", &environment(&[&[oras.as_str()], words].concat())).unwrap();
         publish();
         let digests = fs::read_to_string(path(&made, "digests.txt")).unwrap();
         let referrers = || -> Vec<String> {
@@ -57,7 +76,9 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
                 let (repository, _) = words[1].rsplit_once(':').unwrap();
                 format!("{repository}@{}", words[0])
             });
-            subjects.map(|subject| ask(&["discover", "--plain-http", "--format", "json", &subject])).collect()
+            subjects
+                .map(|subject| ask(&["discover", "--plain-http", "--format", "json", &subject]))
+                .collect()
         };
         for line in digests.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -67,17 +88,41 @@ fn published_release_has_its_digests_referrers_and_chart_in_the_registry() {
             }
         }
         let found = referrers();
-        let kinds = ["application/vnd.in-toto+json", "application/vnd.cyclonedx+json"];
+        let kinds = [
+            "application/vnd.in-toto+json",
+            "application/vnd.cyclonedx+json",
+        ];
         assert_eq!(found.len(), 4, "two images, each with one architecture");
         for (index, said) in found.iter().enumerate() {
             let [wanted, other] = [kinds[index % 2], kinds[(index + 1) % 2]];
             assert!(said.contains(wanted) && !said.contains(other), "{said}");
         }
         let chart = format!("oci://{REGISTRY}/charts/calico-cni");
-        let words = ["pull", &chart, "--version", VERSION, "--plain-http", "--destination", &home];
-        run("env", &environment(&[&[helm().unwrap().display().to_string().as_str()], &words[..]].concat())).unwrap();
+        let words = [
+            "pull",
+            &chart,
+            "--version",
+            VERSION,
+            "--plain-http",
+            "--destination",
+            &home,
+        ];
+        run(
+            "env",
+            &environment(
+                &[
+                    &[helm().unwrap().display().to_string().as_str()],
+                    &words[..],
+                ]
+                .concat(),
+            ),
+        )
+        .unwrap();
         let name = format!("calico-cni-{VERSION}.tgz");
-        assert!(fs::read(host.dir("home").join(&name)).unwrap() == fs::read(path(&made, &name)).unwrap());
+        assert!(
+            fs::read(host.dir("home").join(&name)).unwrap()
+                == fs::read(path(&made, &name)).unwrap()
+        );
         publish();
         assert_eq!(referrers(), found);
     });

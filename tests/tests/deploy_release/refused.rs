@@ -14,7 +14,10 @@ fn release_with_too_large_programs_is_refused() {
         return;
     }
     let error = release(&["MOST_BYTES=1000000"]).unwrap_err().to_string();
-    assert!(error.contains("images: cni: ") && error.contains("an image may have at most 1000000"), "{error}");
+    assert!(
+        error.contains("images: cni: ") && error.contains("an image may have at most 1000000"),
+        "{error}"
+    );
 }
 
 /// The output folder could be one of the user's own, given by mistake.
@@ -24,8 +27,16 @@ fn release_does_not_replace_a_foreign_directory() {
     let mine = directory.path().join("mine");
     fs::write(&mine, "mine").unwrap();
     let out = directory.path().display().to_string();
-    let error = run(&in_tree("deploy/release.sh"), &["--programs", "/nowhere", "--out", &out]).unwrap_err().to_string();
-    assert!(error.contains(&out) && error.contains("has no SHA256SUMS"), "{error}");
+    let error = run(
+        &in_tree("deploy/release.sh"),
+        &["--programs", "/nowhere", "--out", &out],
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.contains(&out) && error.contains("has no SHA256SUMS"),
+        "{error}"
+    );
     assert_eq!(fs::read_to_string(mine).unwrap(), "mine");
 }
 
@@ -38,17 +49,38 @@ fn release_of_a_tree_with_changes_is_refused_naming_each_file() {
     run("git", &["init", "--quiet", &tree]).unwrap();
     let from = in_tree("");
     let copy = format!(
-        "cd '{from}' && git ls-files -z Cargo.toml CHANGELOG.md deploy | tar --null -T - -c | tar -x -C '{tree}'"
+        "cd '{from}' && git ls-files -z Cargo.toml CHANGELOG.md deploy | tar --null -T - -c | tar \
+         -x -C '{tree}'"
     );
     run("sh", &["-c", &copy]).unwrap();
     run("git", &["-C", &tree, "add", "."]).unwrap();
-    let who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"];
-    run("git", &[&["-C", &tree], &who[..], &["commit", "--quiet", "--message=all"]].concat()).unwrap();
+    let who = [
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e",
+        "-c",
+        "commit.gpgsign=false",
+    ];
+    run(
+        "git",
+        &[
+            &["-C", &tree],
+            &who[..],
+            &["commit", "--quiet", "--message=all"],
+        ]
+        .concat(),
+    )
+    .unwrap();
     fs::write(directory.path().join("tree/deploy/README.md"), "another").unwrap();
     fs::write(directory.path().join("tree/new"), "new").unwrap();
-    let error = run(&format!("{tree}/deploy/release.sh"), &[] as &[&str]).unwrap_err().to_string();
+    let error = run(&format!("{tree}/deploy/release.sh"), &[] as &[&str])
+        .unwrap_err()
+        .to_string();
     assert!(
-        error.contains("commit or stash") && error.contains("deploy/README.md") && error.contains("?? new"),
+        error.contains("commit or stash")
+            && error.contains("deploy/README.md")
+            && error.contains("?? new"),
         "{error}"
     );
 }

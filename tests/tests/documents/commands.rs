@@ -15,14 +15,20 @@ pub(crate) struct Chapter {
 }
 
 pub(crate) fn read(document: &'static str) -> Result<Vec<Chapter>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("no workspace")?;
     let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
     Ok(chapters(document, &text))
 }
 
 fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
-    let chapter =
-        |heading: &str| Chapter { document, heading: heading.into(), commands: Vec::new(), files: Vec::new() };
+    let chapter = |heading: &str| Chapter {
+        document,
+        heading: heading.into(),
+        commands: Vec::new(),
+        files: Vec::new(),
+    };
     let mut chapters = vec![chapter("")];
     let mut block = String::new();
     let (mut fence, mut after_blank, mut indented) = (None::<String>, true, false);
@@ -31,8 +37,12 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
         if let Some(language) = &fence {
             match (line.trim_start().starts_with("```"), language.as_str()) {
                 (false, _) => block += &format!("{line}\n"),
-                (true, "sh" | "console") => chapters[current].commands.extend(commands(&std::mem::take(&mut block))),
-                (true, language) => chapters[current].files.push((language.to_owned(), std::mem::take(&mut block))),
+                (true, "sh" | "console") => chapters[current]
+                    .commands
+                    .extend(commands(&std::mem::take(&mut block))),
+                (true, language) => chapters[current]
+                    .files
+                    .push((language.to_owned(), std::mem::take(&mut block))),
             }
             if line.trim_start().starts_with("```") {
                 fence = None;
@@ -43,7 +53,9 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
         if indented {
             block += &format!("{}\n", line.trim_start());
         } else if !line.is_empty() {
-            chapters[current].commands.extend(commands(&std::mem::take(&mut block)));
+            chapters[current]
+                .commands
+                .extend(commands(&std::mem::take(&mut block)));
         }
         after_blank = line.is_empty();
         if let Some(language) = line.trim_start().strip_prefix("```") {
@@ -60,11 +72,16 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
     chapters
 }
 
-/// Returns the commands of a block. Continuation lines, and the lines of a `for` loop, are one command.
+/// Returns the commands of a block. Continuation lines, and the lines of a `for` loop, are one
+/// command.
 fn commands(block: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut is_open = false;
-    for line in block.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in block
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let line = line.strip_prefix("$ ").unwrap_or(line);
         match commands.last_mut().filter(|_| is_open) {
             Some(command) => *command += &format!("\n{line}"),
@@ -79,12 +96,28 @@ fn commands(block: &str) -> Vec<String> {
 
 #[test]
 fn chapters_are_parsed_into_commands_and_files() {
-    let text = "# Title\n\n    one \\\n        more\n    # said\n\n    $ two   # why\n\ntext\n    no block\n\n## Next\n\n```json\n{}\n```\n\
+    let text = "# Title\n\n    one \\\n        more\n    # said\n\n    $ two   # why\n\ntext\n    \
+                no block\n\n## Next\n\n```json\n{}\n```\n\
                 1. step\n\n       for a in b; do\n           c\n       done\n\n```sh\nthree\n```\n";
     let found = chapters("d", text);
-    let found: Vec<_> = found.iter().map(|chapter| (chapter.heading.as_str(), &chapter.commands)).collect();
-    let (first, second) =
-        (vec!["one \\\nmore".into(), "two   # why".into()], ["for a in b; do\nc\ndone".into(), "three".into()]);
-    assert_eq!(found, [("", &Vec::new()), ("Title", &first), ("Next", &second.to_vec())]);
-    assert_eq!(chapters("d", text)[2].files, [("json".to_owned(), "{}\n".to_owned())]);
+    let found: Vec<_> = found
+        .iter()
+        .map(|chapter| (chapter.heading.as_str(), &chapter.commands))
+        .collect();
+    let (first, second) = (
+        vec!["one \\\nmore".into(), "two   # why".into()],
+        ["for a in b; do\nc\ndone".into(), "three".into()],
+    );
+    assert_eq!(
+        found,
+        [
+            ("", &Vec::new()),
+            ("Title", &first),
+            ("Next", &second.to_vec())
+        ]
+    );
+    assert_eq!(
+        chapters("d", text)[2].files,
+        [("json".to_owned(), "{}\n".to_owned())]
+    );
 }

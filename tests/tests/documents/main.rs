@@ -1,5 +1,5 @@
-//! The commands of the documents are run as documented, are targets of the Makefile, or are listed with the reason why
-//! no test runs them.
+//! The commands of the documents are run as documented, are targets of the Makefile, or are listed
+//! with the reason why no test runs them.
 
 mod commands;
 mod fate;
@@ -47,17 +47,24 @@ const ON_AN_API_SERVER: [(&str, &str); 12] = [
 ];
 
 fn chapters() -> Vec<Chapter> {
-    DOCUMENTS.iter().flat_map(|document| commands::read(document).unwrap()).collect()
+    DOCUMENTS
+        .iter()
+        .flat_map(|document| commands::read(document).unwrap())
+        .collect()
 }
 
 fn chapter<'c>(chapters: &'c [Chapter], (document, heading): (&str, &str)) -> &'c Chapter {
-    let found = chapters.iter().find(|chapter| (chapter.document, &*chapter.heading) == (document, heading));
+    let found = chapters
+        .iter()
+        .find(|chapter| (chapter.document, &*chapter.heading) == (document, heading));
     found.unwrap_or_else(|| panic!("{document} has no chapter {heading}"))
 }
 
 fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
     let found = chapter.files.iter().find(|(of, _)| of == language);
-    found.map(|(_, text)| text.as_str()).unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
+    found
+        .map(|(_, text)| text.as_str())
+        .unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
 }
 
 /// Writes to stderr around libtest's capture.
@@ -68,25 +75,46 @@ fn tell(words: &str) {
 #[test]
 fn every_documented_command_is_run_or_listed_with_a_reason() {
     let chapters = chapters();
-    assert_eq!(fate::stale(&chapters), Vec::<String>::new(), "no document has these any more");
+    assert_eq!(
+        fate::stale(&chapters),
+        Vec::<String>::new(),
+        "no document has these any more"
+    );
     let run = || ON_THE_LOCAL_FILE.iter().chain(&ON_AN_API_SERVER);
     let mut targets = Vec::new();
     let mut counts = BTreeMap::<&str, [usize; 3]>::new();
-    for chapter in chapters.iter().filter(|chapter| fate::has_commands(chapter)) {
+    for chapter in chapters
+        .iter()
+        .filter(|chapter| fate::has_commands(chapter))
+    {
         let is_run = run().any(|place| *place == (chapter.document, &*chapter.heading));
         for command in &chapter.commands {
             let counts = counts.entry(chapter.document).or_default();
             match fate::of(chapter, command) {
                 Fate::Run => {
-                    assert!(is_run, "{}, {}: no test runs `{command}`", chapter.document, chapter.heading);
+                    assert!(
+                        is_run,
+                        "{}, {}: no test runs `{command}`",
+                        chapter.document, chapter.heading
+                    );
                     counts[0] += 1;
                 }
                 Fate::Make => {
-                    targets.push(command.split_whitespace().nth(1).unwrap_or_default().to_owned());
+                    targets.push(
+                        command
+                            .split_whitespace()
+                            .nth(1)
+                            .unwrap_or_default()
+                            .to_owned(),
+                    );
                     counts[1] += 1;
                 }
                 Fate::NotRun(reason) => {
-                    tell(&format!("{} does not run `{}`: {reason}", chapter.document, command.lines().next().unwrap()));
+                    tell(&format!(
+                        "{} does not run `{}`: {reason}",
+                        chapter.document,
+                        command.lines().next().unwrap()
+                    ));
                     counts[2] += 1;
                 }
             }
@@ -96,10 +124,17 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let makefile = fs::read_to_string(workspace.join("Makefile")).unwrap();
     for target in targets {
-        assert!(makefile.lines().any(|line| line.starts_with(&format!("{target}:"))), "make has no target {target}");
+        assert!(
+            makefile
+                .lines()
+                .any(|line| line.starts_with(&format!("{target}:"))),
+            "make has no target {target}"
+        );
     }
     for (document, [run, make, not_run]) in counts {
-        tell(&format!("{document}: {run} commands are run, {make} are targets of make, {not_run} are not run"));
+        tell(&format!(
+            "{document}: {run} commands are run, {make} are targets of make, {not_run} are not run"
+        ));
     }
 }
 
@@ -107,44 +142,91 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
 #[test]
 fn documented_manual_sequence_works_with_and_without_init() {
     let chapters = chapters();
-    let [by_hand, in_the_pod, on_the_host, in_the_datastore] = ON_THE_LOCAL_FILE.map(|place| chapter(&chapters, place));
+    let [by_hand, in_the_pod, on_the_host, in_the_datastore] =
+        ON_THE_LOCAL_FILE.map(|place| chapter(&chapters, place));
     isolated(|host| {
         host.add_uplink().unwrap();
         let person = Person::at(host, &[]).unwrap();
         person.write("pool.yaml", file(by_hand, "yaml")).unwrap();
         person.write("conf.json", file(by_hand, "json")).unwrap();
-        let add = by_hand.commands.iter().find(|command| command.starts_with("CNI_COMMAND=ADD")).unwrap();
+        let add = by_hand
+            .commands
+            .iter()
+            .find(|command| command.starts_with("CNI_COMMAND=ADD"))
+            .unwrap();
         let del = add.replace("CNI_COMMAND=ADD", "CNI_COMMAND=DEL");
         for without in [None, Some("calico-ipam init")] {
-            let is_typed = |command: &str| without.is_none_or(|left_out| !command.starts_with(left_out));
+            let is_typed =
+                |command: &str| without.is_none_or(|left_out| !command.starts_with(left_out));
             let written = |command: &str| is_typed(command).then(|| command.to_owned());
             let Typed { printed, count } = person.types("", by_hand, written).unwrap();
-            assert!(printed.contains("\"address\": \"10.65.") || printed.contains("\"address\":\"10.65."), "{printed}");
+            assert!(
+                printed.contains("\"address\": \"10.65.")
+                    || printed.contains("\"address\":\"10.65."),
+                "{printed}"
+            );
             assert!(printed.contains("inet 10.65."), "{printed}");
             let shown = |chapter: &Chapter, expected: &[&str]| {
-                let Typed { printed, count } = person.types("", chapter, |command| Some(command.to_owned())).unwrap();
+                let Typed { printed, count } = person
+                    .types("", chapter, |command| Some(command.to_owned()))
+                    .unwrap();
                 for part in expected {
-                    assert!(printed.contains(part), "{}: {part:?} is not in {printed}", chapter.heading);
+                    assert!(
+                        printed.contains(part),
+                        "{}: {part:?} is not in {printed}",
+                        chapter.heading
+                    );
                 }
-                tell(&format!("{count} commands of {}, {}", chapter.document, chapter.heading));
+                tell(&format!(
+                    "{count} commands of {}, {}",
+                    chapter.document, chapter.heading
+                ));
             };
-            shown(in_the_pod, &["inet 10.65.", "default via 169.254.1.1 dev eth0", "169.254.1.1 dev eth0 scope link"]);
-            shown(on_the_host, &["ee:ee:ee:ee:ee:ee", " dev cali", ".proxy_arp = 1", ".proxy_delay = 0"]);
-            let objects =
-                ["/calico/ipam/v2/assignment/ipv4/block/10.65.", "/calico/ipam/v2/handle/demo.c1", "is in use"];
+            shown(
+                in_the_pod,
+                &[
+                    "inet 10.65.",
+                    "default via 169.254.1.1 dev eth0",
+                    "169.254.1.1 dev eth0 scope link",
+                ],
+            );
+            shown(
+                on_the_host,
+                &[
+                    "ee:ee:ee:ee:ee:ee",
+                    " dev cali",
+                    ".proxy_arp = 1",
+                    ".proxy_delay = 0",
+                ],
+            );
+            let objects = [
+                "/calico/ipam/v2/assignment/ipv4/block/10.65.",
+                "/calico/ipam/v2/handle/demo.c1",
+                "is in use",
+            ];
             shown(in_the_datastore, &objects);
             let ended = "export PATH=$PATH:/opt/cni/bin DATASTORE_TYPE=local\n";
-            let nodes = person.run(&format!("{ended}calico-ipam get nodes")).unwrap();
+            let nodes = person
+                .run(&format!("{ended}calico-ipam get nodes"))
+                .unwrap();
             assert!(nodes.contains(&nodename()), "{nodes}");
-            let script = format!("{ended}{del}\ncalico-ipam check\nip netns delete pod1\nrm -r /var/lib/calico");
+            let script = format!(
+                "{ended}{del}\ncalico-ipam check\nip netns delete pod1\nrm -r /var/lib/calico"
+            );
             person.run(&script).unwrap();
-            tell(&format!("{count} commands of {}, {}", by_hand.document, by_hand.heading));
+            tell(&format!(
+                "{count} commands of {}, {}",
+                by_hand.document, by_hand.heading
+            ));
         }
     });
 }
 
 fn nodename() -> String {
-    fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
+    fs::read_to_string("/proc/sys/kernel/hostname")
+        .unwrap()
+        .trim()
+        .to_lowercase()
 }
 
 /// Command that creates the objects that the documents expect in a cluster.
@@ -170,7 +252,8 @@ spec: { datastoreReady: true }
 END
 "#;
 
-/// Commands that write a configuration list, and run an ADD that fails because its IP pool does not exist.
+/// Commands that write a configuration list, and run an ADD that fails because its IP pool does not
+/// exist.
 const FAILED_ADD: &str = r#"
 jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
     >/etc/cni/net.d/10-calico.conflist
@@ -179,8 +262,8 @@ jq '.plugins[0] + {name, cniVersion} | .ipam.ipv4_pools = ["10.99.0.0/16"]' /etc
     CNI_ARGS="K8S_POD_NAMESPACE=default;K8S_POD_NAME=web" /opt/cni/bin/calico && exit 1
 "#;
 
-/// Command that waits until the API server publishes the schema of pools, a moment after it serves them. kubectl
-/// validates with the schema.
+/// Command that waits until the API server publishes the schema of pools, a moment after it serves
+/// them. kubectl validates with the schema.
 const AWAIT_POOLS: &str = r#"schema=/openapi/v3/apis/crd.projectcalico.org/v1
 for _ in {1..600}; do
     kubectl get --raw $schema 2>/dev/null | grep '"kind": *"IPPool"' >/dev/null && break
@@ -200,8 +283,13 @@ fn documented_cluster_commands_work_on_an_api_server() {
         let person = on_cluster(host, kubernetes);
         let typed = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
             let chapter = chapter(&chapters, place);
-            let Typed { printed, count } = person.types(before, chapter, |command| Some(written(command))).unwrap();
-            tell(&format!("{count} commands of {}, {}", chapter.document, chapter.heading));
+            let Typed { printed, count } = person
+                .types(before, chapter, |command| Some(written(command)))
+                .unwrap();
+            tell(&format!(
+                "{count} commands of {}, {}",
+                chapter.document, chapter.heading
+            ));
             printed
         };
         let as_is = |command: &str| command.to_owned();
@@ -226,22 +314,38 @@ fn documented_cluster_commands_work_on_an_api_server() {
         };
         typed(install, PROGRAMS, &apply_pool);
 
-        kubernetes.api.await_schema("crd.projectcalico.org/v1", "ClusterInformation").unwrap();
-        person.write("conf.json", file(chapter(&chapters, by_hand), "json")).unwrap();
+        kubernetes
+            .api
+            .await_schema("crd.projectcalico.org/v1", "ClusterInformation")
+            .unwrap();
+        person
+            .write("conf.json", file(chapter(&chapters, by_hand), "json"))
+            .unwrap();
         let printed = typed(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
-        assert!(printed.contains("cni.projectcalico.org/podIP: 192.168."), "{printed}");
+        assert!(
+            printed.contains("cni.projectcalico.org/podIP: 192.168."),
+            "{printed}"
+        );
 
         let printed = typed(after_the_add, PROGRAMS, &as_is);
         let annotations = ["containerID: c1", "podIP: 192.168.", "podIPs: 192.168."];
         for part in annotations.map(|annotation| format!("cni.projectcalico.org/{annotation}")) {
             assert!(printed.contains(&part), "{part:?} is not in {printed}");
         }
-        for part in ["kind: IPAMBlock\n", "\nk8s-pod-network.c1 ", "\nnode1-192-168-", " cali68caf03a5f4 "] {
+        for part in [
+            "kind: IPAMBlock\n",
+            "\nk8s-pod-network.c1 ",
+            "\nnode1-192-168-",
+            " cali68caf03a5f4 ",
+        ] {
             assert!(printed.contains(part), "{part:?} is not in {printed}");
         }
         typed(command_line, PROGRAMS, &as_is);
         let printed = typed(first_commands, PROGRAMS, &as_is);
-        assert!(printed.contains("more pods with IPv4: at most "), "{printed}");
+        assert!(
+            printed.contains("more pods with IPv4: at most "),
+            "{printed}"
+        );
 
         let names = |command: &str| command.replace("CONTAINERID", "c9");
         let printed = typed(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
@@ -249,28 +353,48 @@ fn documented_cluster_commands_work_on_an_api_server() {
         let (grepped, traced) = after.split_once("calico-ipam trace default/web").unwrap();
         let fields = r#" ContainerID="c9" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
         for shown in [grepped, traced] {
-            assert!(shown.lines().any(|line| line.contains("ADD failed") && line.ends_with(fields)), "{printed}");
+            assert!(
+                shown
+                    .lines()
+                    .any(|line| line.contains("ADD failed") && line.ends_with(fields)),
+                "{printed}"
+            );
         }
         let link = "\nInterface: cali68caf03a5f4, ";
-        for part in ["\nEndpoint: node1-k8s-web-eth0\n", "handle k8s-pod-network.c1, ", link, "\nRoutes:\n  192.168."] {
+        for part in [
+            "\nEndpoint: node1-k8s-web-eth0\n",
+            "handle k8s-pod-network.c1, ",
+            link,
+            "\nRoutes:\n  192.168.",
+        ] {
             assert!(traced.contains(part), "{part:?} is not in {traced}");
         }
 
         let printed = typed(doctor, PROGRAMS, &as_is);
         // docs/troubleshooting.md names these checks.
         for check in ["token ", "permissions ", "busy addresses "] {
-            let is_ok = |line: &str| line.strip_prefix("ok").is_some_and(|rest| rest.trim_start().starts_with(check));
+            let is_ok = |line: &str| {
+                line.strip_prefix("ok")
+                    .is_some_and(|rest| rest.trim_start().starts_with(check))
+            };
             assert!(printed.lines().any(is_ok), "{check} is not ok in {printed}");
         }
 
-        typed(quick_start, "cp deploy/examples/ippool.yaml pool.yaml", &as_is);
+        typed(
+            quick_start,
+            "cp deploy/examples/ippool.yaml pool.yaml",
+            &as_is,
+        );
         typed(upgrade, "export REGISTRY=ghcr.io/me/calico", &as_is);
         typed(uninstall, "export REGISTRY=ghcr.io/me/calico", &as_is);
         let upstreams = "cp tests/tests/deploy_manifests/upstream-v3.32.yaml calico.yaml
             kubectl apply --server-side --force-conflicts -f calico.yaml
             export REGISTRY=ghcr.io/me/calico";
         let printed = typed(beside, upstreams, &as_is);
-        assert!(printed.contains("+        image: ghcr.io/me/calico/cni"), "{printed}");
+        assert!(
+            printed.contains("+        image: ghcr.io/me/calico/cni"),
+            "{printed}"
+        );
         typed(controllers, "", &as_is);
     });
 }
@@ -280,6 +404,10 @@ fn on_cluster(host: &Host, kubernetes: &Kubernetes) -> Person {
     let tools: Vec<PathBuf> = kubectl.parent().map(Path::to_owned).into_iter().collect();
     let person = Person::at(host, &tools).unwrap();
     fs::create_dir_all(person.home().join(".kube")).unwrap();
-    fs::copy(kubernetes.api.admin_kubeconfig(), person.home().join(".kube/config")).unwrap();
+    fs::copy(
+        kubernetes.api.admin_kubeconfig(),
+        person.home().join(".kube/config"),
+    )
+    .unwrap();
     person
 }

@@ -14,7 +14,11 @@ use crate::commands::Chapter;
 use crate::fate::{self, Fate};
 
 /// Commands whose exit status 1 means that they found something.
-const MAY_FIND: [&str; 3] = ["/opt/cni/bin/calico doctor", "/opt/cni/bin/calico uninstall", "kubectl diff"];
+const MAY_FIND: [&str; 3] = [
+    "/opt/cni/bin/calico doctor",
+    "/opt/cni/bin/calico uninstall",
+    "kubectl diff",
+];
 
 /// A directory that looks like a checkout with built programs, and a home directory.
 #[derive(Debug)]
@@ -33,22 +37,46 @@ pub(crate) struct Typed {
 impl Person {
     /// Creates a person on a host, with an empty `/opt`. `tools` are directories for PATH.
     pub(crate) fn at(host: &Host, tools: &[PathBuf]) -> Result<Person> {
-        mount(Some("tmpfs"), "/opt", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
+        mount(
+            Some("tmpfs"),
+            "/opt",
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("mode=755"),
+        )?;
         let checkout = host.dir("checkout");
-        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("no workspace")?;
         for name in ["tests", "Makefile"] {
             symlink(workspace.join(name), checkout.join(name))?;
         }
         // A copy, because some commands write to it.
-        run("cp", &["--recursive", &workspace.join("deploy").display().to_string(), &checkout.display().to_string()])?;
+        run(
+            "cp",
+            &[
+                "--recursive",
+                &workspace.join("deploy").display().to_string(),
+                &checkout.display().to_string(),
+            ],
+        )?;
         fs::create_dir_all(checkout.join("target"))?;
         symlink(Plugins::locate()?.dir(), checkout.join("target/plugin"))?;
         let bin = host.dir("person-bin");
-        fs::write(bin.join("sudo"), "#!/bin/sh\nexec env -i PATH=\"$PATH\" HOME=\"$HOME\" \"$@\"\n")?;
+        fs::write(
+            bin.join("sudo"),
+            "#!/bin/sh\nexec env -i PATH=\"$PATH\" HOME=\"$HOME\" \"$@\"\n",
+        )?;
         run("chmod", &["0755", &bin.join("sudo").display().to_string()])?;
         let own = [bin].into_iter().chain(tools.iter().cloned());
-        let own = own.map(|directory| directory.display().to_string()).collect::<Vec<_>>().join(":");
-        let path = format!("{own}:{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+        let own = own
+            .map(|directory| directory.display().to_string())
+            .collect::<Vec<_>>()
+            .join(":");
+        let path = format!(
+            "{own}:{}:/usr/sbin:/sbin",
+            std::env::var("PATH").unwrap_or_default()
+        );
         fs::create_dir_all("/etc/cni/net.d")?;
         Ok(Person { checkout, path })
     }
@@ -61,8 +89,8 @@ impl Person {
         Ok(fs::write(self.checkout.join(name), text)?)
     }
 
-    /// Runs the commands `before`, and those of the chapter that tests run. `written` replaces placeholders in a
-    /// command; a command for which it returns `None` is left out.
+    /// Runs the commands `before`, and those of the chapter that tests run. `written` replaces
+    /// placeholders in a command; a command for which it returns `None` is left out.
     pub(crate) fn types(
         &self,
         before: &str,
@@ -79,13 +107,21 @@ impl Person {
         for command in &commands {
             let shown = command.replace('\'', "'\\''");
             script += &format!("printf '%s\\n' '+ {shown}' >&2\n");
-            match MAY_FIND.iter().any(|beginning| command.starts_with(beginning)) {
+            match MAY_FIND
+                .iter()
+                .any(|beginning| command.starts_with(beginning))
+            {
                 true => script += &format!("{{\n{command}\n}} || [ $? -eq 1 ]\n"),
                 false => script += &format!("{command}\n"),
             }
         }
-        let printed = self.run(&script).with_context(|| format!("{}, {}", chapter.document, chapter.heading))?;
-        Ok(Typed { printed, count: commands.len() })
+        let printed = self
+            .run(&script)
+            .with_context(|| format!("{}, {}", chapter.document, chapter.heading))?;
+        Ok(Typed {
+            printed,
+            count: commands.len(),
+        })
     }
 
     /// Runs a script in the checkout and returns its output.

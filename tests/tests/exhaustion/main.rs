@@ -20,8 +20,8 @@ const MOST_KIB: u64 = 16 << 10;
 /// Maximum bytes of responses for an ADD after another one has just searched without success.
 const MOST_BYTES: usize = 64 << 10;
 
-/// The time for which another ADD surely sends no search after the first one. The plugin counts five seconds, in whole
-/// seconds.
+/// The time for which another ADD surely sends no search after the first one. The plugin counts
+/// five seconds, in whole seconds.
 const VALIDITY: Duration = Duration::from_secs(4);
 
 /// Number of attempts to run three ADDs within [`VALIDITY`].
@@ -36,25 +36,39 @@ struct Node {
 impl Node {
     fn new(host: &Host, blocks: usize, pages: bool) -> Node {
         let netns = host.ensure_pod("pod").unwrap();
-        Node { plugins: Plugins::locate().unwrap(), netns, server: Server::start(blocks, pages) }
+        Node {
+            plugins: Plugins::locate().unwrap(),
+            netns,
+            server: Server::start(blocks, pages),
+        }
     }
 
     fn add(&self, container: &str) -> (Outcome, Usage) {
         let conf = json!({
-            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
-            "calico_api_group": "crd.projectcalico.org/v1", "nodename": "node1", "nodename_file_optional": true,
-            "kubernetes": {"k8s_api_root": self.server.url}, "policy": {"type": "k8s", "k8s_auth_token": "t"},
+            "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico",
+            "datastore_type": "kubernetes",
+            "calico_api_group": "crd.projectcalico.org/v1", "nodename": "node1",
+            "nodename_file_optional": true,
+            "kubernetes": {"k8s_api_root": self.server.url},
+            "policy": {"type": "k8s", "k8s_auth_token": "t"},
             "ipam": {"type": "calico-ipam"},
         });
-        let call = self.plugins.verb("calico", "ADD", container, &self.netns, &conf);
-        call.env("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web").run_measured().unwrap()
+        let call = self
+            .plugins
+            .verb("calico", "ADD", container, &self.netns, &conf);
+        call.env("CNI_ARGS", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web")
+            .run_measured()
+            .unwrap()
     }
 }
 
 #[track_caller]
 fn assert_exhausted(outcome: &Outcome) {
     let told = outcome.error().msg;
-    assert!(told.contains("Assigned 0 out of 1 requested IPv4 addresses"), "{outcome:?}");
+    assert!(
+        told.contains("Assigned 0 out of 1 requested IPv4 addresses"),
+        "{outcome:?}"
+    );
 }
 
 #[track_caller]
@@ -71,16 +85,29 @@ fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
             let node = Node::new(host, blocks, pages);
             let (outcome, usage) = node.add("x");
             assert_exhausted(&outcome);
-            let full = format!("full: {} of", if blocks > 40_000 { 1 << 21 } else { blocks * 64 });
+            let full = format!(
+                "full: {} of",
+                if blocks > 40_000 {
+                    1 << 21
+                } else {
+                    blocks * 64
+                }
+            );
             assert!(outcome.stdout.contains(&full), "{full}: {outcome:?}");
-            let (lists, bytes) = (node.server.count("/ipamblocks?"), node.server.state.lock().unwrap().bytes);
-            assert_small(&format!("{blocks} blocks, {lists} lists, {bytes} bytes"), usage);
+            let (lists, bytes) = (
+                node.server.count("/ipamblocks?"),
+                node.server.state.lock().unwrap().bytes,
+            );
+            assert_small(
+                &format!("{blocks} blocks, {lists} lists, {bytes} bytes"),
+                usage,
+            );
         }
     });
 }
 
-/// Runs an ADD that finds no address, and two ADDs that must not search. Returns false if the machine was so slow that
-/// these may search.
+/// Runs an ADD that finds no address, and two ADDs that must not search. Returns false if the
+/// machine was so slow that these may search.
 fn later_adds_list_no_blocks(node: &Node) -> bool {
     let begun = Instant::now();
     let (first, _) = node.add("x");
@@ -93,9 +120,18 @@ fn later_adds_list_no_blocks(node: &Node) -> bool {
             return false;
         }
         let state = node.server.state.lock().unwrap();
-        let lists = state.requests.iter().filter(|request| request.contains("/ipamblocks?")).count();
+        let lists = state
+            .requests
+            .iter()
+            .filter(|request| request.contains("/ipamblocks?"))
+            .count();
         assert_eq!(lists, 0, "{:#?}", state.requests);
-        assert!(state.bytes <= MOST_BYTES, "{} bytes: {:#?}", state.bytes, state.requests);
+        assert!(
+            state.bytes <= MOST_BYTES,
+            "{} bytes: {:#?}",
+            state.bytes,
+            state.requests
+        );
     }
     true
 }
@@ -129,7 +165,10 @@ fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
         let mut written = Vec::new();
         for container in ["x", "y", "z"] {
             node.server.reset();
-            assert_eq!(node.add(container).0.error().msg, "Calico is currently not ready to process requests");
+            assert_eq!(
+                node.add(container).0.error().msg,
+                "Calico is currently not ready to process requests"
+            );
             written.push(node.server.count("POST "));
         }
         assert_eq!(written, [1, 0, 0]);
@@ -139,17 +178,27 @@ fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
 /// Returns full blocks of `node2`, as etcd and the embedded datastore store them.
 fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
     (0..count).map(|number| {
-        let cidr = format!("10.{}.{}.{}/26", number >> 10, number >> 2 & 255, (number & 3) << 6);
+        let cidr = format!(
+            "10.{}.{}.{}/26",
+            number >> 10,
+            number >> 2 & 255,
+            (number & 3) << 6
+        );
         let attribute = |place: usize| {
             let pod = format!("web-6d4cf56db6-{number:05}-{place:05}");
             let handle = format!("k8s-pod-network.{number:032x}{place:032x}");
             let time = "2026-08-22 01:02:03 +0000 UTC";
-            let owner = json!({"namespace": "default", "node": "node2", "pod": pod, "timestamp": time});
+            let owner = json!({
+                "namespace": "default", "node": "node2", "pod": pod, "timestamp": time,
+            });
             json!({"handle_id": handle, "secondary": owner})
         };
-        let sequence: Map<String, Value> = (0..64).map(|place: usize| (place.to_string(), 1.into())).collect();
+        let sequence: Map<String, Value> = (0..64)
+            .map(|place: usize| (place.to_string(), 1.into()))
+            .collect();
         let block = json!({
-            "cidr": cidr, "affinity": "host:node2", "allocations": (0..64).collect::<Vec<usize>>(), "unallocated": [],
+            "cidr": cidr, "affinity": "host:node2", "allocations": (0..64).collect::<Vec<usize>>(),
+            "unallocated": [],
             "attributes": (0..64).map(attribute).collect::<Vec<_>>(), "sequenceNumber": 9,
             "sequenceNumberForAllocation": sequence, "deleted": false,
         });
@@ -159,13 +208,21 @@ fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
 
 /// Adds a pod twice: the second ADD uses the first one's search note.
 fn searched(cluster: &Cluster<'_>) {
-    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.0.0.0/15", 26));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .node("node2")
+            .pool("pool4", "10.0.0.0/15", 26),
+    );
     cluster.store.load(&full_blocks(2048).collect()).unwrap();
     let (pod, conf) = (cluster.pod(1), cluster.conf("node1", json!({})));
     for container in ["searched", "by the note"] {
         let (outcome, usage) = cluster.verb("ADD", &pod, &conf).run_measured().unwrap();
         assert_exhausted(&outcome);
-        assert_small(&format!("{} with 2048 blocks, {container}", cluster.store.name()), usage);
+        assert_small(
+            &format!("{} with 2048 blocks, {container}", cluster.store.name()),
+            usage,
+        );
     }
 }
 
@@ -179,18 +236,33 @@ fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row() {
     on_local(searched);
 }
 
-/// With strict affinity, node1 cannot use the empty block of node2. The failed ADD leaves a search note.
+/// With strict affinity, node1 cannot use the empty block of node2. The failed ADD leaves a search
+/// note.
 fn released_by_hand(cluster: &Cluster<'_>) {
-    cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.66.0.0/30", 30));
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .node("node2")
+            .pool("pool4", "10.66.0.0/30", 30),
+    );
     let settings = json!({ "strict_affinity": true, "auto_allocate_blocks": true });
-    cluster.store.put("/calico/ipam/v2/config", &settings).unwrap();
-    let (near, far) = (cluster.conf("node1", json!({})), cluster.conf("node2", json!({})));
+    cluster
+        .store
+        .put("/calico/ipam/v2/config", &settings)
+        .unwrap();
+    let (near, far) = (
+        cluster.conf("node1", json!({})),
+        cluster.conf("node2", json!({})),
+    );
     let other = cluster.pod(1);
     cluster.add(&other, &far);
     cluster.delete(&other, &far);
     let pod = cluster.pod(2);
     assert_exhausted(&cluster.verb("ADD", &pod, &near).run().unwrap());
-    let deleted = cluster.store.calico_ipam(&cluster.plugins, &["delete", "node", "node2"]).unwrap();
+    let deleted = cluster
+        .store
+        .calico_ipam(&cluster.plugins, &["delete", "node", "node2"])
+        .unwrap();
     assert_eq!(deleted.exit, Some(0), "{deleted:?}");
     cluster.add(&pod, &near);
 }

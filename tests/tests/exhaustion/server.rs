@@ -32,10 +32,14 @@ pub(super) struct Server {
 }
 
 impl State {
-    /// Returns the number of attributes in each block: one in a very large cluster, whose list must end in time, within
-    /// the ten seconds of a request.
+    /// Returns the number of attributes in each block: one in a very large cluster, whose list must
+    /// end in time, within the ten seconds of a request.
     fn attributes(&self) -> usize {
-        if self.blocks > IN_FIRST_POOL { 1 } else { ADDRESSES }
+        if self.blocks > IN_FIRST_POOL {
+            1
+        } else {
+            ADDRESSES
+        }
     }
 }
 
@@ -44,8 +48,18 @@ impl Server {
     pub(super) fn start(blocks: usize, pages: bool) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let state = State { blocks, pages, ready: true, pools: 1, requests: Vec::new(), bytes: 0 };
-        let server = Server { state: Arc::new(Mutex::new(state)), url };
+        let state = State {
+            blocks,
+            pages,
+            ready: true,
+            pools: 1,
+            requests: Vec::new(),
+            bytes: 0,
+        };
+        let server = Server {
+            state: Arc::new(Mutex::new(state)),
+            url,
+        };
         let serving = server.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -63,15 +77,26 @@ impl Server {
     }
 
     pub(super) fn count(&self, part: &str) -> usize {
-        self.state.lock().unwrap().requests.iter().filter(|request| request.contains(part)).count()
+        self.state
+            .lock()
+            .unwrap()
+            .requests
+            .iter()
+            .filter(|request| request.contains(part))
+            .count()
     }
 
     fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         stream.set_nodelay(true)?;
         let mut lines = BufReader::new(stream.try_clone()?);
-        let mut out = Counted { out: BufWriter::with_capacity(1 << 16, stream), bytes: 0 };
+        let mut out = Counted {
+            out: BufWriter::with_capacity(1 << 16, stream),
+            bytes: 0,
+        };
         loop {
-            let Some((request, metadata_only, length)) = head(&mut lines)? else { return Ok(()) };
+            let Some((request, metadata_only, length)) = head(&mut lines)? else {
+                return Ok(());
+            };
             std::io::copy(&mut (&mut lines).take(length), &mut std::io::sink())?;
             self.state.lock().unwrap().requests.push(request.clone());
             self.answer(&request, metadata_only, &mut out)?;
@@ -89,11 +114,21 @@ impl Server {
                 return self.blocks(query, metadata_only, out);
             }
             let (code, body) = match method {
-                "GET" => (404, json!({"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": name}})),
+                "GET" => (
+                    404,
+                    json!({
+                        "kind": "Status", "reason": "NotFound", "code": 404,
+                        "details": {"name": name},
+                    }),
+                ),
                 // A handle that an ADD creates ahead of its reads.
-                "POST" => {
-                    (201, json!({"kind": "PartialObjectMetadata", "metadata": {"name": "h", "resourceVersion": "7"}}))
-                }
+                "POST" => (
+                    201,
+                    json!({
+                        "kind": "PartialObjectMetadata",
+                        "metadata": {"name": "h", "resourceVersion": "7"},
+                    }),
+                ),
                 _ => (200, json!({"kind": "Status", "status": "Success"})),
             };
             return out.whole(code, &body);
@@ -104,8 +139,11 @@ impl Server {
     /// Returns the object or the short list at a path; `None` for another path.
     fn object(&self, path: &str, metadata_only: bool) -> Option<Value> {
         let state = self.state.lock().unwrap();
-        let metadata =
-            |name: &str| json!({"name": name, "uid": "00000000-0000-4000-8000-000000000001", "resourceVersion": "1"});
+        let metadata = |name: &str| {
+            json!({
+                "name": name, "uid": "00000000-0000-4000-8000-000000000001", "resourceVersion": "1",
+            })
+        };
         let list = |kind: &str, items: Vec<Value>| {
             Some(json!({"kind": kind, "metadata": {"resourceVersion": "9"}, "items": items}))
         };
@@ -120,7 +158,10 @@ impl Server {
                 let pool = |(number, cidr): (usize, &&str)| {
                     let mut metadata = metadata(&format!("pool{number}"));
                     metadata["resourceVersion"] = state.pools.to_string().into();
-                    json!({"kind": "IPPool", "metadata": metadata, "spec": {"cidr": cidr, "blockSize": 26}})
+                    json!({
+                        "kind": "IPPool", "metadata": metadata,
+                        "spec": {"cidr": cidr, "blockSize": 26},
+                    })
                 };
                 list("IPPoolList", cidrs.iter().enumerate().map(pool).collect())
             }
@@ -130,7 +171,8 @@ impl Server {
                     let metadata = metadata(&format!("node1-{}", name_of(number)));
                     let (cidr, deleted) = (cidr(number), "false");
                     let spec = json!({
-                        "cidr": cidr, "node": "node1", "type": "host", "state": "confirmed", "deleted": deleted,
+                        "cidr": cidr, "node": "node1", "type": "host", "state": "confirmed",
+                        "deleted": deleted,
                     });
                     json!({"kind": "BlockAffinity", "metadata": metadata, "spec": spec})
                 };
@@ -138,11 +180,13 @@ impl Server {
             }
             ("clusterinformations", "default") => {
                 let spec = json!({"datastoreReady": state.ready, "clusterType": "k8s,kdd"});
-                Some(json!({"kind": "ClusterInformation", "metadata": metadata("default"), "spec": spec}))
+                Some(json!({
+                    "kind": "ClusterInformation", "metadata": metadata("default"), "spec": spec,
+                }))
             }
-            ("nodes", "node1") => {
-                Some(json!({"kind": "Node", "metadata": metadata("node1"), "spec": {}, "status": {}}))
-            }
+            ("nodes", "node1") => Some(
+                json!({"kind": "Node", "metadata": metadata("node1"), "spec": {}, "status": {}}),
+            ),
             ("namespaces", name) => Some(json!({"kind": "Namespace", "metadata": metadata(name)})),
             ("pods", name) => {
                 let mut metadata = metadata(name);
@@ -166,18 +210,33 @@ impl Server {
             (state.blocks, state.attributes(), state.pages)
         };
         let parameter = |name: &str| {
-            let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+            let value = query
+                .split('&')
+                .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
             value.and_then(|value| value.parse::<usize>().ok())
         };
         let begin = parameter("continue").unwrap_or(0);
-        let end = parameter("limit").filter(|_| pages).map_or(blocks, |limit| (begin + limit).min(blocks));
-        let kind = if metadata_only { "PartialObjectMetadataList" } else { "IPAMBlockList" };
-        let next = if end < blocks { end.to_string() } else { String::new() };
+        let end = parameter("limit")
+            .filter(|_| pages)
+            .map_or(blocks, |limit| (begin + limit).min(blocks));
+        let kind = if metadata_only {
+            "PartialObjectMetadataList"
+        } else {
+            "IPAMBlockList"
+        };
+        let next = if end < blocks {
+            end.to_string()
+        } else {
+            String::new()
+        };
         out.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")?;
         out.chunk(&format!(r#"{{"kind":"{kind}","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":["#))?;
         for number in begin..end {
             let separator = if number > begin { "," } else { "" };
-            out.chunk(&format!("{separator}{}", block(number, attributes, metadata_only)))?;
+            out.chunk(&format!(
+                "{separator}{}",
+                block(number, attributes, metadata_only)
+            ))?;
         }
         out.chunk("]}\n")?;
         out.write_all(b"0\r\n\r\n")
@@ -185,14 +244,20 @@ impl Server {
 }
 
 fn cidr(number: usize) -> String {
-    format!("10.{}.{}.{}/26", number >> 10, number >> 2 & 255, (number & 3) << 6)
+    format!(
+        "10.{}.{}.{}/26",
+        number >> 10,
+        number >> 2 & 255,
+        (number & 3) << 6
+    )
 }
 
 fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// Returns a full block as JSON. With 64 attributes a whole block is 17 KiB long, as upstream's blocks are.
+/// Returns a full block as JSON. With 64 attributes a whole block is 17 KiB long, as upstream's
+/// blocks are.
 fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,
@@ -201,16 +266,22 @@ fn block(number: usize, attributes: usize, metadata_only: bool) -> String {
     if metadata_only {
         return format!(r#"{{"kind":"PartialObjectMetadata",{metadata}}}"#);
     }
-    let all = if attributes == ADDRESSES { &LONG } else { &SHORT };
+    let all = if attributes == ADDRESSES {
+        &LONG
+    } else {
+        &SHORT
+    };
     let [before, middle, after] = &all[usize::from(number >= OWN)];
     [before.as_str(), &metadata, middle, &cidr(number), after].concat()
 }
 
 /// Blocks without their metadata and CIDR: of the requesting node, and of another node.
-static LONG: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, ADDRESSES)));
+static LONG: LazyLock<[[String; 3]; 2]> =
+    LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, ADDRESSES)));
 
 /// As [`LONG`], but all addresses share one entry of `attributes` and have no sequence numbers.
-static SHORT: LazyLock<[[String; 3]; 2]> = LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, 1)));
+static SHORT: LazyLock<[[String; 3]; 2]> =
+    LazyLock::new(|| ["node1", "node2"].map(|owner| parts(owner, 1)));
 
 /// Returns the parts of a full block before, between and after its metadata and its CIDR.
 fn parts(owner: &str, attributes: usize) -> [String; 3] {
@@ -224,9 +295,15 @@ fn parts(owner: &str, attributes: usize) -> [String; 3] {
             place, owner, place
         )
     };
-    let places = (0..ADDRESSES).map(|place| (place % attributes).to_string()).collect::<Vec<_>>().join(",");
+    let places = (0..ADDRESSES)
+        .map(|place| (place % attributes).to_string())
+        .collect::<Vec<_>>()
+        .join(",");
     let numbered = if attributes == 1 { 0 } else { ADDRESSES };
-    let sequence = (0..numbered).map(|place| format!(r#""{place}":1787360523123400000"#)).collect::<Vec<_>>().join(",");
+    let sequence = (0..numbered)
+        .map(|place| format!(r#""{place}":1787360523123400000"#))
+        .collect::<Vec<_>>()
+        .join(",");
     let attributes = (0..attributes).map(attribute).collect::<Vec<_>>().join(",");
     [
         r#"{"kind":"IPAMBlock","#.to_owned(),
@@ -247,8 +324,8 @@ fn parts(owner: &str, attributes: usize) -> [String; 3] {
     ]
 }
 
-/// Reads method and target of a request, whether it is for metadata only, and the length of the body; `None` if the
-/// client has closed the connection.
+/// Reads method and target of a request, whether it is for metadata only, and the length of the
+/// body; `None` if the client has closed the connection.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {
@@ -293,8 +370,10 @@ impl Counted {
 
     fn whole(&mut self, code: u16, body: &Value) -> std::io::Result<()> {
         let body = body.to_string();
-        let head =
-            format!("HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 {code} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
         self.write_all(head.as_bytes())?;
         self.write_all(body.as_bytes())
     }

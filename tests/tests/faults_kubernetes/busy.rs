@@ -1,4 +1,5 @@
-//! A busy API server (429): only one call of a node retries at a time, without the lock of addresses in its pauses.
+//! A busy API server (429): only one call of a node retries at a time, without the lock of
+//! addresses in its pauses.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,10 @@ use serde_json::json;
 
 use super::on_faulty_api;
 
-const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
+const BUSY: Fault = Fault::Refuse(Refusal {
+    code: 429,
+    retry_after: Some(1),
+});
 /// The retrying process has a lock on this file.
 const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
@@ -35,7 +39,8 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a CNI command, and returns once it has opened [`TURNS`], as a process does before it waits.
+/// Starts a CNI command, and returns once it has opened [`TURNS`], as a process does before it
+/// waits.
 #[track_caller]
 fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let begun = Instant::now();
@@ -44,7 +49,8 @@ fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let waits = || {
         let open = fs::read_dir(&files).into_iter().flatten().flatten();
         let name = Path::new(TURNS).file_name();
-        open.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.file_name() == name)
+        open.filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|file| file.file_name() == name)
     };
     await_that(&format!("{verb} waits"), waits);
     (child, begun)
@@ -61,16 +67,27 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
         let mut calls = vec![waiting(faulty, "ADD", &first)];
         // Before the first call has its turn, another call would find no reason to wait.
         await_that("the first has its turn", || {
-            matches!(File::open(TURNS).unwrap().try_lock_shared(), Err(TryLockError::WouldBlock))
+            matches!(
+                File::open(TURNS).unwrap().try_lock_shared(),
+                Err(TryLockError::WouldBlock)
+            )
         });
         let lock = File::open(IPAM_LOCK).unwrap();
-        lock.try_lock().expect("the lock of addresses is not held in a pause");
+        lock.try_lock()
+            .expect("the lock of addresses is not held in a pause");
         lock.unlock().unwrap();
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
-        // `waiting` may return too early, because a process also opens the file to leave a message there.
-        await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
-        assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
+        // `waiting` may return too early, because a process also opens the file to leave a message
+        // there.
+        await_that("the DEL writes its journal entry", || {
+            journal_entries().len() == 1
+        });
+        assert_eq!(
+            kernel::host().unwrap()["links"],
+            json!({}),
+            "the DEL has sent nothing"
+        );
         // A node is ready even while its calls wait.
         faulty.call("STATUS", &first).run().unwrap().success();
         let asked = faulty.proxy.faults();
@@ -78,8 +95,14 @@ fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
 
         let asked = faulty.proxy.requests();
         let name = first.object.as_deref().unwrap();
-        let of_pods: Vec<_> = asked.iter().filter(|request| request.contains("/pods/")).collect();
-        assert!(!of_pods.is_empty() && of_pods.iter().all(|request| request.contains(name)), "{asked:#?}");
+        let of_pods: Vec<_> = asked
+            .iter()
+            .filter(|request| request.contains("/pods/"))
+            .collect();
+        assert!(
+            !of_pods.is_empty() && of_pods.iter().all(|request| request.contains(name)),
+            "{asked:#?}"
+        );
         faulty.proxy.arm(None);
         for (child, begun) in calls {
             wait(child, begun, DEADLINE).unwrap().success();
@@ -103,7 +126,9 @@ fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
             faulty.run("ADD", &pod);
             faulty.proxy.arm_all(&[(point, BUSY); OFTEN]);
             let (mut child, _) = waiting(faulty, "DEL", &pod);
-            await_that("the DEL writes its journal entry", || journal_entries().len() == 1);
+            await_that("the DEL writes its journal entry", || {
+                journal_entries().len() == 1
+            });
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
             child.kill().unwrap();
             child.wait().unwrap();
@@ -117,10 +142,13 @@ fn served(api: &ApiServer) -> usize {
     let metrics = api.admin().get("/metrics").unwrap().body;
     let of_plugins = |line: &&str| {
         line.starts_with("apiserver_flowcontrol_dispatched_requests_total{")
-            && line.contains(r#"flow_schema="calico-cni-plugin",priority_level="calico-cni-plugin""#)
+            && line
+                .contains(r#"flow_schema="calico-cni-plugin",priority_level="calico-cni-plugin""#)
     };
     let counts = metrics.as_str().unwrap().lines().filter(of_plugins);
-    counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as usize).sum()
+    counts
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as usize)
+        .sum()
 }
 
 #[test]
@@ -128,11 +156,16 @@ fn plugin_requests_with_flow_control_use_their_own_priority_level() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let user = api.cni_user().unwrap();
-        let kubeconfig = api.kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity).unwrap();
+        let kubeconfig = api
+            .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
+            .unwrap();
         faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
-        let manifest = deploy("components/flow-control/flow-control.yaml").display().to_string();
+        let manifest = deploy("components/flow-control/flow-control.yaml")
+            .display()
+            .to_string();
         let before = served(api);
-        api.kubectl(&["apply", "--server-side", "-f", &manifest]).unwrap();
+        api.kubectl(&["apply", "--server-side", "-f", &manifest])
+            .unwrap();
         await_that("the server goes by it", || {
             user.client.get("/apis").unwrap();
             served(api) > before

@@ -22,7 +22,11 @@ fn every_command_succeeds_if_the_api_server_cache_fails() {
             for verb in ["ADD", "STATUS", "DEL"] {
                 faulty.proxy.arm_all(&[(CACHED, fault); MANY]);
                 faulty.call(verb, &pod).run().unwrap().success();
-                assert!(faulty.proxy.fired() || verb == "DEL", "{verb} asks no cache: {:?}", faulty.proxy.requests());
+                assert!(
+                    faulty.proxy.fired() || verb == "DEL",
+                    "{verb} asks no cache: {:?}",
+                    faulty.proxy.requests()
+                );
             }
             faulty.cluster.assert_only(&[&stays]);
         }

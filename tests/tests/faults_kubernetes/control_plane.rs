@@ -20,7 +20,9 @@ const TRY_AGAIN: u32 = 11;
 fn del_with_the_api_server_stopped_is_replayed_after_a_restart_without_cache() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         let api = &mut control_plane.servers.api;
-        let direct = api.kubeconfig("direct", &control_plane.account.identity).unwrap();
+        let direct = api
+            .kubeconfig("direct", &control_plane.account.identity)
+            .unwrap();
         faulty.conf["kubernetes"]["kubeconfig"] = json!(direct);
         let (gone, refused, next) = (faulty.pod(), faulty.pod(), faulty.pod());
         faulty.run("ADD", &gone);
@@ -32,7 +34,11 @@ fn del_with_the_api_server_stopped_is_replayed_after_a_restart_without_cache() {
             assert_eq!(del.success(), "");
             assert_eq!(add.error().code, TRY_AGAIN);
         });
-        assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
+        assert_eq!(
+            integration_tests::kernel::host().unwrap()["links"],
+            json!({}),
+            "taken down at once"
+        );
 
         // Without its cache, the server also runs the commands at the end.
         api.restart_with(&["--watch-cache=false"]).unwrap();
@@ -63,7 +69,8 @@ fn add_and_del_succeed_after_a_short_outage_of_the_api_server() {
     });
 }
 
-/// The server becomes unreachable between the assignment of addresses and the write of the endpoint, or during a DEL.
+/// The server becomes unreachable between the assignment of addresses and the write of the
+/// endpoint, or during a DEL.
 #[test]
 fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -71,7 +78,10 @@ fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
         let first = faulty.pod();
         faulty.run("ADD", &first);
         faulty.run("DEL", &first);
-        for (verb, point) in [("ADD", Point::First("PATCH", "/pods/")), ("DEL", Point::First("PUT", "/ipamblocks/"))] {
+        for (verb, point) in [
+            ("ADD", Point::First("PATCH", "/pods/")),
+            ("DEL", Point::First("PUT", "/ipamblocks/")),
+        ] {
             let pod = faulty.pod();
             if verb == "DEL" {
                 faulty.run("ADD", &pod);
@@ -82,7 +92,11 @@ fn api_server_lost_in_the_middle_of_add_or_del_leaves_no_leak() {
                 "ADD" => assert_eq!(outcome.error().code, TRY_AGAIN),
                 _ => drop(outcome.success()),
             }
-            assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "{verb} {point:?}");
+            assert_eq!(
+                integration_tests::kernel::host().unwrap()["links"],
+                json!({}),
+                "{verb} {point:?}"
+            );
             faulty.run("DEL", &pod);
             faulty.cluster.assert_nothing_left();
             faulty.cluster.remove_pod(&pod);
@@ -107,8 +121,14 @@ fn invalid_token_is_reported_and_a_renewed_token_is_used() {
             faulty.proxy.arm(None);
             let outcome = faulty.call(verb, &pod).run().unwrap();
             let error = outcome.error();
-            assert!(error.msg.contains(&path.display().to_string()), "{verb}: {error:?}");
-            assert!(!format!("{outcome:?}").contains(stale), "{verb} tells the token");
+            assert!(
+                error.msg.contains(&path.display().to_string()),
+                "{verb}: {error:?}"
+            );
+            assert!(
+                !format!("{outcome:?}").contains(stale),
+                "{verb} tells the token"
+            );
             faulty.cluster.assert_unchanged(&before);
         }
 
@@ -132,13 +152,28 @@ fn invalid_token_is_reported_and_a_renewed_token_is_used() {
 fn add_over_http1_with_a_broken_connection_at_each_request_leaks_none() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let certificate = control_plane.servers.api.server_certificate().unwrap();
-        faulty.proxy.present(&ServerCertificate { protocol: Protocol::Http1, ..certificate }).unwrap();
+        faulty
+            .proxy
+            .present(&ServerCertificate {
+                protocol: Protocol::Http1,
+                ..certificate
+            })
+            .unwrap();
         let pod = faulty.pod();
         let requests = faulty.requests("ADD", &pod);
         let mut checked = faulty.conf.clone();
         checked["prevResult"] = faulty.run("ADD", &pod);
-        faulty.cluster.verb("CHECK", &pod, &checked).run().unwrap().success();
-        assert_eq!(faulty.proxy.traffic().connections, 2, "one each for ADD and CHECK");
+        faulty
+            .cluster
+            .verb("CHECK", &pod, &checked)
+            .run()
+            .unwrap()
+            .success();
+        assert_eq!(
+            faulty.proxy.traffic().connections,
+            2,
+            "one each for ADD and CHECK"
+        );
         faulty.run("DEL", &pod);
         faulty.cluster.assert_nothing_left();
         for point in points(requests) {
@@ -157,7 +192,10 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
         let (api, account) = (&control_plane.servers.api, &control_plane.account);
         let (gone, refused) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &gone);
-        faulty.proxy.present(&api.server_certificate().unwrap()).unwrap();
+        faulty
+            .proxy
+            .present(&api.server_certificate().unwrap())
+            .unwrap();
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         faulty.run("DEL", &pod);
@@ -175,7 +213,10 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
         });
 
         // An operator who replaces the authority also rewrites the kubeconfig.
-        let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
+        let kubeconfig = account
+            .identity
+            .kubeconfig(&faulty.proxy.endpoint(), &authority)
+            .unwrap();
         std::fs::write(account_file(faulty), kubeconfig).unwrap();
         faulty.await_replayed(&refused);
         faulty.cluster.assert_nothing_left();
@@ -185,5 +226,8 @@ fn replaced_server_certificate_must_be_of_the_same_authority() {
 }
 
 fn account_file(faulty: &Faulty<'_>) -> String {
-    faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned()
+    faulty.conf["kubernetes"]["kubeconfig"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }

@@ -21,49 +21,93 @@ const BEFORE: [Fault; 9] = [
     refused(409),
     refused(410),
     refused(429),
-    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+    Fault::Refuse(Refusal {
+        code: 429,
+        retry_after: Some(1),
+    }),
     refused(500),
     refused(503),
     Fault::Cut,
     Fault::Kill,
 ];
 
-const AT_WRITE: Faults<'static> =
-    Faults { before: &BEFORE, after: &[refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill] };
+const AT_WRITE: Faults<'static> = Faults {
+    before: &BEFORE,
+    after: &[refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill],
+};
 
-const AT_READ: Faults<'static> = Faults { before: &BEFORE, after: &[Fault::CutMidAnswer] };
+const AT_READ: Faults<'static> = Faults {
+    before: &BEFORE,
+    after: &[Fault::CutMidAnswer],
+};
 
 /// The faults of an ADD that claims a block.
-const CLAIMING: Faults<'static> = Faults { before: &[refused(409), refused(500)], after: &[Fault::Cut] };
+const CLAIMING: Faults<'static> = Faults {
+    before: &[refused(409), refused(500)],
+    after: &[Fault::Cut],
+};
 
 const fn refused(code: u16) -> Fault {
-    Fault::Refuse(Refusal { code, retry_after: None })
+    Fault::Refuse(Refusal {
+        code,
+        retry_after: None,
+    })
 }
 
-/// Returns true if the client must succeed in spite of the fault. After 401 the token may have been renewed.
+/// Returns true if the client must succeed in spite of the fault. After 401 the token may have been
+/// renewed.
 fn is_passing(fault: Fault) -> bool {
-    matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
+    matches!(
+        fault,
+        Fault::Refuse(Refusal {
+            code: 401 | 429 | 503,
+            ..
+        })
+    )
 }
 
 fn addresses(result: &Value) -> BTreeSet<String> {
-    result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].to_string()).collect()
+    result["ips"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ip| ip["address"].to_string())
+        .collect()
 }
 
 /// Removes the parameter that permits an answer from the server's cache; a repetition may lack it.
 fn without_cache(request: &str) -> &str {
-    request.split("resourceVersion=").next().unwrap_or_default().trim_end_matches(['?', '&'])
+    request
+        .split("resourceVersion=")
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(['?', '&'])
 }
 
-/// Runs a call with a fault. After a fault that [`is_passing`], the call must succeed. Returns the result, or `None` if
-/// the call failed.
+/// Runs a call with a fault. After a fault that [`is_passing`], the call must succeed. Returns the
+/// result, or `None` if the call failed.
 #[track_caller]
-fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
+fn faulted(
+    faulty: &Faulty<'_>,
+    verb: &str,
+    pod: &Pod,
+    (point, fault): (Point, Fault),
+) -> Option<Value> {
     let outcome = faulty.faulted(verb, pod, point, fault);
-    assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}: {:?}", faulty.proxy.requests());
+    assert!(
+        faulty.proxy.fired(),
+        "{verb} did not come to {point:?}: {:?}",
+        faulty.proxy.requests()
+    );
     if let (Point::Request(n), true) = (point, is_passing(fault)) {
         let requests = faulty.proxy.requests();
-        let repeated = requests[n + 1..].iter().any(|request| without_cache(request) == without_cache(&requests[n]));
-        assert!(repeated, "{verb} does not repeat request {n}: {requests:#?}");
+        let repeated = requests[n + 1..]
+            .iter()
+            .any(|request| without_cache(request) == without_cache(&requests[n]));
+        assert!(
+            repeated,
+            "{verb} does not repeat request {n}: {requests:#?}"
+        );
     }
     match is_passing(fault) {
         true => Some(outcome.success()),
@@ -74,7 +118,10 @@ fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, F
 /// Each ADD is for a new pod. Another pod remains unless `claiming`.
 fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let stays = (!claiming).then(|| faulty.pod());
-    let resident = stays.as_ref().map(|pod| addresses(&faulty.run("ADD", pod))).unwrap_or_default();
+    let resident = stays
+        .as_ref()
+        .map(|pod| addresses(&faulty.run("ADD", pod)))
+        .unwrap_or_default();
     let stays: Vec<&Pod> = stays.iter().collect();
     let empty = faulty.cluster.store.dump().unwrap();
     // The file is missing if no ADD has claimed a block since.
@@ -91,7 +138,11 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
         faulty.run("DEL", &clean);
         requests
     });
-    let [at_write, at_read] = if claiming { [CLAIMING; 2] } else { [AT_WRITE, AT_READ] };
+    let [at_write, at_read] = if claiming {
+        [CLAIMING; 2]
+    } else {
+        [AT_WRITE, AT_READ]
+    };
     for case in sweep(&requests, at_write, at_read) {
         if claiming {
             delete_blocks(faulty);
@@ -111,15 +162,20 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
 
 #[test]
 fn add_with_a_fault_at_each_api_request_leaks_no_address() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| fault_at_each_request_of_add(faulty, false));
+    on_faulty_api(ApiGroup::V3, |faulty, _| {
+        fault_at_each_request_of_add(faulty, false)
+    });
 }
 
 #[test]
 fn add_creating_a_block_with_a_fault_at_each_request_leaks_no_address() {
-    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
+    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        fault_at_each_request_of_add(faulty, true)
+    });
 }
 
-/// The write of the block is executed after the plugin has stopped waiting for it, perhaps even after DEL.
+/// The write of the block is executed after the plugin has stopped waiting for it, perhaps even
+/// after DEL.
 fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
     let empty = faulty.cluster.store.dump().unwrap();
     // Most of these delays end while the plugin verifies the write.
@@ -146,7 +202,9 @@ fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
 
 #[test]
 fn add_with_a_late_block_update_leaks_no_address() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| block_written_late(faulty, Point::First("PUT", "ipamblocks")));
+    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
+        block_written_late(faulty, Point::First("PUT", "ipamblocks"))
+    });
 }
 
 /// A block has a single address here.
@@ -154,7 +212,9 @@ fn add_with_a_late_block_update_leaks_no_address() {
 fn add_with_a_late_block_creation_leaks_no_address() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         faulty.cluster.store.delete("ippools/pool4").unwrap();
-        faulty.cluster.load(&Content::default().pool("single", "10.66.0.0/24", 32));
+        faulty
+            .cluster
+            .load(&Content::default().pool("single", "10.66.0.0/24", 32));
         block_written_late(faulty, Point::First("POST", "ipamblocks"));
     });
 }
@@ -212,14 +272,22 @@ fn every_command_succeeds_if_each_request_is_delayed() {
                 }
                 let requests = faulty.proxy.requests();
                 assert!(!requests.is_empty(), "{verb}");
-                assert_eq!(faulty.proxy.faults(), if fault.is_some() { requests.len() } else { 0 }, "{requests:#?}");
+                assert_eq!(
+                    faulty.proxy.faults(),
+                    if fault.is_some() { requests.len() } else { 0 },
+                    "{requests:#?}"
+                );
                 requests.len()
             }));
             faulty.conf.as_object_mut().unwrap().remove("prevResult");
         }
         for (few, late) in counts[0].into_iter().zip(counts[1]) {
-            // An ADD repeats reads that are too old, and each command a read that the server's cache answers too late.
-            assert!((few..=2 * few).contains(&late), "{late} requests instead of {few}: {counts:?}");
+            // An ADD repeats reads that are too old, and each command a read that the server's
+            // cache answers too late.
+            assert!(
+                (few..=2 * few).contains(&late),
+                "{late} requests instead of {few}: {counts:?}"
+            );
         }
         faulty.run("DEL", &resident);
         faulty.cluster.assert_nothing_left();

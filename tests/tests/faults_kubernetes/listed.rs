@@ -20,36 +20,66 @@ const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 const OFTEN: usize = 12;
 
 /// Faults with which no PATCH succeeds.
-const REFUSALS: [Fault; 5] = [refused(401), refused(403), refused(409), refused(500), Fault::Cut];
+const REFUSALS: [Fault; 5] = [
+    refused(401),
+    refused(403),
+    refused(409),
+    refused(500),
+    Fault::Cut,
+];
 
-const AT_READ: Faults<'static> = Faults { before: &[refused(403), Fault::Kill], after: &[Fault::Cut] };
+const AT_READ: Faults<'static> = Faults {
+    before: &[refused(403), Fault::Kill],
+    after: &[Fault::Cut],
+};
 
 const fn refused(code: u16) -> Fault {
-    Fault::Refuse(Refusal { code, retry_after: None })
+    Fault::Refuse(Refusal {
+        code,
+        retry_after: None,
+    })
 }
 
 fn object(client: &Client, pod: &Pod) -> Value {
-    client.get(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap()
+    client
+        .get(&pod_path(pod.object.as_ref().unwrap()))
+        .unwrap()
+        .success()
+        .unwrap()
 }
 
 fn annotations(client: &Client, pod: &Pod) -> [Value; 3] {
     let object = object(client, pod);
-    ["containerID", "podIP", "podIPs"]
-        .map(|key| object["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")].clone())
+    ["containerID", "podIP", "podIPs"].map(|key| {
+        object["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")].clone()
+    })
 }
 
 /// Changes annotations, as a tenant may at any time.
 fn annotate(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
-    let annotations: Value =
-        annotations.iter().map(|(key, text)| (format!("cni.projectcalico.org/{key}"), json!(text))).collect();
+    let annotations: Value = annotations
+        .iter()
+        .map(|(key, text)| (format!("cni.projectcalico.org/{key}"), json!(text)))
+        .collect();
     let patch = json!({ "metadata": { "annotations": annotations } });
-    client.patch(&pod_path(pod.object.as_ref().unwrap()), &patch).unwrap().success().unwrap();
+    client
+        .patch(&pod_path(pod.object.as_ref().unwrap()), &patch)
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 /// Sets the phase that the kubelet reports when all containers have ended.
 fn finish(client: &Client, pod: &Pod) {
     let status = json!({ "status": { "phase": "Succeeded" } });
-    client.patch(&format!("{}/status", pod_path(pod.object.as_ref().unwrap())), &status).unwrap().success().unwrap();
+    client
+        .patch(
+            &format!("{}/status", pod_path(pod.object.as_ref().unwrap())),
+            &status,
+        )
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 /// Replaces the pod by another one of the same name with these annotations.
@@ -59,7 +89,11 @@ fn replace(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     let spec = json!({ "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] });
     let metadata = json!({ "name": name, "namespace": NAMESPACE });
     let new = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-    client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &new).unwrap().success().unwrap();
+    client
+        .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &new)
+        .unwrap()
+        .success()
+        .unwrap();
     annotate(client, pod, annotations);
 }
 
@@ -68,11 +102,21 @@ fn address(result: &Value) -> String {
 }
 
 fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
-    faulty.cluster.accounts().held.values().any(|holder| *holder == handle(pod))
+    faulty
+        .cluster
+        .accounts()
+        .held
+        .values()
+        .any(|holder| *holder == handle(pod))
 }
 
 fn patches(faulty: &Faulty<'_>) -> usize {
-    faulty.proxy.requests().iter().filter(|request| request.starts_with("PATCH")).count()
+    faulty
+        .proxy
+        .requests()
+        .iter()
+        .filter(|request| request.starts_with("PATCH"))
+        .count()
 }
 
 #[test]
@@ -86,8 +130,14 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
             faulty.call("DEL", &pod).run().unwrap().success();
             assert!(faulty.proxy.fired(), "{fault:?}");
             assert_eq!(kernel::host().unwrap()["links"], json!({}), "{fault:?}");
-            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(address), json!(address)]);
-            assert!(is_held(faulty, &pod), "{fault:?}: {address} is free, and the pod's annotations list it");
+            assert_eq!(
+                annotations(admin, &pod),
+                [json!(pod.container_id), json!(address), json!(address)]
+            );
+            assert!(
+                is_held(faulty, &pod),
+                "{fault:?}: {address} is free, and the pod's annotations list it"
+            );
             assert_eq!(journal_entries().len(), 1, "{fault:?}");
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             // A STATUS may end before its replay comes to the PATCH.
@@ -96,10 +146,16 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay() {
                 Ok(faulty.proxy.fired())
             })
             .unwrap();
-            assert!(is_held(faulty, &pod) && journal_entries().len() == 1, "{fault:?}");
+            assert!(
+                is_held(faulty, &pod) && journal_entries().len() == 1,
+                "{fault:?}"
+            );
 
             faulty.await_replayed(&next);
-            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+            assert_eq!(
+                annotations(admin, &pod),
+                [json!(pod.container_id), json!(""), json!("")]
+            );
             faulty.cluster.assert_nothing_left();
         }
     });
@@ -123,7 +179,10 @@ fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address() {
         faulty.run("ADD", &pod);
         finish(admin, &pod);
         faulty.run("DEL", &pod);
-        assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+        assert_eq!(
+            annotations(admin, &pod),
+            [json!(pod.container_id), json!(""), json!("")]
+        );
     });
 }
 
@@ -134,14 +193,27 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch() {
         for is_replaced in [false, true] {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
-            let uid = object(admin, &pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+            let uid = object(admin, &pod)["metadata"]["uid"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             match is_replaced {
                 true => replace(admin, &pod, &[("podIPs", "192.0.2.9/32")]),
-                false => admin.delete(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().map(drop).unwrap(),
+                false => admin
+                    .delete(&pod_path(pod.object.as_ref().unwrap()))
+                    .unwrap()
+                    .success()
+                    .map(drop)
+                    .unwrap(),
             }
             faulty.proxy.arm(None);
             let args = format!("{};K8S_POD_UID={uid}", pod.args());
-            faulty.call("DEL", &pod).env("CNI_ARGS", args).run().unwrap().success();
+            faulty
+                .call("DEL", &pod)
+                .env("CNI_ARGS", args)
+                .run()
+                .unwrap()
+                .success();
             assert_eq!(patches(faulty), 0, "{:?}", faulty.proxy.requests());
             assert!(!is_held(faulty, &pod));
             faulty.cluster.remove_pod(&pod);
@@ -157,23 +229,41 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox() {
         for is_replaced in [false, true] {
             let pod = faulty.pod();
             let address = address(&faulty.run("ADD", &pod));
-            let uid = object(admin, &pod)["metadata"]["uid"].as_str().unwrap().to_owned();
+            let uid = object(admin, &pod)["metadata"]["uid"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             let both = format!("{address},192.0.2.9/32");
-            let edits = [("containerID", "f00d"), ("podIP", &*address), ("podIPs", &*both)];
+            let edits = [
+                ("containerID", "f00d"),
+                ("podIP", &*address),
+                ("podIPs", &*both),
+            ];
             match is_replaced {
                 true => replace(admin, &pod, &edits),
                 false => annotate(admin, &pod, &edits),
             }
             let args = format!("{};K8S_POD_UID={uid}", pod.args());
             let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
-            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+            faulty
+                .proxy
+                .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
             call.run().unwrap().success();
-            assert!(is_held(faulty, &pod) && journal_entries().len() == 1, "{address} is free and listed");
-            assert_eq!(annotations(admin, &pod), [json!("f00d"), json!(address), json!(both)]);
+            assert!(
+                is_held(faulty, &pod) && journal_entries().len() == 1,
+                "{address} is free and listed"
+            );
+            assert_eq!(
+                annotations(admin, &pod),
+                [json!("f00d"), json!(address), json!(both)]
+            );
 
             faulty.proxy.arm(None);
             call.run().unwrap().success();
-            assert_eq!(annotations(admin, &pod), [json!("f00d"), json!("192.0.2.9/32"), json!("192.0.2.9/32")]);
+            assert_eq!(
+                annotations(admin, &pod),
+                [json!("f00d"), json!("192.0.2.9/32"), json!("192.0.2.9/32")]
+            );
             assert!(!is_held(faulty, &pod) && journal_entries().is_empty());
             faulty.cluster.remove_pod(&pod);
         }
@@ -190,13 +280,18 @@ fn del_removes_the_address_from_the_pod_that_the_allocation_names() {
             let pod = faulty.pod();
             let address = address(&faulty.run("ADD", &pod));
             let call = faulty.call("DEL", &pod).env("CNI_ARGS", args);
-            faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+            faulty
+                .proxy
+                .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
             _ = call.run().unwrap();
             assert!(faulty.proxy.fired(), "{:?}", faulty.proxy.requests());
             assert!(is_held(faulty, &pod), "{address} is free and listed");
             faulty.proxy.arm(None);
             call.run().unwrap().success();
-            assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(""), json!("")]);
+            assert_eq!(
+                annotations(admin, &pod),
+                [json!(pod.container_id), json!(""), json!("")]
+            );
             assert!(!is_held(faulty, &pod));
             faulty.cluster.remove_pod(&pod);
         }
@@ -209,10 +304,15 @@ fn gc_with_a_refused_patch_keeps_the_address() {
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         faulty.conf["cni.dev/valid-attachments"] = json!([]);
-        faulty.proxy.arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
+        faulty
+            .proxy
+            .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
         let error = faulty.call("GC", &pod).run().unwrap().error();
         assert!(error.details.contains("pod1"), "{error:?}");
-        assert!(is_held(faulty, &pod), "the address is free, and the pod's annotations list it");
+        assert!(
+            is_held(faulty, &pod),
+            "the address is free, and the pod's annotations list it"
+        );
         faulty.run("GC", &pod);
         faulty.cluster.assert_nothing_left();
     });
@@ -223,7 +323,11 @@ fn failed_add_leaves_no_free_address_in_the_annotations() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
         let failing = |faulty: &mut Faulty<'_>| {
             let pod = faulty.pod();
-            ip(&format!("link add other0 type veth peer name eth0 netns {}", pod.name)).unwrap();
+            ip(&format!(
+                "link add other0 type veth peer name eth0 netns {}",
+                pod.name
+            ))
+            .unwrap();
             pod
         };
         let pod = failing(faulty);
@@ -232,7 +336,10 @@ fn failed_add_leaves_no_free_address_in_the_annotations() {
         let requests = faulty.proxy.requests();
         assert!(!is_held(faulty, &pod));
         ip("link delete other0").unwrap();
-        let at_write = Faults { before: &[refused(403), Fault::Cut, Fault::Kill], after: &[Fault::Cut, Fault::Kill] };
+        let at_write = Faults {
+            before: &[refused(403), Fault::Cut, Fault::Kill],
+            after: &[Fault::Cut, Fault::Kill],
+        };
         for (point, fault) in sweep(&requests, at_write, AT_READ) {
             let pod = failing(faulty);
             faulty.faulted("ADD", &pod, point, fault);
@@ -248,13 +355,18 @@ fn failed_add_leaves_no_free_address_in_the_annotations() {
 fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
     let pod = faulty.pod();
     annotate(client, &pod, &[("ipAddrs", &json!([address]).to_string())]);
-    assert_eq!(self::address(&faulty.run("ADD", &pod)), format!("{address}/32"));
+    assert_eq!(
+        self::address(&faulty.run("ADD", &pod)),
+        format!("{address}/32")
+    );
     pod
 }
 
-/// Runs the ADD of a pod's second sandbox with each fault at each request. `prepare` returns the address that the
-/// second sandbox must get.
-fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send) {
+/// Runs the ADD of a pod's second sandbox with each fault at each request. `prepare` returns the
+/// address that the second sandbox must get.
+fn fault_at_each_request_of_a_second_sandbox(
+    prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send,
+) {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
         let second = |faulty: &mut Faulty<'_>| {
@@ -264,9 +376,13 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
             (first, second, wanted)
         };
         let end = |faulty: &mut Faulty<'_>, sandboxes: &[&Pod]| {
-            sandboxes.iter().for_each(|sandbox| drop(faulty.run("DEL", sandbox)));
+            sandboxes
+                .iter()
+                .for_each(|sandbox| drop(faulty.run("DEL", sandbox)));
             faulty.cluster.assert_nothing_left();
-            sandboxes.iter().for_each(|sandbox| faulty.cluster.remove_pod(sandbox));
+            sandboxes
+                .iter()
+                .for_each(|sandbox| faulty.cluster.remove_pod(sandbox));
         };
         let (first, new, wanted) = second(faulty);
         assert_eq!(address(&faulty.run("ADD", &new)), format!("{wanted}/32"));
@@ -285,7 +401,11 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
             }
             faulty.cluster.assert_listed_is_held();
             let third = faulty.sandbox(&first);
-            assert_eq!(address(&faulty.run("ADD", &third)), format!("{wanted}/32"), "{point:?} {fault:?}");
+            assert_eq!(
+                address(&faulty.run("ADD", &third)),
+                format!("{wanted}/32"),
+                "{point:?} {fault:?}"
+            );
             end(faulty, &[&first, &new, &third]);
         }
     });
@@ -308,7 +428,14 @@ fn second_sandbox_with_a_new_address_leaves_no_free_address_annotated() {
 #[test]
 fn second_sandbox_with_a_list_leaves_no_free_address_annotated() {
     fault_at_each_request_of_a_second_sandbox(|client, pod| {
-        annotate(client, pod, &[("ipAddrs", ""), ("ipAddrsAnyOf", "[\"10.65.3.3\", \"10.65.3.4\"]")]);
+        annotate(
+            client,
+            pod,
+            &[
+                ("ipAddrs", ""),
+                ("ipAddrsAnyOf", "[\"10.65.3.3\", \"10.65.3.4\"]"),
+            ],
+        );
         "10.65.3.3"
     });
 }

@@ -59,7 +59,9 @@ impl Drop for End<'_> {
 impl Load {
     fn send(&self, client: &Client) {
         while !self.is_over.load(Ordering::Relaxed) {
-            let answer = client.upload("/api/v1/namespaces/default/configmaps", SlowBody(SEAT_TIME)).unwrap();
+            let answer = client
+                .upload("/api/v1/namespaces/default/configmaps", SlowBody(SEAT_TIME))
+                .unwrap();
             if answer.code == 429 {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 sleep(PAUSE);
@@ -70,25 +72,35 @@ impl Load {
     }
 }
 
-/// Returns a priority level that rejects each request without a free seat, and a flow schema with these accounts.
+/// Returns a priority level that rejects each request without a free seat, and a flow schema with
+/// these accounts.
 fn scarce(users: [&str; 2]) -> [Value; 2] {
-    let subjects: Vec<Value> = users.iter().map(|user| json!({ "kind": "User", "user": { "name": user } })).collect();
-    let resources =
-        json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"] });
+    let subjects: Vec<Value> = users
+        .iter()
+        .map(|user| json!({ "kind": "User", "user": { "name": user } }))
+        .collect();
+    let resources = json!({
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true,
+        "namespaces": ["*"],
+    });
     let paths = json!({ "verbs": ["*"], "nonResourceURLs": ["*"] });
     [
         json!({
             "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
             "metadata": { "name": "scarce" },
             "spec": { "type": "Limited", "limited": {
-                "nominalConcurrencyShares": 1, "borrowingLimitPercent": 0, "limitResponse": { "type": "Reject" },
+                "nominalConcurrencyShares": 1, "borrowingLimitPercent": 0,
+                "limitResponse": { "type": "Reject" },
             } },
         }),
         json!({
-            "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": { "name": "scarce" },
+            "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+            "metadata": { "name": "scarce" },
             "spec": {
                 "priorityLevelConfiguration": { "name": "scarce" }, "matchingPrecedence": 100,
-                "rules": [{ "subjects": subjects, "resourceRules": [resources], "nonResourceRules": [paths] }],
+                "rules": [{
+                    "subjects": subjects, "resourceRules": [resources], "nonResourceRules": [paths],
+                }],
             },
         }),
     ]
@@ -102,7 +114,9 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         let user = api.cni_user().unwrap();
         let other = api.service_account("default", "other").unwrap();
         api.bind(&other, "cluster-admin").unwrap();
-        let kubeconfig = api.kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity).unwrap();
+        let kubeconfig = api
+            .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
+            .unwrap();
         faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
         let leaving = faulty.pod();
         faulty.run("ADD", &leaving);
@@ -119,7 +133,10 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
                 scope.spawn(|| load.send(&other.client));
             }
             while load.refused.load(Ordering::Relaxed) < OTHERS {
-                assert!(begun.elapsed() < RUNTIMES_LIMIT, "the server refuses nothing");
+                assert!(
+                    begun.elapsed() < RUNTIMES_LIMIT,
+                    "the server refuses nothing"
+                );
                 sleep(PAUSE);
             }
             let (audit, busy) = (api.audit().unwrap(), Instant::now());
@@ -131,7 +148,9 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
                     outcome.success();
                 })
             };
-            let calls = [("DEL", &leaving)].into_iter().chain(coming.iter().map(|pod| ("ADD", pod)));
+            let calls = [("DEL", &leaving)]
+                .into_iter()
+                .chain(coming.iter().map(|pod| ("ADD", pod)));
             let calls: Vec<_> = calls.map(|(verb, pod)| start(verb, pod)).collect();
             sleep(busy_time());
             let busy = busy.elapsed();
@@ -146,13 +165,22 @@ fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
         );
 
         let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
-        let refused = of_plugins.iter().filter(|request| request.code == Some(429)).count();
-        // Each process may send its first requests before it gets a 429. After them, the node sends at most one request
-        // per second.
+        let refused = of_plugins
+            .iter()
+            .filter(|request| request.code == Some(429))
+            .count();
+        // Each process may send its first requests before it gets a 429. After them, the node sends
+        // at most one request per second.
         let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
         let most = OF_ONE_PROCESS * calls + seconds + 1;
-        eprintln!("{refused} of {} requests of the plugins were refused in {seconds} s", of_plugins.len());
-        assert!(refused > 0 && refused <= most, "{refused} in {seconds} s: {of_plugins:#?}");
+        eprintln!(
+            "{refused} of {} requests of the plugins were refused in {seconds} s",
+            of_plugins.len()
+        );
+        assert!(
+            refused > 0 && refused <= most,
+            "{refused} in {seconds} s: {of_plugins:#?}"
+        );
 
         // Replays the DEL if it was deferred.
         faulty.await_replayed(&leaving);

@@ -18,7 +18,13 @@ const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 const WRITES_BLOCK: Point = Point::First("PUT", "/ipamblocks/");
 
 /// Runs a CNI command, and calls `act` while its request at `point` is held.
-fn meanwhile(faulty: &Faulty<'_>, verb: &str, pod: &Pod, point: Point, act: impl FnOnce()) -> Outcome {
+fn meanwhile(
+    faulty: &Faulty<'_>,
+    verb: &str,
+    pod: &Pod,
+    point: Point,
+    act: impl FnOnce(),
+) -> Outcome {
     faulty.proxy.arm(Some((point, Fault::Hold)));
     let call = faulty.call(verb, pod);
     let started = Instant::now();
@@ -35,7 +41,11 @@ fn pod_object(client: &Client, pod: &Pod) -> Option<Value> {
 }
 
 fn delete_object(client: &Client, pod: &Pod) {
-    client.delete(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap();
+    client
+        .delete(&pod_path(pod.object.as_ref().unwrap()))
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 #[test]
@@ -48,10 +58,13 @@ fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
                 let old = pod_object(admin, &pod).unwrap();
                 delete_object(admin, &pod);
                 if namesake {
-                    let metadata = json!({ "name": old["metadata"]["name"], "namespace": NAMESPACE });
+                    let metadata =
+                        json!({ "name": old["metadata"]["name"], "namespace": NAMESPACE });
                     let containers = json!([{ "name": "c", "image": "none" }]);
                     let spec = json!({ "nodeName": "node1", "containers": containers });
-                    let new = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
+                    let new = json!({
+                        "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
+                    });
                     admin.apply_object(&new).unwrap();
                 }
             });
@@ -69,7 +82,10 @@ fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
         // DEL finds no pod whose annotations it could change.
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
-        meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || delete_object(admin, &pod)).success();
+        meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || {
+            delete_object(admin, &pod)
+        })
+        .success();
         faulty.cluster.assert_nothing_left();
     });
 }
@@ -82,7 +98,10 @@ fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
         faulty.run("ADD", &old);
         let add = faulty.call("ADD", &new);
         let mut result = Value::Null;
-        meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || result = add.run().unwrap().success()).success();
+        meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || {
+            result = add.run().unwrap().success()
+        })
+        .success();
         faulty.cluster.assert_only(&[&new]);
         faulty.conf["prevResult"] = result;
         faulty.run("CHECK", &new);
@@ -98,15 +117,24 @@ fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
         let new = faulty.sandbox(&old);
         let add = faulty.call("ADD", &new);
         let mut result = Value::Null;
-        let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || result = add.run().unwrap().success());
+        let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || {
+            result = add.run().unwrap().success()
+        });
         let error = outcome.error();
-        assert!(error.msg.contains("was created by a later ADD of this pod"), "{error:?}");
+        assert!(
+            error.msg.contains("was created by a later ADD of this pod"),
+            "{error:?}"
+        );
         faulty.conf["prevResult"] = result;
         faulty.run("CHECK", &new);
         faulty.run("DEL", &old);
         faulty.run("CHECK", &new);
-        let annotations = &pod_object(control_plane.servers.api.admin(), &new).unwrap()["metadata"]["annotations"];
-        assert_eq!(annotations["cni.projectcalico.org/containerID"], json!(new.container_id));
+        let annotations = &pod_object(control_plane.servers.api.admin(), &new).unwrap()["metadata"]
+            ["annotations"];
+        assert_eq!(
+            annotations["cni.projectcalico.org/containerID"],
+            json!(new.container_id)
+        );
         faulty.cluster.assert_only(&[&new]);
         faulty.run("DEL", &new);
         faulty.cluster.assert_nothing_left();
@@ -127,7 +155,11 @@ fn del_without_the_namespace_object_succeeds_and_add_fails() {
         admin.delete(&path).unwrap().success().unwrap();
         let mut namespace = admin.get(&path).unwrap().success().unwrap();
         namespace["spec"]["finalizers"] = json!([]);
-        admin.replace(&format!("{path}/finalize"), &namespace).unwrap().success().unwrap();
+        admin
+            .replace(&format!("{path}/finalize"), &namespace)
+            .unwrap()
+            .success()
+            .unwrap();
         assert_eq!(admin.get(&path).unwrap().code, 404);
 
         faulty.proxy.arm(None);
@@ -146,7 +178,11 @@ fn del_without_the_node_object_succeeds_and_add_fails() {
         let admin = control_plane.servers.api.admin();
         let (gone, late) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &gone);
-        admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        admin
+            .delete("/api/v1/nodes/node1")
+            .unwrap()
+            .success()
+            .unwrap();
         faulty.proxy.arm(None);
         let outcome = faulty.call("ADD", &late).run().unwrap();
         // Without the node, the pools that it may use are unknown.
@@ -164,17 +200,32 @@ fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
         on_faulty_api(group, |faulty, control_plane| {
             let admin = control_plane.servers.api.admin();
-            let other = OtherNode { client: admin, group };
+            let other = OtherNode {
+                client: admin,
+                group,
+            };
             let (first, second) = (faulty.pod(), faulty.pod());
             faulty.run("ADD", &first);
             let mut taken = String::new();
-            let result = meanwhile(faulty, "ADD", &second, WRITES_BLOCK, || taken = other.take("tunl-a")).success();
-            assert!(!result.to_string().contains(&taken), "{taken} was given twice: {result}");
+            let result = meanwhile(faulty, "ADD", &second, WRITES_BLOCK, || {
+                taken = other.take("tunl-a")
+            })
+            .success();
+            assert!(
+                !result.to_string().contains(&taken),
+                "{taken} was given twice: {result}"
+            );
 
-            meanwhile(faulty, "DEL", &first, WRITES_BLOCK, || drop(other.take("tunl-b"))).success();
+            meanwhile(faulty, "DEL", &first, WRITES_BLOCK, || {
+                drop(other.take("tunl-b"))
+            })
+            .success();
             faulty.run("DEL", &second);
             let accounts = faulty.cluster.accounts();
-            assert_eq!(accounts.held.values().collect::<Vec<_>>(), [&other.handle("tunl-a"), &other.handle("tunl-b")]);
+            assert_eq!(
+                accounts.held.values().collect::<Vec<_>>(),
+                [&other.handle("tunl-a"), &other.handle("tunl-b")]
+            );
             faulty.cluster.assert_in_order();
         });
     }
@@ -194,18 +245,37 @@ impl OtherNode<'_> {
     /// Allocates the next free address of the only block.
     fn take(&self, tunnel: &str) -> String {
         let collection = |plural: &str| format!("/apis/{}/{plural}", self.group.api_version());
-        let blocks = self.client.get(&collection("ipamblocks")).unwrap().success().unwrap();
-        let [block] = &blocks["items"].as_array().unwrap()[..] else { panic!("{blocks}") };
+        let blocks = self
+            .client
+            .get(&collection("ipamblocks"))
+            .unwrap()
+            .success()
+            .unwrap();
+        let [block] = &blocks["items"].as_array().unwrap()[..] else {
+            panic!("{blocks}")
+        };
         let (mut block, name) = (block.clone(), block["metadata"]["name"].as_str().unwrap());
         let spec = &mut block["spec"];
         let cidr = spec["cidr"].as_str().unwrap().to_owned();
         let handle = json!({
-            "apiVersion": self.group.api_version(), "kind": "IPAMHandle", "metadata": { "name": self.handle(tunnel) },
-            "spec": { "handleID": self.handle(tunnel), "block": { cidr.clone(): 1 }, "deleted": false },
+            "apiVersion": self.group.api_version(), "kind": "IPAMHandle",
+            "metadata": { "name": self.handle(tunnel) },
+            "spec": {
+                "handleID": self.handle(tunnel), "block": { cidr.clone(): 1 }, "deleted": false,
+            },
         });
-        self.client.create(&collection("ipamhandles"), &handle).unwrap().success().unwrap();
+        self.client
+            .create(&collection("ipamhandles"), &handle)
+            .unwrap()
+            .success()
+            .unwrap();
 
-        let ordinal = spec["unallocated"].as_array_mut().unwrap().remove(0).as_u64().unwrap();
+        let ordinal = spec["unallocated"]
+            .as_array_mut()
+            .unwrap()
+            .remove(0)
+            .as_u64()
+            .unwrap();
         let attributes = spec["attributes"].as_array_mut().unwrap();
         let holder = json!({ "node": "node2", "type": "ipipTunnelAddress" });
         attributes.push(json!({ "handle_id": self.handle(tunnel), "secondary": holder }));
@@ -214,7 +284,11 @@ impl OtherNode<'_> {
         spec["sequenceNumberForAllocation"][ordinal.to_string()] = spec["sequenceNumber"].clone();
         spec["sequenceNumber"] = json!(spec["sequenceNumber"].as_u64().unwrap() + 1);
         let path = format!("{}/{name}", collection("ipamblocks"));
-        self.client.replace(&path, &block).unwrap().success().unwrap();
+        self.client
+            .replace(&path, &block)
+            .unwrap()
+            .success()
+            .unwrap();
 
         let (base, last) = cidr.split_once('/').unwrap().0.rsplit_once('.').unwrap();
         format!("{base}.{}/32", last.parse::<u64>().unwrap() + ordinal)
@@ -228,8 +302,15 @@ fn add_creates_the_interface_while_the_endpoint_is_written() {
         let pod = faulty.pod();
         let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
             let deadline = Instant::now() + DEADLINE;
-            while kernel::host().unwrap()["routes"].as_array().unwrap().is_empty() {
-                assert!(Instant::now() < deadline, "no route to the pod while its endpoint is written");
+            while kernel::host().unwrap()["routes"]
+                .as_array()
+                .unwrap()
+                .is_empty()
+            {
+                assert!(
+                    Instant::now() < deadline,
+                    "no route to the pod while its endpoint is written"
+                );
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         });
@@ -242,13 +323,23 @@ fn add_creates_the_interface_while_the_endpoint_is_written() {
 fn add_without_an_interface_reverts_the_endpoint() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let pod = faulty.pod();
-        ip(&format!("link add other0 type veth peer name eth0 netns {}", pod.name)).unwrap();
+        ip(&format!(
+            "link add other0 type veth peer name eth0 netns {}",
+            pod.name
+        ))
+        .unwrap();
         faulty.proxy.arm(None);
         let error = faulty.call("ADD", &pod).run().unwrap().error();
         assert!(error.msg.contains("eth0"), "{error:?}");
         let object = pod_object(control_plane.servers.api.admin(), &pod).unwrap();
-        assert_eq!(object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "", "{object}");
-        assert!(faulty.cluster.accounts().held.is_empty() && faulty.cluster.accounts().counted.is_empty());
+        assert_eq!(
+            object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "",
+            "{object}"
+        );
+        assert!(
+            faulty.cluster.accounts().held.is_empty()
+                && faulty.cluster.accounts().counted.is_empty()
+        );
         ip("link delete other0").unwrap();
         faulty.recover(&pod, 1);
     });

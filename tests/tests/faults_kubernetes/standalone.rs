@@ -1,5 +1,5 @@
-//! A lock and a migration, seen by `calico-ipam` as the IPAM plugin of another main plugin, and by the connection test.
-//! A lock during an ADD.
+//! A lock and a migration, seen by `calico-ipam` as the IPAM plugin of another main plugin, and by
+//! the connection test. A lock during an ADD.
 
 use std::fs;
 use std::thread;
@@ -17,7 +17,13 @@ use serde_json::{Value, json};
 use super::on_faulty_api;
 
 fn call(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> Call {
-    let call = faulty.cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &faulty.conf);
+    let call = faulty.cluster.plugins.verb(
+        "calico-ipam",
+        verb,
+        &pod.container_id,
+        &pod.netns,
+        &faulty.conf,
+    );
     call.env("CNI_ARGS", pod.args())
 }
 
@@ -28,14 +34,23 @@ fn run(faulty: &Faulty<'_>, verb: &str, pod: &Pod) {
 
 fn test_connection(faulty: &Faulty<'_>) -> Outcome {
     faulty.proxy.arm(None);
-    let call = faulty.cluster.plugins.call("calico").without_env("CNI_PATH").args(["-t"]);
+    let call = faulty
+        .cluster
+        .plugins
+        .call("calico")
+        .without_env("CNI_PATH")
+        .args(["-t"]);
     call.stdin(faulty.conf.to_string()).run().unwrap()
 }
 
 /// Removes the API group from the configuration. Returns the configuration as it was.
 fn without_group(faulty: &mut Faulty<'_>) -> Value {
     let named = faulty.conf.clone();
-    faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
+    faulty
+        .conf
+        .as_object_mut()
+        .unwrap()
+        .remove("calico_api_group");
     named
 }
 
@@ -48,14 +63,26 @@ fn standalone_calico_ipam_writes_nothing_while_locked() {
         run(faulty, "ADD", &first);
         set_ready(&control_plane.servers.api, false);
         let before = faulty.cluster.store.dump().unwrap();
-        for (verb, pod, code) in [("ADD", &second, 11), ("DEL", &first, 11), ("GC", &first, 11), ("STATUS", &first, 50)]
-        {
+        for (verb, pod, code) in [
+            ("ADD", &second, 11),
+            ("DEL", &first, 11),
+            ("GC", &first, 11),
+            ("STATUS", &first, 50),
+        ] {
             faulty.proxy.arm(None);
             let error = call(faulty, verb, pod).run().unwrap().error();
             assert_eq!(error.code, code, "{verb}: {error:?}");
-            assert!(error.msg.contains("Calico is currently not ready to process requests"), "{verb}: {error:?}");
+            assert!(
+                error
+                    .msg
+                    .contains("Calico is currently not ready to process requests"),
+                "{verb}: {error:?}"
+            );
             let requests = faulty.proxy.requests();
-            assert!(requests.iter().all(|request| request.starts_with("GET ")), "{verb}: {requests:?}");
+            assert!(
+                requests.iter().all(|request| request.starts_with("GET ")),
+                "{verb}: {requests:?}"
+            );
         }
         assert_eq!(faulty.cluster.store.dump().unwrap(), before);
 
@@ -65,18 +92,24 @@ fn standalone_calico_ipam_writes_nothing_while_locked() {
     });
 }
 
-/// A migration begins to copy blocks 10 s after its lock. An address that an ADD gets in v1 later would be free in v3.
+/// A migration begins to copy blocks 10 s after its lock. An address that an ADD gets in v1 later
+/// would be free in v3.
 #[test]
 fn add_that_was_delayed_until_after_a_lock_fails() {
-    /// The time for which an ADD relies on the ClusterInformation. The deadline of a request is 2 s longer.
+    /// The time for which an ADD relies on the ClusterInformation. The deadline of a request is 2 s
+    /// longer.
     const DELAY: Duration = Duration::from_millis(8001);
     on_faulty_api(CrdV1, |faulty, control_plane| {
         let api = &control_plane.servers.api;
         let (first, of_calico, of_ipam) = (faulty.pod(), faulty.pod(), faulty.pod());
         run(faulty, "ADD", &first);
-        for (pod, delayed) in [(&of_calico, faulty.call("ADD", &of_calico)), (&of_ipam, call(faulty, "ADD", &of_ipam))]
-        {
-            faulty.proxy.arm(Some((Point::First("PUT", "/ipamblocks/"), Fault::Hold)));
+        for (pod, delayed) in [
+            (&of_calico, faulty.call("ADD", &of_calico)),
+            (&of_ipam, call(faulty, "ADD", &of_ipam)),
+        ] {
+            faulty
+                .proxy
+                .arm(Some((Point::First("PUT", "/ipamblocks/"), Fault::Hold)));
             let begun = Instant::now();
             let child = delayed.spawn().unwrap();
             faulty.proxy.await_held().unwrap();
@@ -86,10 +119,19 @@ fn add_that_was_delayed_until_after_a_lock_fails() {
             faulty.proxy.resume();
             let error = wait(child, begun, DEADLINE).unwrap().error();
             assert_eq!(error.code, 11, "{error:?}");
-            assert!(error.msg.contains("Calico is currently not ready to process requests"), "{error:?}");
+            assert!(
+                error
+                    .msg
+                    .contains("Calico is currently not ready to process requests"),
+                "{error:?}"
+            );
             // The runtime runs a DEL after a failed ADD.
             let released = error.details.contains("the addresses were released");
-            assert_eq!(released, pod.container_id == of_calico.container_id, "{error:?}");
+            assert_eq!(
+                released,
+                pod.container_id == of_calico.container_id,
+                "{error:?}"
+            );
             assert_eq!(handles(api, CrdV1), if released { 1 } else { 2 });
             set_ready(api, true);
         }
@@ -128,8 +170,14 @@ fn standalone_calico_ipam_follows_a_migration() {
             faulty.proxy.arm(None);
             let error = call(faulty, verb, &first).run().unwrap().error();
             assert_eq!(error.code, code, "{verb}: {error:?}");
-            assert!(error.msg.contains("moved to projectcalico.org/v3"), "{verb}: {error:?}");
-            assert!(error.details.contains("set calico_api_group"), "{verb}: {error:?}");
+            assert!(
+                error.msg.contains("moved to projectcalico.org/v3"),
+                "{verb}: {error:?}"
+            );
+            assert!(
+                error.details.contains("set calico_api_group"),
+                "{verb}: {error:?}"
+            );
         }
         assert_eq!(both([CrdV1, V3]), [1, 0]);
     });
@@ -143,12 +191,18 @@ fn connection_test_follows_a_migration() {
         let api = &control_plane.servers.api;
         set_ready(api, false);
         let error = test_connection(faulty).error();
-        assert!(error.code == 100 && error.details.contains("not ready"), "{error:?}");
+        assert!(
+            error.code == 100 && error.details.contains("not ready"),
+            "{error:?}"
+        );
 
         migrate(api);
         test_connection(faulty).success();
         faulty.conf = named;
         let error = test_connection(faulty).error();
-        assert!(error.code == 100 && error.details.contains("set calico_api_group"), "{error:?}");
+        assert!(
+            error.code == 100 && error.details.contains("set calico_api_group"),
+            "{error:?}"
+        );
     });
 }

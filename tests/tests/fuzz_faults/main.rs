@@ -1,7 +1,8 @@
-//! Random faults on two nodes, round after round. After each round no address is assigned twice, and nothing of a
-//! deleted sandbox is left.
+//! Random faults on two nodes, round after round. After each round no address is assigned twice,
+//! and nothing of a deleted sandbox is left.
 //!
-//! `FUZZ_FAULTS_SECONDS` sets the duration, and `FUZZ_FAULTS_SEED` the first world (`make fuzz-faults`).
+//! `FUZZ_FAULTS_SECONDS` sets the duration, and `FUZZ_FAULTS_SEED` the first world
+//! (`make fuzz-faults`).
 
 mod audit;
 mod halfway;
@@ -20,17 +21,23 @@ const ROUNDS: Rounds = Rounds { few: 3, many: 40 };
 
 #[test]
 fn random_faults_on_etcd_neither_duplicate_nor_leak_addresses() {
-    worlds(NAME, ROUNDS, |seed, rounds| on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(rounds)));
+    worlds(NAME, ROUNDS, |seed, rounds| {
+        on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(rounds))
+    });
 }
 
 #[test]
 fn random_faults_in_v1_neither_duplicate_nor_leak_addresses() {
-    worlds(NAME, ROUNDS, |seed, rounds| on_group(ApiGroup::CrdV1, seed, rounds));
+    worlds(NAME, ROUNDS, |seed, rounds| {
+        on_group(ApiGroup::CrdV1, seed, rounds)
+    });
 }
 
 #[test]
 fn random_faults_in_v3_neither_duplicate_nor_leak_addresses() {
-    worlds(NAME, ROUNDS, |seed, rounds| on_group(ApiGroup::V3, seed, rounds));
+    worlds(NAME, ROUNDS, |seed, rounds| {
+        on_group(ApiGroup::V3, seed, rounds)
+    });
 }
 
 fn on_group(group: ApiGroup, seed: u64, rounds: usize) {

@@ -36,12 +36,20 @@ pub(crate) enum Task {
 }
 
 pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
-    let mut ready: Vec<(usize, Sandbox)> = world.live.values().map(|live| (live.node, live.sandbox.clone())).collect();
+    let mut ready: Vec<(usize, Sandbox)> = world
+        .live
+        .values()
+        .map(|live| (live.node, live.sandbox.clone()))
+        .collect();
     world.rng.shuffle(&mut ready);
     let mut jobs = Vec::new();
     while jobs.len() < CALLS {
         let node = world.rng.usize(..world.nodes.len());
-        let adds = if world.live.len() < CROWD { 0..45 } else { 0..5 };
+        let adds = if world.live.len() < CROWD {
+            0..45
+        } else {
+            0..5
+        };
         let (node, task) = match world.rng.u32(..100) {
             n if adds.contains(&n) => (node, Task::Add(world.sandbox(node))),
             0..75 => match ready.pop() {
@@ -74,7 +82,12 @@ pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
 fn job(rng: &mut Rng, node: usize, task: Task) -> Job {
     let after = millis(rng, 30);
     let killed = (rng.u32(..100) < 25).then(|| millis(rng, 120));
-    Job { node, task, after, killed }
+    Job {
+        node,
+        task,
+        after,
+        killed,
+    }
 }
 
 fn millis(rng: &mut Rng, most: u64) -> Duration {
@@ -101,11 +114,20 @@ pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
 
 const BROKEN: Fault = Fault::InTurn(&[
     Fault::Cut,
-    Fault::Refuse(Refusal { code: 500, retry_after: None }),
+    Fault::Refuse(Refusal {
+        code: 500,
+        retry_after: None,
+    }),
     Fault::Delay(Duration::from_millis(80)),
-    Fault::Refuse(Refusal { code: 429, retry_after: Some(1) }),
+    Fault::Refuse(Refusal {
+        code: 429,
+        retry_after: Some(1),
+    }),
     Fault::Late(Duration::from_millis(150)),
-    Fault::Refuse(Refusal { code: 503, retry_after: None }),
+    Fault::Refuse(Refusal {
+        code: 503,
+        retry_after: None,
+    }),
 ]);
 
 /// Writes of ADD and DEL.
@@ -123,16 +145,25 @@ const WRITES: [(&str, &str); 8] = [
 fn place(rng: &mut Rng, has_http: bool) -> Point {
     match rng.u32(..3) {
         0 => Point::Answer(rng.usize(..REQUESTS)),
-        1 if has_http => rng.choice(WRITES).map_or(Point::Request(0), |(method, path)| Point::First(method, path)),
+        1 if has_http => rng
+            .choice(WRITES)
+            .map_or(Point::Request(0), |(method, path)| {
+                Point::First(method, path)
+            }),
         1 => Point::First("POST", "/etcdserverpb.KV/Txn?if="),
         _ => Point::Request(rng.usize(..REQUESTS)),
     }
 }
 
-/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request. etcd has no such responses.
+/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request. etcd has
+/// no such responses.
 fn fault(rng: &mut Rng, place: Point, has_http: bool) -> Fault {
     let is_answer = matches!(place, Point::Answer(_));
-    let codes = if is_answer { &[500, 502, 504][..] } else { &[409, 429, 500, 503] };
+    let codes = if is_answer {
+        &[500, 502, 504][..]
+    } else {
+        &[409, 429, 500, 503]
+    };
     match rng.u32(..if has_http { 5 } else { 4 }) {
         0 | 1 => Fault::Cut,
         2 if is_answer => Fault::CutMidAnswer,

@@ -26,7 +26,8 @@ impl World<'_> {
         for node in 0..self.nodes.len() {
             let has_http = self.has_pods();
             let faults = plan::faults(&mut self.rng, has_http);
-            self.history.push(format!("{}: {faults:?}", self.nodes[node].name));
+            self.history
+                .push(format!("{}: {faults:?}", self.nodes[node].name));
             self.nodes[node].proxy.arm_all(&faults);
         }
         self.before(&jobs);
@@ -36,7 +37,9 @@ impl World<'_> {
             unsettled.extend(self.after(job, &outcome)?);
         }
         // The server executes some requests only after their connections were cut.
-        self.nodes.iter().try_for_each(|node| node.proxy.await_late())?;
+        self.nodes
+            .iter()
+            .try_for_each(|node| node.proxy.await_late())?;
         for (node, sandbox) in unsettled {
             self.delete(node, &sandbox)?;
         }
@@ -47,11 +50,17 @@ impl World<'_> {
     /// Deletes the Pod objects or network namespaces of some sandboxes before their DEL.
     fn before(&mut self, jobs: &[Job]) {
         for job in jobs {
-            let Task::Del(sandbox) = &job.task else { continue };
+            let Task::Del(sandbox) = &job.task else {
+                continue;
+            };
             let (without_pod, without_netns) = (self.rng.u32(..3) == 0, self.rng.u32(..4) == 0);
-            let has_successor =
-                jobs.iter().any(|other| matches!(&other.task, Task::Add(next) if next.pod == sandbox.pod));
-            let is_of_live = self.live.values().any(|live| live.sandbox.pod == sandbox.pod && live.sandbox != *sandbox);
+            let has_successor = jobs
+                .iter()
+                .any(|other| matches!(&other.task, Task::Add(next) if next.pod == sandbox.pod));
+            let is_of_live = self
+                .live
+                .values()
+                .any(|live| live.sandbox.pod == sandbox.pod && live.sandbox != *sandbox);
             if without_pod && !has_successor && !is_of_live {
                 self.delete_pod(sandbox);
             }
@@ -63,25 +72,39 @@ impl World<'_> {
 
     fn at_once(&self, jobs: &[Job]) -> Result<Vec<Outcome>> {
         thread::scope(|scope| {
-            let started: Vec<_> = jobs.iter().map(|job| scope.spawn(|| self.call(job, jobs))).collect();
-            let joined = started.into_iter().map(|thread| thread.join().expect("no panic in a call"));
+            let started: Vec<_> = jobs
+                .iter()
+                .map(|job| scope.spawn(|| self.call(job, jobs)))
+                .collect();
+            let joined = started
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic in a call"));
             joined.collect()
         })
     }
 
     fn call(&self, job: &Job, jobs: &[Job]) -> Result<Outcome> {
         let node = &self.nodes[job.node];
-        let nobody = Sandbox { container_id: "nobody".into(), netns: "nobody".into(), pod: None };
+        let nobody = Sandbox {
+            container_id: "nobody".into(),
+            netns: "nobody".into(),
+            pod: None,
+        };
         let call = match &job.task {
             Task::Add(sandbox) => node.verb("ADD", sandbox),
             Task::Del(sandbox) => node.verb("DEL", sandbox),
             Task::Check(sandbox) => {
-                let result = self.live.get(&sandbox.container_id).map(|live| live.result.clone());
+                let result = self
+                    .live
+                    .get(&sandbox.container_id)
+                    .map(|live| live.result.clone());
                 node.verb_with("CHECK", sandbox, &json!({ "prevResult": result }))
             }
-            Task::Gc => {
-                node.verb_with("GC", &nobody, &json!({ "cni.dev/valid-attachments": self.valid(job.node, jobs) }))
-            }
+            Task::Gc => node.verb_with(
+                "GC",
+                &nobody,
+                &json!({ "cni.dev/valid-attachments": self.valid(job.node, jobs) }),
+            ),
             Task::Status => node.verb("STATUS", &nobody),
         };
         thread::sleep(job.after);
@@ -95,14 +118,23 @@ impl World<'_> {
         wait(child, started, RUNTIMES_LIMIT).with_context(|| format!("{job:?}"))
     }
 
-    /// Returns the valid attachments for GC: the node's networked sandboxes, and those with an ADD in this round.
+    /// Returns the valid attachments for GC: the node's networked sandboxes, and those with an ADD
+    /// in this round.
     fn valid(&self, node: usize, jobs: &[Job]) -> Vec<Value> {
-        let of_node = self.live.values().filter(|live| live.node == node).map(|live| &live.sandbox);
-        let under_way = jobs.iter().filter(|job| job.node == node).filter_map(|job| match &job.task {
-            Task::Add(sandbox) => Some(sandbox),
-            _ => None,
-        });
-        let named = |sandbox: &Sandbox| json!({ "containerID": sandbox.container_id, "ifname": "eth0" });
+        let of_node = self
+            .live
+            .values()
+            .filter(|live| live.node == node)
+            .map(|live| &live.sandbox);
+        let under_way = jobs
+            .iter()
+            .filter(|job| job.node == node)
+            .filter_map(|job| match &job.task {
+                Task::Add(sandbox) => Some(sandbox),
+                _ => None,
+            });
+        let named =
+            |sandbox: &Sandbox| json!({ "containerID": sandbox.container_id, "ifname": "eth0" });
         of_node.chain(under_way).map(named).collect()
     }
 
@@ -113,8 +145,14 @@ impl World<'_> {
             None => "killed".to_owned(),
             Some(code) => format!("{code}: {}", outcome.stdout),
         };
-        self.history.push(format!("{} {:?}: {said}\n{}", self.nodes[job.node].name, job, outcome.stderr));
-        ensure!(outcome.exit.is_some() || job.killed.is_some(), "ended by a signal: {job:?}");
+        self.history.push(format!(
+            "{} {:?}: {said}\n{}",
+            self.nodes[job.node].name, job, outcome.stderr
+        ));
+        ensure!(
+            outcome.exit.is_some() || job.killed.is_some(),
+            "ended by a signal: {job:?}"
+        );
         ensure!(!outcome.stdout.contains("the plugin panicked"), "{job:?}");
         let succeeded = outcome.exit == Some(0);
         Ok(match &job.task {
@@ -125,7 +163,11 @@ impl World<'_> {
                     addresses: addresses(&outcome.answer()),
                     result: outcome.answer(),
                 };
-                ensure!(live.addresses.len() == 2, "an address of each family: {}", outcome.stdout);
+                ensure!(
+                    live.addresses.len() == 2,
+                    "an address of each family: {}",
+                    outcome.stdout
+                );
                 self.live.insert(sandbox.container_id.clone(), live);
                 None
             }
@@ -142,8 +184,14 @@ impl World<'_> {
 
     fn delete(&mut self, node: usize, sandbox: &Sandbox) -> Result<()> {
         let outcome = self.nodes[node].run(&self.nodes[node].verb("DEL", sandbox))?;
-        self.history.push(format!("{} DEL {}: {}", self.nodes[node].name, sandbox.container_id, outcome.stdout));
-        ensure!(outcome.exit == Some(0), "DEL without a fault fails: {outcome:?}");
+        self.history.push(format!(
+            "{} DEL {}: {}",
+            self.nodes[node].name, sandbox.container_id, outcome.stdout
+        ));
+        ensure!(
+            outcome.exit == Some(0),
+            "DEL without a fault fails: {outcome:?}"
+        );
         self.live.remove(&sandbox.container_id);
         self.lose_netns(node, sandbox);
         Ok(())
@@ -156,7 +204,11 @@ impl World<'_> {
 
     /// Lets each node replay its deferred DELs.
     fn settle(&mut self) -> Result<()> {
-        let nobody = Sandbox { container_id: "nobody".into(), netns: "nobody".into(), pod: None };
+        let nobody = Sandbox {
+            container_id: "nobody".into(),
+            netns: "nobody".into(),
+            pod: None,
+        };
         for node in &self.nodes {
             for _ in 0..SETTLING {
                 let entries = node.on(|_| Ok(journal_entries().len()))?;
@@ -164,7 +216,10 @@ impl World<'_> {
                     break;
                 }
                 let outcome = node.run(&node.verb("STATUS", &nobody))?;
-                self.history.push(format!("{} STATUS with {entries} entries: {}", node.name, outcome.stderr));
+                self.history.push(format!(
+                    "{} STATUS with {entries} entries: {}",
+                    node.name, outcome.stderr
+                ));
             }
         }
         Ok(())
@@ -173,5 +228,10 @@ impl World<'_> {
 
 fn addresses(result: &Value) -> Vec<IpAddr> {
     let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
-    result["ips"].as_array().into_iter().flatten().filter_map(address).collect()
+    result["ips"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(address)
+        .collect()
 }

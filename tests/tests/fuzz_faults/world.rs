@@ -50,12 +50,18 @@ pub(crate) struct Live {
 
 /// Returns configuration keys for both families.
 fn families() -> Value {
-    json!({ "log_level": "debug", "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" } })
+    json!({
+        "log_level": "debug",
+        "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" },
+    })
 }
 
 /// Returns the nodes, and pools with few addresses, so that both nodes use the same blocks.
 fn content() -> Content {
-    let pools = Content::ready().pool("pool4", "10.65.0.0/26", 29).pool("pool6", "fd00:65::/122", 125);
+    let pools =
+        Content::ready()
+            .pool("pool4", "10.65.0.0/26", 29)
+            .pool("pool6", "fd00:65::/122", 125);
     NODES.iter().fold(pools, |content, node| content.node(node))
 }
 
@@ -63,23 +69,36 @@ impl<'a> World<'a> {
     /// Creates a world of plain containers.
     pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> World<'a> {
         cluster.load(&content());
-        let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, families()).unwrap();
+        let node =
+            |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, families()).unwrap();
         let config = EtcdConfig {
             endpoints: vec![etcd::ENDPOINT.into()],
             credentials: None,
             tls: None,
             deadline: Duration::from_secs(10),
         };
-        World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(Box::new(config)), None, seed)
+        World::new(
+            cluster,
+            NODES.iter().map(node).collect(),
+            DatastoreConfig::Etcd(Box::new(config)),
+            None,
+            seed,
+        )
     }
 
-    pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
+    pub(crate) fn on_api_server(
+        cluster: &'a Cluster<'a>,
+        control_plane: &ControlPlane<'_>,
+        seed: u64,
+    ) -> World<'a> {
         cluster.load(&content());
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
             panic!("objects of Kubernetes")
         };
         let caller = (api, &control_plane.account);
-        let node = |name: &&str| Node::on_api_server(cluster.host, name, &cluster.store, caller, families()).unwrap();
+        let node = |name: &&str| {
+            Node::on_api_server(cluster.host, name, &cluster.store, caller, families()).unwrap()
+        };
         let config = KubernetesConfig {
             kubeconfig: vec![api.admin_kubeconfig()],
             deadline: Duration::from_secs(10),
@@ -88,7 +107,13 @@ impl<'a> World<'a> {
         };
         let client = Some(api.admin().clone());
         let config = DatastoreConfig::Kubernetes(Box::new(config));
-        World::new(cluster, NODES.iter().map(node).collect(), config, client, seed)
+        World::new(
+            cluster,
+            NODES.iter().map(node).collect(),
+            config,
+            client,
+            seed,
+        )
     }
 
     fn new(
@@ -98,7 +123,10 @@ impl<'a> World<'a> {
         client: Option<Client>,
         seed: u64,
     ) -> World<'a> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         World {
             cluster,
             nodes,
@@ -107,7 +135,9 @@ impl<'a> World<'a> {
             claims: BTreeSet::new(),
             rng: Rng::with_seed(seed),
             history: Vec::new(),
-            datastore: runtime.block_on(async { Datastore::open(&config) }).unwrap(),
+            datastore: runtime
+                .block_on(async { Datastore::open(&config) })
+                .unwrap(),
             runtime,
             client,
             sandboxes: 0,
@@ -119,7 +149,11 @@ impl<'a> World<'a> {
         for number in 0..rounds {
             self.history.push(format!("=== round {number}"));
             if let Err(error) = self.round() {
-                panic!("{error:#}\n{}\n{:#?}", self.history.join("\n"), self.cluster.store.dump());
+                panic!(
+                    "{error:#}\n{}\n{:#?}",
+                    self.history.join("\n"),
+                    self.cluster.store.dump()
+                );
             }
         }
     }
@@ -130,13 +164,23 @@ impl<'a> World<'a> {
 
     /// Creates a sandbox for a new pod; on etcd, for a plain container.
     pub(crate) fn sandbox(&mut self, node: usize) -> Sandbox {
-        let name = self.client.is_some().then(|| format!("pod{}", self.sandboxes + 1));
+        let name = self
+            .client
+            .is_some()
+            .then(|| format!("pod{}", self.sandboxes + 1));
         if let (Some(client), Some(name)) = (&self.client, &name) {
             let pod = json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
-                "spec": { "nodeName": NODES[node], "containers": [{ "name": "c", "image": "none" }] },
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": name, "namespace": NAMESPACE },
+                "spec": {
+                    "nodeName": NODES[node], "containers": [{ "name": "c", "image": "none" }],
+                },
             });
-            client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap();
+            client
+                .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
+                .unwrap()
+                .success()
+                .unwrap();
         }
         self.sandbox_of(node, name.as_deref())
     }
@@ -144,7 +188,9 @@ impl<'a> World<'a> {
     /// Creates a sandbox for an existing pod, or for a plain container.
     pub(crate) fn sandbox_of(&mut self, node: usize, pod: Option<&str>) -> Sandbox {
         self.sandboxes += 1;
-        self.nodes[node].sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name))).unwrap()
+        self.nodes[node]
+            .sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name)))
+            .unwrap()
     }
 
     pub(crate) fn delete_pod(&self, sandbox: &Sandbox) {

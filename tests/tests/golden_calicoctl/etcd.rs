@@ -7,11 +7,19 @@ const COLUMNS: usize = 6;
 /// The row in which upstream prints a pointer.
 const PERSISTENCE: &str = "KubeVirtVMAddressPersistence";
 
-/// Replays a step that our program refuses without a write, and whose error contains this text in both programs.
+/// Replays a step that our program refuses without a write, and whose error contains this text in
+/// both programs.
 fn assert_refused(lab: &Lab<'_>, number: &str, exit: i32, text: &str) {
     let Replayed { outcome, changed } = lab.replay(number, &[]);
-    assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(exit), ""), "{number}: {outcome:?}");
-    assert!(lab.step(number).stderr.contains(text) && outcome.stderr.contains(text), "{number}: {outcome:?}");
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str()),
+        (Some(exit), ""),
+        "{number}: {outcome:?}"
+    );
+    assert!(
+        lab.step(number).stderr.contains(text) && outcome.stderr.contains(text),
+        "{number}: {outcome:?}"
+    );
     assert_eq!(changed, Changes::new(), "{number}");
 }
 
@@ -20,8 +28,16 @@ fn show_prints_upstreams_columns() {
     on_etcd(|lab| {
         for number in ["01", "02", "34"] {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
-            assert_eq!(rows(&outcome.stdout, COLUMNS), rows(&lab.step(number).stdout, COLUMNS), "{number}");
-            assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{number}");
+            assert_eq!(
+                rows(&outcome.stdout, COLUMNS),
+                rows(&lab.step(number).stdout, COLUMNS),
+                "{number}"
+            );
+            assert_eq!(
+                (outcome.exit, changed),
+                (Some(0), Changes::new()),
+                "{number}"
+            );
         }
     });
 }
@@ -30,7 +46,10 @@ fn show_prints_upstreams_columns() {
 fn show_of_borrowed_addresses_prints_upstreams_table() {
     on_etcd(|lab| {
         let Replayed { outcome, .. } = lab.replay("03", &[]);
-        assert_eq!((outcome.stdout.as_str(), outcome.exit), (lab.step("03").stdout.as_str(), Some(0)));
+        assert_eq!(
+            (outcome.stdout.as_str(), outcome.exit),
+            (lab.step("03").stdout.as_str(), Some(0))
+        );
     });
 }
 
@@ -55,12 +74,19 @@ fn show_of_an_address_begins_as_upstreams_does() {
             let Replayed { outcome, .. } = lab.replay(number, &[]);
             let mut ours = outcome.stdout.lines();
             for line in lab.step(number).stdout.lines() {
-                assert!(ours.any(|own| own.starts_with(line)), "{number}: {line}: {outcome:?}");
+                assert!(
+                    ours.any(|own| own.starts_with(line)),
+                    "{number}: {line}: {outcome:?}"
+                );
             }
             assert_eq!(outcome.exit, Some(0), "{number}");
         }
         let Replayed { outcome, .. } = lab.replay("09", &[]);
-        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(2), ""), "an invalid address is a wrong argument");
+        assert_eq!(
+            (outcome.exit, outcome.stdout.as_str()),
+            (Some(2), ""),
+            "an invalid address is a wrong argument"
+        );
     });
 }
 
@@ -69,9 +95,14 @@ fn show_of_an_address_begins_as_upstreams_does() {
 fn split_is_refused_in_upstreams_words_without_a_write() {
     on_etcd(|lab| {
         assert_refused(lab, "18", 1, "datastore is not locked. Run ");
-        assert_refused(lab, "27", 1, "number to split CIDR into is not a valid power of 2: 3");
-        let too_small = "IP pool size is too small for use with Calico IPAM. It must be equal to or greater than the \
-                         block size.";
+        assert_refused(
+            lab,
+            "27",
+            1,
+            "number to split CIDR into is not a valid power of 2: 3",
+        );
+        let too_small = "IP pool size is too small for use with Calico IPAM. It must be equal to \
+                         or greater than the block size.";
         assert_refused(lab, "28", 1, too_small);
         assert_refused(lab, "29", 1, "unable to find IP pool with name nothing");
     });
@@ -85,8 +116,16 @@ fn split_writes_and_prints_as_upstream_does() {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
             let without_breaks = |text: &str| text.replace('\n', "");
             let expected = without_breaks(&lab.step(number).stdout);
-            assert_eq!((outcome.exit, without_breaks(&outcome.stdout)), (Some(0), expected), "{}", outcome.stderr);
-            assert!(outcome.stdout.ends_with('\n') && outcome.stdout.contains("pools.\nCreated"), "{number}");
+            assert_eq!(
+                (outcome.exit, without_breaks(&outcome.stdout)),
+                (Some(0), expected),
+                "{}",
+                outcome.stderr
+            );
+            assert!(
+                outcome.stdout.ends_with('\n') && outcome.stdout.contains("pools.\nCreated"),
+                "{number}"
+            );
             assert_eq!(changed, lab.recorded_changes(number), "{number}");
         }
     });
@@ -95,9 +134,24 @@ fn split_writes_and_prints_as_upstream_does() {
 #[test]
 fn configure_is_refused_in_upstreams_words() {
     on_etcd(|lab| {
-        assert_refused(lab, "39", 1, "at least one configuration option must be specified");
-        assert_refused(lab, "40", 2, "invalid value. Use true or false to set strictaffinity");
-        assert_refused(lab, "41", 1, "MaxBlocksPerHost requires StrictAffinity to be enabled");
+        assert_refused(
+            lab,
+            "39",
+            1,
+            "at least one configuration option must be specified",
+        );
+        assert_refused(
+            lab,
+            "40",
+            2,
+            "invalid value. Use true or false to set strictaffinity",
+        );
+        assert_refused(
+            lab,
+            "41",
+            1,
+            "MaxBlocksPerHost requires StrictAffinity to be enabled",
+        );
     });
 }
 
@@ -136,7 +190,11 @@ fn lock_and_unlock_write_and_print_as_upstream_does() {
         for number in ["19", "20", "32"] {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
             let recorded = lab.step(number).stdout.as_str();
-            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), recorded), "{number}: {outcome:?}");
+            assert_eq!(
+                (outcome.exit, outcome.stdout.as_str()),
+                (Some(0), recorded),
+                "{number}: {outcome:?}"
+            );
             assert_eq!(changed, lab.recorded_changes(number), "{number}");
         }
     });

@@ -1,5 +1,5 @@
-//! The steps on an API server: show, configure, the lock, and the refusal to release the address of a running pod. The
-//! recorded pods also serve for the endpoints of one namespace.
+//! The steps on an API server: show, configure, the lock, and the refusal to release the address of
+//! a running pod. The recorded pods also serve for the endpoints of one namespace.
 
 use serde_json::Value;
 
@@ -10,7 +10,11 @@ fn show_on_an_api_server_prints_upstreams_columns() {
     on_api_server(|lab| {
         for number in ["01", "02"] {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
-            assert_eq!(rows(&outcome.stdout, 6), rows(&lab.step(number).stdout, 6), "{number}: {outcome:?}");
+            assert_eq!(
+                rows(&outcome.stdout, 6),
+                rows(&lab.step(number).stdout, 6),
+                "{number}: {outcome:?}"
+            );
             assert_eq!(changed, Changes::new(), "{number}");
         }
         let Replayed { outcome, .. } = lab.replay("03", &[]);
@@ -29,7 +33,11 @@ fn configure_and_lock_on_an_api_server_write_as_upstream_does() {
         for number in ["10", "13", "15"] {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
             let recorded = lab.step(number).stdout.as_str();
-            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), recorded), "{number}: {outcome:?}");
+            assert_eq!(
+                (outcome.exit, outcome.stdout.as_str()),
+                (Some(0), recorded),
+                "{number}: {outcome:?}"
+            );
             assert_eq!(changed, lab.recorded_changes(number), "{number}");
         }
     });
@@ -40,7 +48,11 @@ fn configure_and_lock_on_an_api_server_write_as_upstream_does() {
 fn release_of_a_running_pods_address_is_refused() {
     on_api_server(|lab| {
         let Replayed { outcome, changed } = lab.replay("14", &[]);
-        assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(1), Changes::new()),
+            "{outcome:?}"
+        );
     });
 }
 
@@ -49,13 +61,19 @@ fn endpoints_of_one_namespace_are_listed_on_an_api_server() {
     on_api_server(|lab| {
         lab.prepare("01");
         let namespaces = |arguments: &[&str]| -> Vec<String> {
-            let Replayed { outcome, .. } = lab.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
+            let Replayed { outcome, .. } =
+                lab.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
             let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
             let items = document["items"].as_array().unwrap().iter();
-            items.map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned()).collect()
+            items
+                .map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned())
+                .collect()
         };
         let all = namespaces(&["-A"]);
-        assert!(!all.is_empty() && all.iter().all(|namespace| namespace == "ns1"), "{all:?}");
+        assert!(
+            !all.is_empty() && all.iter().all(|namespace| namespace == "ns1"),
+            "{all:?}"
+        );
         assert_eq!(namespaces(&["-n", "ns1"]), all);
         assert_eq!(namespaces(&["-n", "default"]), Vec::<String>::new());
     });

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::golden::calicoctl::{Course, Step};
-use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes,
+};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
@@ -53,7 +55,12 @@ pub(crate) fn on_etcd_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
     }
     isolated(|host| {
         let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());
-        test(&Lab { course, plugins, store: Store::etcd(host).unwrap(), api: None });
+        test(&Lab {
+            course,
+            plugins,
+            store: Store::etcd(host).unwrap(),
+            api: None,
+        });
     });
 }
 
@@ -65,7 +72,8 @@ pub(crate) fn on_api_server(test: impl FnOnce(&Lab<'_>) + Send) {
     });
 }
 
-/// Runs a test on an API server that defines all kinds of Calico, and has the account of [`administrator`].
+/// Runs a test on an API server that defines all kinds of Calico, and has the account of
+/// [`administrator`].
 pub(crate) fn on_defined_kinds(test: impl FnOnce(&Kubernetes) + Send) {
     let prepare = |api: &ApiServer| {
         let group = ApiGroup::CrdV1.api_version();
@@ -73,7 +81,9 @@ pub(crate) fn on_defined_kinds(test: impl FnOnce(&Kubernetes) + Send) {
         api.define_others(group)?;
         administrator(api).map(drop)
     };
-    on_prepared_kubernetes("all kinds of Calico", prepare, |_, kubernetes| test(kubernetes));
+    on_prepared_kubernetes("all kinds of Calico", prepare, |_, kubernetes| {
+        test(kubernetes)
+    });
 }
 
 /// Creates an account that may do everything. Writes nothing if it exists.
@@ -83,13 +93,19 @@ pub(crate) fn administrator(api: &ApiServer) -> Result<ServiceAccount> {
     Ok(account)
 }
 
-/// Runs a test with a course on an API server that defines all kinds of Calico, and has no namespace for pods.
+/// Runs a test with a course on an API server that defines all kinds of Calico, and has no
+/// namespace for pods.
 pub(crate) fn on_api_server_course(course: &str, test: impl FnOnce(&Lab<'_>) + Send) {
     on_defined_kinds(|kubernetes| {
         let api = &kubernetes.api;
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig());
         let (course, plugins) = (Course::read(course).unwrap(), Plugins::locate().unwrap());
-        test(&Lab { course, plugins, store: Store::Kubernetes(objects), api: Some(api) });
+        test(&Lab {
+            course,
+            plugins,
+            store: Store::Kubernetes(objects),
+            api: Some(api),
+        });
     });
 }
 
@@ -98,11 +114,16 @@ impl Lab<'_> {
         self.course.step(number).unwrap()
     }
 
-    /// Runs our call for a step, with these arguments besides, on the recorded state before the step.
+    /// Runs our call for a step, with these arguments besides, on the recorded state before the
+    /// step.
     pub(crate) fn replay(&self, number: &str, more: &[&str]) -> Replayed {
         self.prepare(number);
         let arguments = ours(self.step(number));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let arguments: Vec<&str> = arguments
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         self.run(&arguments)
     }
 
@@ -113,9 +134,27 @@ impl Lab<'_> {
 
     /// Returns Calico's annotations of the nodes.
     pub(crate) fn node_annotations(&self) -> Content {
-        let nodes = self.api.unwrap().admin().get("/api/v1/nodes").unwrap().success().unwrap();
-        let nodes = nodes["items"].as_array().unwrap().iter().map(|node| &node["metadata"]);
-        nodes.map(|node| (node["name"].as_str().unwrap().to_owned(), of_calico(&node["annotations"]))).collect()
+        let nodes = self
+            .api
+            .unwrap()
+            .admin()
+            .get("/api/v1/nodes")
+            .unwrap()
+            .success()
+            .unwrap();
+        let nodes = nodes["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|node| &node["metadata"]);
+        nodes
+            .map(|node| {
+                (
+                    node["name"].as_str().unwrap().to_owned(),
+                    of_calico(&node["annotations"]),
+                )
+            })
+            .collect()
     }
 
     /// Loads the recorded state before a step.
@@ -127,7 +166,10 @@ impl Lab<'_> {
     pub(crate) fn run(&self, arguments: &[&str]) -> Replayed {
         let before = self.content();
         let outcome = self.store.calico_ipam(&self.plugins, arguments).unwrap();
-        Replayed { outcome, changed: changes(&before, &self.content()) }
+        Replayed {
+            outcome,
+            changed: changes(&before, &self.content()),
+        }
     }
 
     /// Returns the revision of ClusterInformation in the loaded state.
@@ -137,7 +179,10 @@ impl Lab<'_> {
             (_, Some(api)) => {
                 let path = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
                 let stored = api.admin().get(path).unwrap().success().unwrap();
-                stored["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+                stored["metadata"]["resourceVersion"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
             }
             (store, None) => panic!("{} has no course", store.name()),
         }
@@ -146,20 +191,34 @@ impl Lab<'_> {
     /// Returns the recorded changes of a step, without the metadata that differs from run to run.
     pub(crate) fn recorded_changes(&self, number: &str) -> Changes {
         let changed = self.step(number).changed.clone();
-        changed.into_iter().map(|(key, value)| (key, value.map(comparable))).collect()
+        changed
+            .into_iter()
+            .map(|(key, value)| (key, value.map(comparable)))
+            .collect()
     }
 
     fn load(&self, content: &Content) {
         self.store.clear().unwrap();
-        let Some(api) = self.api else { return self.store.load(content).unwrap() };
+        let Some(api) = self.api else {
+            return self.store.load(content).unwrap();
+        };
         let admin = api.admin();
-        let (nodes, objects): (Content, Content) =
-            content.clone().into_iter().partition(|(key, _)| key.starts_with(NODES));
+        let (nodes, objects): (Content, Content) = content
+            .clone()
+            .into_iter()
+            .partition(|(key, _)| key.starts_with(NODES));
         for (key, node) in nodes {
-            let metadata = json!({ "name": key.trim_start_matches(NODES), "annotations": node["annotations"] });
-            admin.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })).unwrap();
+            let metadata = json!({
+                "name": key.trim_start_matches(NODES), "annotations": node["annotations"],
+            });
+            admin
+                .apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }))
+                .unwrap();
         }
-        let objects: Content = objects.into_iter().map(|(key, object)| (key.replace("//", "/"), object)).collect();
+        let objects: Content = objects
+            .into_iter()
+            .map(|(key, object)| (key.replace("//", "/"), object))
+            .collect();
         self.store.load(&objects).unwrap();
         for object in self.course.pods_and_services().unwrap() {
             create_workload(admin, &object);
@@ -171,29 +230,65 @@ impl Lab<'_> {
         let is_pod = |key: &str| key.starts_with("pods/");
         let on_kubernetes = self.api.is_some();
         let is_global = |key: &str| on_kubernetes && key.matches('/').count() == 1;
-        let key = |key: String| if is_global(&key) { key.replacen('/', "//", 1) } else { key };
-        let content = self.store.dump().unwrap().into_iter().filter(|(key, _)| !is_pod(key));
-        content.map(|(name, value)| (key(name), comparable(value))).collect()
+        let key = |key: String| {
+            if is_global(&key) {
+                key.replacen('/', "//", 1)
+            } else {
+                key
+            }
+        };
+        let content = self
+            .store
+            .dump()
+            .unwrap()
+            .into_iter()
+            .filter(|(key, _)| !is_pod(key));
+        content
+            .map(|(name, value)| (key(name), comparable(value)))
+            .collect()
     }
 }
 
 /// Creates a recorded pod or Service with the fields that address management reads.
 fn create_workload(admin: &Client, recorded: &Value) {
-    let (metadata, spec, status) = (&recorded["metadata"], &recorded["spec"], &recorded["status"]);
+    let (metadata, spec, status) = (
+        &recorded["metadata"],
+        &recorded["spec"],
+        &recorded["status"],
+    );
     let metadata = json!({ "name": metadata["name"], "namespace": metadata["namespace"] });
     let (plural, spec, status) = match recorded["kind"].as_str() {
         Some("Pod") => {
             let containers = json!([{ "name": "c", "image": "x" }]);
-            let status = json!({ "phase": status["phase"], "podIP": status["podIP"], "podIPs": status["podIPs"] });
-            ("pods", json!({ "nodeName": spec["nodeName"], "containers": containers }), status)
+            let status = json!({
+                "phase": status["phase"], "podIP": status["podIP"], "podIPs": status["podIPs"],
+            });
+            (
+                "pods",
+                json!({ "nodeName": spec["nodeName"], "containers": containers }),
+                status,
+            )
         }
-        _ => ("services", json!({ "type": spec["type"], "ports": [{ "port": 80 }] }), status.clone()),
+        _ => (
+            "services",
+            json!({ "type": spec["type"], "ports": [{ "port": 80 }] }),
+            status.clone(),
+        ),
     };
-    let object = json!({ "apiVersion": "v1", "kind": recorded["kind"], "metadata": metadata, "spec": spec });
+    let object =
+        json!({ "apiVersion": "v1", "kind": recorded["kind"], "metadata": metadata, "spec": spec });
     admin.apply_object(&object).unwrap();
     let text = |field: &str| metadata[field].as_str().unwrap_or_default();
-    let path = format!("/api/v1/namespaces/{}/{plural}/{}/status", text("namespace"), text("name"));
-    admin.patch(&path, &json!({ "status": status })).unwrap().success().unwrap();
+    let path = format!(
+        "/api/v1/namespaces/{}/{plural}/{}/status",
+        text("namespace"),
+        text("name")
+    );
+    admin
+        .patch(&path, &json!({ "status": status }))
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 /// Returns the annotations of a node that Calico writes.
@@ -208,7 +303,8 @@ fn comparable(mut value: Value) -> Value {
         metadata.retain(|field, _| !OF_THE_RUN.contains(&field.as_str()));
     }
     if let Some(text) = value.pointer_mut(V3_METADATA)
-        && let Ok(Value::Object(mut metadata)) = serde_json::from_str(text.as_str().unwrap_or_default())
+        && let Ok(Value::Object(mut metadata)) =
+            serde_json::from_str(text.as_str().unwrap_or_default())
     {
         metadata.retain(|field, _| !OF_THE_RUN.contains(&field.as_str()));
         *text = Value::Object(metadata).to_string().into();
@@ -218,14 +314,28 @@ fn comparable(mut value: Value) -> Value {
 
 fn changes(before: &Content, after: &Content) -> Changes {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
-    changed.map(|key| (key.clone(), after.get(key).cloned())).collect()
+    let changed = keys
+        .into_iter()
+        .filter(|key| before.get(*key) != after.get(*key));
+    changed
+        .map(|key| (key.clone(), after.get(key).cloned()))
+        .collect()
 }
 
 /// Returns the rows of a table, sorted, with this number of columns.
 pub(crate) fn rows(table: &str, columns: usize) -> Vec<Vec<String>> {
-    let cells = |line: &str| line.split('|').skip(1).take(columns).map(|cell| cell.trim().to_owned()).collect();
-    let mut rows: Vec<Vec<String>> = table.lines().filter(|line| line.starts_with('|')).map(cells).collect();
+    let cells = |line: &str| {
+        line.split('|')
+            .skip(1)
+            .take(columns)
+            .map(|cell| cell.trim().to_owned())
+            .collect()
+    };
+    let mut rows: Vec<Vec<String>> = table
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .map(cells)
+        .collect();
     rows.sort();
     rows
 }

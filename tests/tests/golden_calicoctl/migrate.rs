@@ -1,11 +1,14 @@
-//! The steps of `calicoctl datastore migrate`: our export of the recorded etcd, and our imports of calicoctl's file.
+//! The steps of `calicoctl datastore migrate`: our export of the recorded etcd, and our imports of
+//! calicoctl's file.
 
 use std::fs;
 
 use libcalico::migration::calicoctl_file::{CalicoctlFile, parse};
 use tempfile::TempDir;
 
-use crate::lab::{Changes, Content, Lab, Replayed, of_calico, on_api_server_course, on_etcd_course, rows};
+use crate::lab::{
+    Changes, Content, Lab, Replayed, of_calico, on_api_server_course, on_etcd_course, rows,
+};
 use crate::reports::assert_reports;
 
 const NODES: &str = "nodes//";
@@ -14,14 +17,22 @@ const NODES: &str = "nodes//";
 fn assert_as_recorded(lab: &Lab<'_>, number: &str) {
     let Replayed { outcome, changed } = lab.replay(number, &[]);
     let step = lab.step(number);
-    assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), step.stdout.as_str()), "{number}: {outcome:?}");
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str()),
+        (Some(0), step.stdout.as_str()),
+        "{number}: {outcome:?}"
+    );
     assert_eq!(changed, lab.recorded_changes(number), "{number}");
 }
 
 /// Expects a refusal with this text, which changes nothing.
 fn assert_refused(replayed: Replayed, text: &str) {
     let Replayed { outcome, changed } = replayed;
-    assert_eq!((outcome.exit, outcome.stdout.as_str(), changed), (Some(1), "", Changes::new()), "{outcome:?}");
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str(), changed),
+        (Some(1), "", Changes::new()),
+        "{outcome:?}"
+    );
     assert!(outcome.stderr.contains(text), "{outcome:?}");
 }
 
@@ -41,20 +52,30 @@ fn import_now(lab: &Lab<'_>, number: &str) -> Replayed {
     lab.run(&["migrate", "import", "-f", file.to_str().unwrap()])
 }
 
-/// Returns the recorded changes, without those of nodes, and the annotations of nodes that Calico writes.
+/// Returns the recorded changes, without those of nodes, and the annotations of nodes that Calico
+/// writes.
 fn recorded(lab: &Lab<'_>, number: &str) -> (Changes, Content) {
-    let (nodes, objects): (Changes, Changes) =
-        lab.recorded_changes(number).into_iter().partition(|(key, _)| key.starts_with(NODES));
+    let (nodes, objects): (Changes, Changes) = lab
+        .recorded_changes(number)
+        .into_iter()
+        .partition(|(key, _)| key.starts_with(NODES));
     let name = |key: String| key.trim_start_matches(NODES).to_owned();
-    let nodes = nodes.into_iter().map(|(key, node)| (name(key), of_calico(&node.unwrap()["annotations"])));
+    let nodes = nodes
+        .into_iter()
+        .map(|(key, node)| (name(key), of_calico(&node.unwrap()["annotations"])));
     (objects, nodes.collect())
 }
 
-/// Returns the content of a file in an order of its own, without what calicoctl writes and `calico-ipam` does not.
+/// Returns the content of a file in an order of its own, without what calicoctl writes and
+/// `calico-ipam` does not.
 fn sorted(text: &str) -> CalicoctlFile {
     let mut file = parse(text).unwrap();
-    file.resources.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]));
-    file.cluster["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    file.resources
+        .sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]));
+    file.cluster["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
     file
 }
 
@@ -62,17 +83,34 @@ fn sorted(text: &str) -> CalicoctlFile {
 fn lock_and_export_of_etcd_write_and_print_as_upstream_does() {
     on_etcd_course("migrate-etcd", |lab| {
         let replayed = lab.replay("01", &[]);
-        assert!(lab.step("01").stderr.contains("datastore is not locked. Run "));
+        assert!(
+            lab.step("01")
+                .stderr
+                .contains("datastore is not locked. Run ")
+        );
         assert_refused(replayed, "datastore is not locked. Run ");
         assert_as_recorded(lab, "02");
 
         let Replayed { outcome, changed } = lab.replay("03", &[]);
-        assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{outcome:?}");
-        assert!(outcome.stderr.contains("note: not exported: 1 workloadendpoints"), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(0), Changes::new()),
+            "{outcome:?}"
+        );
+        assert!(
+            outcome
+                .stderr
+                .contains("note: not exported: 1 workloadendpoints"),
+            "{outcome:?}"
+        );
         let (mut ours, theirs) = (sorted(&outcome.stdout), sorted(&lab.step("03").stdout));
         // calicoctl leaves the node's name in etcd there.
         let mut renamed = 0;
-        for object in ours.resources.iter_mut().filter(|object| object["spec"]["node"] == "node1") {
+        for object in ours
+            .resources
+            .iter_mut()
+            .filter(|object| object["spec"]["node"] == "node1")
+        {
             object["spec"]["node"] = "etcd-name-1".into();
             renamed += 1;
         }
@@ -91,24 +129,36 @@ fn import_of_calicoctls_file_writes_and_prints_as_upstream_does() {
     on_api_server_course("migrate-kubernetes", |lab| {
         lab.create_namespace("ns1");
         let Replayed { outcome, changed } = import(lab, "01");
-        assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), lab.step("01").stdout.as_str()), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, outcome.stdout.as_str()),
+            (Some(0), lab.step("01").stdout.as_str()),
+            "{outcome:?}"
+        );
         assert_eq!((changed, lab.node_annotations()), recorded(lab, "01"));
 
         // Upstream refuses the second import, also after an interruption.
         let Replayed { outcome, changed } = import(lab, "02");
-        assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{outcome:?}");
-        let unchanged = "Successfully applied 19 resource(s), of which 19 existed already\nImporting IPAM resources\n\
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(0), Changes::new()),
+            "{outcome:?}"
+        );
+        let unchanged = "Successfully applied 19 resource(s), of which 19 existed \
+                         already\nImporting IPAM resources\n\
                          Successfully applied 13 IPAM resource(s), of which 13 existed already\n";
         assert!(outcome.stdout.starts_with(unchanged), "{outcome:?}");
         // The target is locked, and no source of an export.
-        let not_etcd = "invalid datastore type: kubernetes to export from for datastore migration. Datastore type must \
-                        be etcdv3";
+        let not_etcd = "invalid datastore type: kubernetes to export from for datastore migration. \
+                        Datastore type must be etcdv3";
         assert_refused(lab.run(&["migrate", "export"]), not_etcd);
 
         assert_as_recorded(lab, "04");
         assert_reports(lab, &["05"]);
         let Replayed { outcome, changed } = lab.replay("06", &[]);
-        assert_eq!((rows(&outcome.stdout, 6), changed), (rows(&lab.step("06").stdout, 6), Changes::new()));
+        assert_eq!(
+            (rows(&outcome.stdout, 6), changed),
+            (rows(&lab.step("06").stdout, 6), Changes::new())
+        );
         assert_refused(lab.replay("07", &[]), "datastore is not locked. Run ");
     });
 }
@@ -139,7 +189,10 @@ fn import_without_a_namespace_changes_nothing_and_succeeds_with_the_namespace() 
         // The state that upstream's import left.
         let Replayed { outcome, changed } = import(lab, "02");
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-        assert!(changed.contains_key("networksets/ns1/set2") && changed.contains_key("ipamhandles//net1.c4"));
+        assert!(
+            changed.contains_key("networksets/ns1/set2")
+                && changed.contains_key("ipamhandles//net1.c4")
+        );
     });
 }
 
@@ -150,14 +203,34 @@ fn import_without_nodes_writes_the_rest_with_a_warning_as_upstream_does() {
         assert_refused(replayed, "has no ClusterInformation");
         lab.create_namespace("ns1");
         let Replayed { outcome, changed } = import(lab, "02");
-        assert_eq!((outcome.exit, changed), (Some(0), recorded(lab, "02").0), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(0), recorded(lab, "02").0),
+            "{outcome:?}"
+        );
         for node in ["node1", "node2"] {
-            let warning = format!("[WARNING] Attempted to import node Node({node}) from etcd that references");
+            let warning = format!(
+                "[WARNING] Attempted to import node Node({node}) from etcd that references"
+            );
             assert!(lab.step("02").stdout.contains(&warning), "{node}");
-            assert!(outcome.stderr.lines().any(|line| line.starts_with(&warning)), "{outcome:?}");
+            assert!(
+                outcome
+                    .stderr
+                    .lines()
+                    .any(|line| line.starts_with(&warning)),
+                "{outcome:?}"
+            );
         }
-        assert!(outcome.stderr.contains("note: 4 blocks belong to nodes that do not exist in Kubernetes"));
+        assert!(
+            outcome
+                .stderr
+                .contains("note: 4 blocks belong to nodes that do not exist in Kubernetes")
+        );
         let Replayed { outcome, changed } = import_now(lab, "03");
-        assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(0), Changes::new()),
+            "{outcome:?}"
+        );
     });
 }

@@ -16,15 +16,22 @@ const STALE: &str = "1";
 fn our_report(lab: &Lab<'_>, recorded: &IpamReport) -> String {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("report.json");
-    let Replayed { outcome, changed } = lab.run(&["check", "--settle", "0", "--report", file.to_str().unwrap()]);
-    assert!(outcome.exit.is_some_and(|exit| exit < 2) && changed == Changes::new(), "{outcome:?}");
+    let Replayed { outcome, changed } =
+        lab.run(&["check", "--settle", "0", "--report", file.to_str().unwrap()]);
+    assert!(
+        outcome.exit.is_some_and(|exit| exit < 2) && changed == Changes::new(),
+        "{outcome:?}"
+    );
     let mut report = IpamReport::parse(&fs::read(file).unwrap()).unwrap();
     assert_eq!(report.cluster_information_revision, lab.revision());
-    report.cluster_information_revision.clone_from(&recorded.cluster_information_revision);
+    report
+        .cluster_information_revision
+        .clone_from(&recorded.cluster_information_revision);
     report.to_text().unwrap()
 }
 
-/// Compares the report of our `check` on the state before each of these steps with the recorded one.
+/// Compares the report of our `check` on the state before each of these steps with the recorded
+/// one.
 pub(crate) fn assert_reports(lab: &Lab<'_>, numbers: &[&str]) {
     for number in numbers {
         lab.prepare(number);
@@ -46,8 +53,15 @@ fn check_on_an_api_server_writes_the_report_of_calicoctl() {
 }
 
 /// Returns the second or third words of these lines, such as the addresses of leaks.
-fn words<'t>(text: &'t str, part: &str, word: impl Fn(&'t str) -> Option<&'t str>) -> BTreeSet<&'t str> {
-    text.lines().filter(|line| line.contains(part)).filter_map(word).collect()
+fn words<'t>(
+    text: &'t str,
+    part: &str,
+    word: impl Fn(&'t str) -> Option<&'t str>,
+) -> BTreeSet<&'t str> {
+    text.lines()
+        .filter(|line| line.contains(part))
+        .filter_map(word)
+        .collect()
 }
 
 fn first_word(line: &str) -> Option<&str> {
@@ -56,7 +70,10 @@ fn first_word(line: &str) -> Option<&str> {
 
 /// Returns the address after `has` or after the colon in a finding of ours.
 fn address_of(finding: &str) -> Option<&str> {
-    let rest = finding.split_once(" has ").or_else(|| finding.split_once(": ")).map(|(_, rest)| rest)?;
+    let rest = finding
+        .split_once(" has ")
+        .or_else(|| finding.split_once(": "))
+        .map(|(_, rest)| rest)?;
     rest.split([',', ' ']).next()
 }
 
@@ -65,33 +82,77 @@ fn assert_same_problems(lab: &Lab<'_>, number: &str) {
     lab.prepare(number);
     let theirs = &lab.step(number).stdout;
     let Replayed { outcome, changed } = lab.run(&["check", "--settle", "0", "--show-problem-ips"]);
-    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{outcome:?}");
+    assert_eq!(
+        (outcome.exit, changed),
+        (Some(1), Changes::new()),
+        "{outcome:?}"
+    );
     let leaks = words(theirs, " leaked; attrs ", first_word);
-    assert_eq!(words(&outcome.stdout, "address without endpoint: ", address_of), leaks, "{outcome:?}");
-    let missing = words(theirs, " and in active IPAM pool but has no IPAM allocation.", first_word);
-    assert_eq!(words(&outcome.stdout, ", which is not allocated", address_of), missing, "{outcome:?}");
+    assert_eq!(
+        words(&outcome.stdout, "address without endpoint: ", address_of),
+        leaks,
+        "{outcome:?}"
+    );
+    let missing = words(
+        theirs,
+        " and in active IPAM pool but has no IPAM allocation.",
+        first_word,
+    );
+    assert_eq!(
+        words(&outcome.stdout, ", which is not allocated", address_of),
+        missing,
+        "{outcome:?}"
+    );
     assert!(!leaks.is_empty() && !missing.is_empty());
 }
 
-/// Compares the numbers of leaks and of missing allocations with step `number`, which lists none of them.
+/// Compares the numbers of leaks and of missing allocations with step `number`, which lists none of
+/// them.
 fn assert_same_counts(lab: &Lab<'_>, number: &str) {
     let theirs = |text: &str| -> usize {
-        let line = lab.step(number).stdout.lines().find(|line| line.ends_with(text)).unwrap();
+        let line = lab
+            .step(number)
+            .stdout
+            .lines()
+            .find(|line| line.ends_with(text))
+            .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
     let Replayed { outcome, changed } = lab.replay(number, &["--settle", "0"]);
-    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{number}: {outcome:?}");
-    let ours = |text: &str| outcome.stdout.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(
+        (outcome.exit, changed),
+        (Some(1), Changes::new()),
+        "{number}: {outcome:?}"
+    );
+    let ours = |text: &str| {
+        outcome
+            .stdout
+            .lines()
+            .filter(|line| line.contains(text))
+            .count()
+    };
     let leaks = theirs(" are allocated in IPAM but not actually in use.");
-    assert_eq!(ours("address without endpoint: "), leaks, "{number}: {outcome:?}");
+    assert_eq!(
+        ours("address without endpoint: "),
+        leaks,
+        "{number}: {outcome:?}"
+    );
     let missing = theirs(" in active IP pools but have no corresponding IPAM allocation.");
-    assert_eq!(ours(", which is not allocated"), missing, "{number}: {outcome:?}");
+    assert_eq!(
+        ours(", which is not allocated"),
+        missing,
+        "{number}: {outcome:?}"
+    );
     assert!(missing > 0, "{number}");
 }
 
 #[test]
 fn check_counts_the_problems_that_calicoctl_counts() {
-    on_etcd(|lab| ["12", "33"].into_iter().for_each(|number| assert_same_counts(lab, number)));
+    on_etcd(|lab| {
+        ["12", "33"]
+            .into_iter()
+            .for_each(|number| assert_same_counts(lab, number))
+    });
 }
 
 #[test]
@@ -106,7 +167,10 @@ fn check_finds_the_problems_that_calicoctl_finds() {
         assert_same_problems(lab, "13");
         lab.prepare("11");
         let Replayed { outcome, .. } = lab.run(&["check", "--settle", "0"]);
-        assert!(outcome.exit == Some(1) && outcome.stdout.contains("5 things are wrong"), "{outcome:?}");
+        assert!(
+            outcome.exit == Some(1) && outcome.stdout.contains("5 things are wrong"),
+            "{outcome:?}"
+        );
     });
 }
 
@@ -120,8 +184,11 @@ fn all_addresses_are_listed_in_calicoctls_words() {
     on_etcd(|lab| {
         let Replayed { outcome, .. } = lab.replay("14", &["--settle", "0"]);
         let listed = |text: &str| -> Vec<String> {
-            let is_listed = |line: &&str| line.starts_with(" IPAM block ") || line.contains(" allocated; attrs ");
-            let mut lines: Vec<String> = text.lines().filter(is_listed).map(str::to_owned).collect();
+            let is_listed = |line: &&str| {
+                line.starts_with(" IPAM block ") || line.contains(" allocated; attrs ")
+            };
+            let mut lines: Vec<String> =
+                text.lines().filter(is_listed).map(str::to_owned).collect();
             lines.sort();
             lines
         };
@@ -129,7 +196,8 @@ fn all_addresses_are_listed_in_calicoctls_words() {
     });
 }
 
-/// Writes the files of a step, with `revisions` in place of the recorded ones, and returns their paths.
+/// Writes the files of a step, with `revisions` in place of the recorded ones, and returns their
+/// paths.
 fn write_files(lab: &Lab<'_>, number: &str, dir: &TempDir, revisions: &[&str]) -> Vec<String> {
     let files: BTreeMap<&String, &String> = lab.step(number).files_before.iter().collect();
     assert_eq!(files.len(), revisions.len(), "{number}");
@@ -143,22 +211,40 @@ fn write_files(lab: &Lab<'_>, number: &str, dir: &TempDir, revisions: &[&str]) -
     files.into_iter().zip(revisions).map(write).collect()
 }
 
-/// Replays a release from reports with the lock rule. The files have these revisions, and the present one for `None`.
+/// Replays a release from reports with the lock rule. The files have these revisions, and the
+/// present one for `None`.
 fn release(lab: &Lab<'_>, number: &str, revisions: &[Option<&str>], more: &[&str]) -> Replayed {
     lab.prepare(number);
     let (present, dir) = (lab.revision(), TempDir::new().unwrap());
-    let revisions: Vec<&str> = revisions.iter().map(|revision| revision.unwrap_or(&present)).collect();
+    let revisions: Vec<&str> = revisions
+        .iter()
+        .map(|revision| revision.unwrap_or(&present))
+        .collect();
     let files = write_files(lab, number, &dir, &revisions);
     let files = files.iter().map(String::as_str);
-    let line: Vec<&str> = ["release", "--from-report"].into_iter().chain(files).chain(["--require-lock"]).collect();
+    let line: Vec<&str> = ["release", "--from-report"]
+        .into_iter()
+        .chain(files)
+        .chain(["--require-lock"])
+        .collect();
     lab.run(&[&line[..], more].concat())
 }
 
 fn assert_refused(lab: &Lab<'_>, number: &str, revision: Option<&str>, more: &[&str]) {
     let Replayed { outcome, changed } = release(lab, number, &[revision], more);
-    assert_eq!((outcome.exit, changed), (Some(1), Changes::new()), "{number}: {outcome:?}");
+    assert_eq!(
+        (outcome.exit, changed),
+        (Some(1), Changes::new()),
+        "{number}: {outcome:?}"
+    );
     // The file has another path, and calicoctl prints the error twice.
-    let theirs = lab.step(number).stderr.lines().next().unwrap().trim_start_matches("Error: ");
+    let theirs = lab
+        .step(number)
+        .stderr
+        .lines()
+        .next()
+        .unwrap()
+        .trim_start_matches("Error: ");
     let expected = theirs.split_once(".json)").map_or(theirs, |(_, rest)| rest);
     assert!(outcome.stderr.contains(expected), "{number}: {outcome:?}");
 }
@@ -173,7 +259,8 @@ fn release_from_reports_is_refused_in_upstreams_words() {
     });
 }
 
-/// Removes the sequence numbers of blocks: calicoctl writes a block once, and `calico-ipam` once for each address.
+/// Removes the sequence numbers of blocks: calicoctl writes a block once, and `calico-ipam` once
+/// for each address.
 fn without_sequence(changes: Changes) -> Changes {
     fn remove(value: &mut Value) {
         if let Some(fields) = value.as_object_mut() {
@@ -191,9 +278,21 @@ fn release_from_two_reports_writes_as_upstream_does() {
     on_etcd(|lab| {
         // The files in alphabetical order: locked.json, report-all.json.
         let Replayed { outcome, changed } = release(lab, "24", &[None, Some(STALE)], &[]);
-        assert_eq!((outcome.exit, outcome.stdout.matches(": released: ").count()), (Some(0), 4), "{outcome:?}");
-        assert_eq!(without_sequence(changed), without_sequence(lab.recorded_changes("24")));
-        assert!(outcome.stderr.contains("You may now unlock the data store."), "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, outcome.stdout.matches(": released: ").count()),
+            (Some(0), 4),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            without_sequence(changed),
+            without_sequence(lab.recorded_changes("24"))
+        );
+        assert!(
+            outcome
+                .stderr
+                .contains("You may now unlock the data store."),
+            "{outcome:?}"
+        );
     });
 }
 
@@ -202,8 +301,19 @@ fn release_from_two_reports_writes_as_upstream_does() {
 fn second_release_from_the_same_report_leaves_the_addresses_alone() {
     on_etcd(|lab| {
         let Replayed { outcome, changed } = release(lab, "25", &[None], &[]);
-        assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{outcome:?}");
-        assert_eq!(outcome.stdout.matches(": left alone: it is not in use\n").count(), 4, "{outcome:?}");
+        assert_eq!(
+            (outcome.exit, changed),
+            (Some(0), Changes::new()),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            outcome
+                .stdout
+                .matches(": left alone: it is not in use\n")
+                .count(),
+            4,
+            "{outcome:?}"
+        );
     });
 }
 
@@ -213,8 +323,15 @@ fn release_of_a_free_address_writes_nothing() {
     on_etcd(|lab| {
         for number in ["36", "37"] {
             let Replayed { outcome, changed } = lab.replay(number, &[]);
-            assert_eq!((outcome.exit, changed), (Some(0), Changes::new()), "{number}: {outcome:?}");
-            assert!(outcome.stdout.ends_with(": left alone: it is not in use\n"), "{number}: {outcome:?}");
+            assert_eq!(
+                (outcome.exit, changed),
+                (Some(0), Changes::new()),
+                "{number}: {outcome:?}"
+            );
+            assert!(
+                outcome.stdout.ends_with(": left alone: it is not in use\n"),
+                "{number}: {outcome:?}"
+            );
         }
     });
 }
@@ -223,10 +340,26 @@ fn release_of_a_free_address_writes_nothing() {
 fn release_from_a_report_on_an_api_server_writes_as_upstream_does() {
     on_api_server(|lab| {
         let Replayed { outcome, changed } = release(lab, "08", &[None], &["--force"]);
-        assert_eq!((outcome.exit, outcome.stdout.matches(": released: ").count()), (Some(0), 3), "{outcome:?}");
-        assert!(outcome.stderr.contains("WARNING: Data store is not locked."), "{outcome:?}");
-        assert_eq!(without_sequence(changed), without_sequence(lab.recorded_changes("08")));
+        assert_eq!(
+            (outcome.exit, outcome.stdout.matches(": released: ").count()),
+            (Some(0), 3),
+            "{outcome:?}"
+        );
+        assert!(
+            outcome
+                .stderr
+                .contains("WARNING: Data store is not locked."),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            without_sequence(changed),
+            without_sequence(lab.recorded_changes("08"))
+        );
         let Replayed { outcome, changed } = release(lab, "12", &[None], &[]);
-        assert_eq!((outcome.stdout.as_str(), changed), ("nothing to release\n", Changes::new()), "{outcome:?}");
+        assert_eq!(
+            (outcome.stdout.as_str(), changed),
+            ("nothing to release\n", Changes::new()),
+            "{outcome:?}"
+        );
     });
 }

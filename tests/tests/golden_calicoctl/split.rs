@@ -27,14 +27,23 @@ fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
         let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
         let proxy = api.proxy().unwrap();
         let account = administrator(api).unwrap();
-        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "split", &account.identity).unwrap();
-        let call = Plugins::locate().unwrap().call("calico-ipam").args(["split", "2", "--name", "big"]);
+        let kubeconfig = api
+            .kubeconfig_to(&proxy.endpoint(), "split", &account.identity)
+            .unwrap();
+        let call = Plugins::locate()
+            .unwrap()
+            .call("calico-ipam")
+            .args(["split", "2", "--name", "big"]);
         let call = call
             .env("DATASTORE_TYPE", "kubernetes")
             .env("CALICO_API_GROUP", group.api_version())
             .env("KUBECONFIG", kubeconfig);
         let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
-        test(&Scene { objects: &objects, proxy: &proxy, call });
+        test(&Scene {
+            objects: &objects,
+            proxy: &proxy,
+            call,
+        });
     });
 }
 
@@ -43,20 +52,42 @@ impl Scene<'_> {
         self.objects.clear().unwrap();
         let object = |kind: &str, name: &str, spec: Value| {
             let version = self.objects.group().api_version();
-            json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec })
+            json!({
+                "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec,
+            })
         };
-        let information = object("ClusterInformation", "default", json!({ "datastoreReady": false }));
-        let pool = object("IPPool", "big", json!({ "cidr": "10.66.0.0/24", "blockSize": 28 }));
-        let content = [("clusterinformations/default", information), ("ippools/big", pool)];
+        let information = object(
+            "ClusterInformation",
+            "default",
+            json!({ "datastoreReady": false }),
+        );
+        let pool = object(
+            "IPPool",
+            "big",
+            json!({ "cidr": "10.66.0.0/24", "blockSize": 28 }),
+        );
+        let content = [
+            ("clusterinformations/default", information),
+            ("ippools/big", pool),
+        ];
         let content = content.map(|(key, object)| (key.to_owned(), object));
         self.objects.load(&BTreeMap::from(content)).unwrap();
     }
 
     /// Returns the keys of the pools, with a remark on those that are disabled.
     fn pools(&self) -> Vec<String> {
-        let pools = self.objects.dump().unwrap().into_iter().filter(|(key, _)| key.starts_with("ippools/"));
+        let pools = self
+            .objects
+            .dump()
+            .unwrap()
+            .into_iter()
+            .filter(|(key, _)| key.starts_with("ippools/"));
         let row = |(key, pool): (String, Value)| {
-            if pool["spec"]["disabled"] == true { format!("{key} (disabled)") } else { key }
+            if pool["spec"]["disabled"] == true {
+                format!("{key} (disabled)")
+            } else {
+                key
+            }
         };
         pools.map(row).collect()
     }
@@ -77,12 +108,16 @@ impl Scene<'_> {
 #[test]
 fn split_killed_at_each_write_is_completed_by_a_second_run() {
     on_locked_cluster(|scene| {
-        // The state before a request is that after the request before it. After the last one, the state is complete.
+        // The state before a request is that after the request before it. After the last one, the
+        // state is complete.
         for number in 0..MANY {
             scene.reset();
             let (fired, outcome) = scene.split_with(Point::Request(number), Fault::Kill);
             if !fired {
-                assert!(number > 4 && outcome.exit == Some(0), "{number}: {outcome:?}");
+                assert!(
+                    number > 4 && outcome.exit == Some(0),
+                    "{number}: {outcome:?}"
+                );
                 break;
             }
             if scene.pools() != PARTS {
@@ -101,7 +136,12 @@ fn split_with_a_refused_part_leaves_the_pool_in_service() {
         let refused = Fault::Refuse(Refusal::of(403));
         let (fired, outcome) = scene.split_with(Point::First("POST", "/ippools"), refused);
         assert!(fired && outcome.exit == Some(1), "{outcome:?}");
-        assert!(outcome.stderr.contains("the pools are as before this command"), "{outcome:?}");
+        assert!(
+            outcome
+                .stderr
+                .contains("the pools are as before this command"),
+            "{outcome:?}"
+        );
         assert_eq!(scene.pools(), ["ippools/big"]);
     });
 }

@@ -98,9 +98,21 @@ const KUBERNETES: [(&str, Treatment); 17] = [
 const MIGRATIONS: [(&str, &[(&str, Treatment)]); 7] = [
     (
         "migrate-etcd",
-        &[("01-export-unlocked", Replayed), ("02-lock", Replayed), ("03-export", Replayed), ("initial", State)],
+        &[
+            ("01-export-unlocked", Replayed),
+            ("02-lock", Replayed),
+            ("03-export", Replayed),
+            ("initial", State),
+        ],
     ),
-    ("migrate-etcd-end", &[("01-unlock", Replayed), ("02-export-mismatch", Unneeded(VERSION)), ("initial", State)]),
+    (
+        "migrate-etcd-end",
+        &[
+            ("01-unlock", Replayed),
+            ("02-export-mismatch", Unneeded(VERSION)),
+            ("initial", State),
+        ],
+    ),
     (
         "migrate-kubernetes",
         &[
@@ -114,9 +126,22 @@ const MIGRATIONS: [(&str, &[(&str, Treatment)]); 7] = [
             ("initial", State),
         ],
     ),
-    ("migrate-kubernetes-broken-file", &[("01-import", Replayed), ("initial", State)]),
-    ("migrate-kubernetes-no-file", &[("01-import", Replayed), ("initial", State)]),
-    ("migrate-kubernetes-no-namespace", &[("01-import", Replayed), ("02-import-again", Replayed), ("initial", State)]),
+    (
+        "migrate-kubernetes-broken-file",
+        &[("01-import", Replayed), ("initial", State)],
+    ),
+    (
+        "migrate-kubernetes-no-file",
+        &[("01-import", Replayed), ("initial", State)],
+    ),
+    (
+        "migrate-kubernetes-no-namespace",
+        &[
+            ("01-import", Replayed),
+            ("02-import-again", Replayed),
+            ("initial", State),
+        ],
+    ),
     (
         "migrate-kubernetes-no-nodes",
         &[
@@ -135,7 +160,10 @@ fn every_recording_of_a_migration_is_in_the_table() {
         assert_eq!(names(course).unwrap(), listed, "{course}");
         let runner = format!("_course(\"{course}\", ");
         for (name, _) in table.iter().filter(|(_, treatment)| *treatment == Replayed) {
-            assert!(has_test(include_str!("migrate.rs"), &runner, name), "{course}: no test names step {name}");
+            assert!(
+                has_test(include_str!("migrate.rs"), &runner, name),
+                "{course}: no test names step {name}"
+            );
         }
     }
 }
@@ -143,12 +171,21 @@ fn every_recording_of_a_migration_is_in_the_table() {
 #[test]
 fn every_recording_of_calicoctl_is_in_the_table() {
     let etcd = ("etcd-ipam", &ETCD[..], include_str!("etcd.rs"), "on_etcd(");
-    let kubernetes = ("kubernetes-ipam", &KUBERNETES[..], include_str!("kubernetes.rs"), "on_api_server(");
+    let kubernetes = (
+        "kubernetes-ipam",
+        &KUBERNETES[..],
+        include_str!("kubernetes.rs"),
+        "on_api_server(",
+    );
     for (course, table, replays, runner) in [etcd, kubernetes] {
         let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
         assert_eq!(names(course).unwrap(), listed, "{course}");
-        let is_empty = |treatment: &Treatment| matches!(treatment, Unneeded(reason) if reason.is_empty());
-        assert!(!table.iter().any(|(_, treatment)| is_empty(treatment)), "{course}");
+        let is_empty =
+            |treatment: &Treatment| matches!(treatment, Unneeded(reason) if reason.is_empty());
+        assert!(
+            !table.iter().any(|(_, treatment)| is_empty(treatment)),
+            "{course}"
+        );
         for (name, treatment) in table {
             let is_replayed = match treatment {
                 Replayed => has_test(replays, runner, name),

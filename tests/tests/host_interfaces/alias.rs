@@ -10,7 +10,10 @@ use serde_json::json;
 
 use crate::{Sandbox, alias_of, lines_with};
 
-on_each_datastore!(add_writes_container_and_pod_into_the_alias, long_container_id_is_shortened_in_the_alias);
+on_each_datastore!(
+    add_writes_container_and_pod_into_the_alias,
+    long_container_id_is_shortened_in_the_alias
+);
 
 fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
@@ -18,7 +21,10 @@ fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     let plain = cluster.pod(1);
     let result = cluster.add(&plain, &conf);
     let ifname = result["interfaces"][0]["name"].as_str().unwrap();
-    assert_eq!(alias_of(ifname), Some(InterfaceAlias::for_container(&plain.container_id).to_string()));
+    assert_eq!(
+        alias_of(ifname),
+        Some(InterfaceAlias::for_container(&plain.container_id).to_string())
+    );
 
     let sandbox = Sandbox::new(cluster, 2, "team-a", "web-0");
     sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
@@ -50,9 +56,22 @@ fn add_takes_three_netlink_sends() {
         let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
         let conf = cluster.conf("node1", json!({ "ipam": ipam }));
         let trace = cluster.host.dir("strace").join("trace");
-        let wrapper = format!("strace -f -qq -o {} -e trace=sendto,sendmsg,sendmmsg -e signal=none", trace.display());
+        let wrapper = format!(
+            "strace -f -qq -o {} -e trace=sendto,sendmsg,sendmmsg -e signal=none",
+            trace.display()
+        );
         let sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
-        sandbox.call(cluster, "ADD", &conf).under(&wrapper).run().unwrap().success();
-        assert_eq!(lines_with(&trace, &["AF_NETLINK"]), 3, "{}", std::fs::read_to_string(&trace).unwrap());
+        sandbox
+            .call(cluster, "ADD", &conf)
+            .under(&wrapper)
+            .run()
+            .unwrap()
+            .success();
+        assert_eq!(
+            lines_with(&trace, &["AF_NETLINK"]),
+            3,
+            "{}",
+            std::fs::read_to_string(&trace).unwrap()
+        );
     });
 }

@@ -35,8 +35,11 @@ impl Process {
     fn start(sandbox: &Sandbox) -> Process {
         let mut nsenter = Command::new("nsenter");
         let netns = format!("--net={}", sandbox.pod.netns.display());
-        let mut child =
-            nsenter.args([&netns, "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = nsenter
+            .args([&netns, "sh", "-c", "echo; exec sleep 600"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         // The process prints once it is in the namespace.
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         Process(child)
@@ -62,7 +65,10 @@ struct Node<'a> {
 impl<'a> Node<'a> {
     fn new(cluster: &'a Cluster<'a>) -> Self {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "policy": { "type": "k8s" } }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "cniVersion": "1.1.0", "policy": { "type": "k8s" } }),
+        );
         let [running, ended] = [(1, "web-0"), (2, "web-1")].map(|(number, name)| {
             let sandbox = Sandbox::new(cluster, number, "team-a", name);
             let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
@@ -70,7 +76,13 @@ impl<'a> Node<'a> {
             sandbox
         });
         let process = Process::start(&running);
-        Node { cluster, conf, running, ended, process }
+        Node {
+            cluster,
+            conf,
+            running,
+            ended,
+            process,
+        }
     }
 
     /// Prepares a GC with an empty list of attachments.
@@ -82,20 +94,43 @@ impl<'a> Node<'a> {
         let mut conf = self.conf.clone();
         conf["cni.dev/valid-attachments"] = attachments;
         conf["feature_control"] = feature_control;
-        self.cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string())
+        self.cluster
+            .plugins
+            .call("calico")
+            .env("CNI_COMMAND", "GC")
+            .stdin(conf.to_string())
     }
 
     #[track_caller]
     fn assert_left_and_named(&self) {
         let error = self.gc(json!({})).run().unwrap().error();
-        let (id, ifname, pid) = (&self.running.pod.container_id, self.running.host_ifname(), self.process.0.id());
-        for word in [id, &ifname, &format!("process {pid}"), "feature_control.gc_running_containers"] {
+        let (id, ifname, pid) = (
+            &self.running.pod.container_id,
+            self.running.host_ifname(),
+            self.process.0.id(),
+        );
+        for word in [
+            id,
+            &ifname,
+            &format!("process {pid}"),
+            "feature_control.gc_running_containers",
+        ] {
             assert!(error.details.contains(word), "{word} is not in {error:?}");
         }
-        assert!(!error.details.contains(&self.ended.pod.container_id), "{error:?}");
+        assert!(
+            !error.details.contains(&self.ended.pod.container_id),
+            "{error:?}"
+        );
         let holders: Vec<String> = self.cluster.accounts().held.into_values().collect();
-        assert!(!holders.is_empty() && holders.iter().all(|holder| holder.ends_with(id)), "{holders:?}");
-        assert_eq!(self.cluster.endpoints().len(), 1, "the endpoint of the container that runs");
+        assert!(
+            !holders.is_empty() && holders.iter().all(|holder| holder.ends_with(id)),
+            "{holders:?}"
+        );
+        assert_eq!(
+            self.cluster.endpoints().len(),
+            1,
+            "the endpoint of the container that runs"
+        );
         alias_of(&ifname);
     }
 
@@ -137,7 +172,13 @@ fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
     node.process = Process::start(&node.ended);
-    for key in cluster.store.dump().unwrap().into_keys().filter(|key| key.contains("/workloadendpoints/")) {
+    for key in cluster
+        .store
+        .dump()
+        .unwrap()
+        .into_keys()
+        .filter(|key| key.contains("/workloadendpoints/"))
+    {
         cluster.store.delete(&key).unwrap();
     }
     node.assert_collected(json!({}));
@@ -156,8 +197,12 @@ fn gc_collects_a_running_container_if_configured(cluster: &Cluster<'_>) {
 fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let before = cluster.state();
-    let named = |sandbox: &Sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "net1" });
-    node.gc_of(json!([named(&node.running), named(&node.ended)]), json!({})).run().unwrap().success();
+    let named =
+        |sandbox: &Sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "net1" });
+    node.gc_of(json!([named(&node.running), named(&node.ended)]), json!({}))
+        .run()
+        .unwrap()
+        .success();
     assert_eq!(cluster.state(), before);
 }
 
@@ -166,15 +211,28 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {
         if !with_alias {
-            [&node.running, &node.ended].iter().for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+            [&node.running, &node.ended]
+                .iter()
+                .for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
         }
         let before = cluster.state();
         for feature_control in [json!({}), json!({ "gc_running_containers": true })] {
-            let mut conf = cluster
-                .conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network", "policy": { "type": "k8s" } }));
+            let mut conf = cluster.conf(
+                "node1",
+                json!({
+                    "cniVersion": "1.1.0", "name": "other-network", "policy": { "type": "k8s" },
+                }),
+            );
             conf["cni.dev/valid-attachments"] = json!([]);
             conf["feature_control"] = feature_control;
-            cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string()).run().unwrap().success();
+            cluster
+                .plugins
+                .call("calico")
+                .env("CNI_COMMAND", "GC")
+                .stdin(conf.to_string())
+                .run()
+                .unwrap()
+                .success();
             assert_eq!(cluster.state(), before);
         }
     }
@@ -186,7 +244,12 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
     let (id, netns) = (&node.ended.pod.container_id, &node.ended.pod.netns);
-    cluster.plugins.verb("calico-ipam", "DEL", id, netns, &node.conf).run().unwrap().success();
+    cluster
+        .plugins
+        .verb("calico-ipam", "DEL", id, netns, &node.conf)
+        .run()
+        .unwrap()
+        .success();
     let before = cluster.state();
     let running = json!([{ "containerID": node.running.pod.container_id, "ifname": "eth0" }]);
     let outcome = node.gc_of(running, json!({})).run().unwrap();
@@ -195,7 +258,12 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
         outcome.success();
     } else {
         let error = outcome.error();
-        assert!(error.details.contains(&format!("remove interface {}", node.ended.host_ifname())), "{error:?}");
+        assert!(
+            error
+                .details
+                .contains(&format!("remove interface {}", node.ended.host_ifname())),
+            "{error:?}"
+        );
     }
     assert_eq!(cluster.state(), before);
 }
@@ -204,17 +272,41 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
-    let other = cluster.conf("node1", json!({ "cniVersion": "1.1.0", "name": "other-network" }));
-    sandbox.call(cluster, "ADD", &other).run().unwrap().success();
+    let other = cluster.conf(
+        "node1",
+        json!({ "cniVersion": "1.1.0", "name": "other-network" }),
+    );
+    sandbox
+        .call(cluster, "ADD", &other)
+        .run()
+        .unwrap()
+        .success();
     let before = cluster.state();
     let (id, netns) = (&sandbox.pod.container_id, &sandbox.pod.netns);
-    cluster.plugins.verb("calico-ipam", "ADD", id, netns, &node.conf).run().unwrap().success();
+    cluster
+        .plugins
+        .verb("calico-ipam", "ADD", id, netns, &node.conf)
+        .run()
+        .unwrap()
+        .success();
     let valid = [&node.running, &node.ended]
         .map(|sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "eth0" }));
-    node.gc_of(json!(valid), json!({ "gc_running_containers": true })).run().unwrap().success();
-    assert_eq!((alias_of(&sandbox.host_ifname()).is_some(), cluster.accounts().held.len()), (true, 3));
+    node.gc_of(json!(valid), json!({ "gc_running_containers": true }))
+        .run()
+        .unwrap()
+        .success();
+    assert_eq!(
+        (
+            alias_of(&sandbox.host_ifname()).is_some(),
+            cluster.accounts().held.len()
+        ),
+        (true, 3)
+    );
     let after = cluster.state();
-    assert_eq!((&after["host"], &after["pods"]), (&before["host"], &before["pods"]));
+    assert_eq!(
+        (&after["host"], &after["pods"]),
+        (&before["host"], &before["pods"])
+    );
 }
 
 /// A tenant's processes may be in more network namespaces than the plugin may have open files.
@@ -222,13 +314,26 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
     const FILES: usize = 40;
     let mut others = Vec::new();
     for number in 10..10 + FILES {
-        others.push(Process::start(&Sandbox::new(cluster, number, "team-b", "other")));
+        others.push(Process::start(&Sandbox::new(
+            cluster, number, "team-b", "other",
+        )));
     }
     let node = Node::new(cluster);
     let running = &node.running.pod.container_id;
-    let error = node.gc(json!({})).under(&format!("prlimit --nofile={FILES}")).run().unwrap().error();
+    let error = node
+        .gc(json!({}))
+        .under(&format!("prlimit --nofile={FILES}"))
+        .run()
+        .unwrap()
+        .error();
     assert!(error.details.contains(running), "{error:?}");
-    assert!(cluster.accounts().held.into_values().any(|handle| handle.ends_with(running)));
+    assert!(
+        cluster
+            .accounts()
+            .held
+            .into_values()
+            .any(|handle| handle.ends_with(running))
+    );
     alias_of(&node.running.host_ifname());
 }
 
@@ -236,14 +341,29 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
 fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();
-    [&node.running, &node.ended].iter().for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
-    for key in cluster.store.dump().unwrap().into_keys().filter(|key| key.starts_with("/calico/ipam/v2/assignment/")) {
+    [&node.running, &node.ended]
+        .iter()
+        .for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+    for key in cluster
+        .store
+        .dump()
+        .unwrap()
+        .into_keys()
+        .filter(|key| key.starts_with("/calico/ipam/v2/assignment/"))
+    {
         cluster.store.put(&key, &json!("no block")).unwrap();
     }
     let before = cluster.state();
     let mut conf = node.conf.clone();
     conf["name"] = json!("other-network");
     conf["cni.dev/valid-attachments"] = json!([]);
-    cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(conf.to_string()).run().unwrap().success();
+    cluster
+        .plugins
+        .call("calico")
+        .env("CNI_COMMAND", "GC")
+        .stdin(conf.to_string())
+        .run()
+        .unwrap()
+        .success();
     assert_eq!(cluster.state(), before);
 }

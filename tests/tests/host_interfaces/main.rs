@@ -23,14 +23,31 @@ struct Sandbox {
 
 impl Sandbox {
     /// Creates a sandbox with its own network namespace. `number` determines its names.
-    fn new(cluster: &Cluster<'_>, number: usize, namespace: &'static str, name: &'static str) -> Sandbox {
+    fn new(
+        cluster: &Cluster<'_>,
+        number: usize,
+        namespace: &'static str,
+        name: &'static str,
+    ) -> Sandbox {
         let netns = cluster.host.add_pod(&format!("sandbox{number}")).unwrap();
-        let pod = Pod { name: format!("sandbox{number}"), netns, container_id: container_id(number), object: None };
-        Sandbox { namespace, name, pod }
+        let pod = Pod {
+            name: format!("sandbox{number}"),
+            netns,
+            container_id: container_id(number),
+            object: None,
+        };
+        Sandbox {
+            namespace,
+            name,
+            pod,
+        }
     }
 
     fn call(&self, cluster: &Cluster<'_>, verb: &str, conf: &Value) -> Call {
-        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}", self.namespace, self.name);
+        let args = format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={}",
+            self.namespace, self.name
+        );
         cluster.verb(verb, &self.pod, conf).env("CNI_ARGS", args)
     }
 
@@ -39,18 +56,29 @@ impl Sandbox {
     }
 
     fn alias(&self) -> String {
-        InterfaceAlias::for_pod(NETWORK, self.namespace, self.name, &self.pod.container_id).to_string()
+        InterfaceAlias::for_pod(NETWORK, self.namespace, self.name, &self.pod.container_id)
+            .to_string()
     }
 }
 
 fn alias_of(ifname: &str) -> Option<String> {
     let links = ip_json("-details link show").unwrap();
-    let link = links.as_array().unwrap().iter().find(|link| link["ifname"] == ifname);
-    Some(link.unwrap_or_else(|| panic!("no interface {ifname}: {links}"))["ifalias"].as_str()?.to_owned())
+    let link = links
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|link| link["ifname"] == ifname);
+    Some(
+        link.unwrap_or_else(|| panic!("no interface {ifname}: {links}"))["ifalias"]
+            .as_str()?
+            .to_owned(),
+    )
 }
 
 /// Returns the number of lines that contain all of `words`.
 fn lines_with(file: &Path, words: &[&str]) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
-    text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    text.lines()
+        .filter(|line| words.iter().all(|word| line.contains(word)))
+        .count()
 }

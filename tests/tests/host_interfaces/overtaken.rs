@@ -15,9 +15,14 @@ use serde_json::json;
 
 use crate::{Sandbox, alias_of};
 
-/// Runs the ADD of a pod's second sandbox while the first sandbox's ADD is held at `point`, where `at_point` inspects
-/// the host. `judge` gets the error of the first ADD.
-fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: fn(&CniError, &Sandbox)) {
+/// Runs the ADD of a pod's second sandbox while the first sandbox's ADD is held at `point`, where
+/// `at_point` inspects the host. `judge` gets the error of the first ADD.
+fn overtake(
+    point: Point,
+    netns_override: &str,
+    at_point: fn(&Sandbox),
+    judge: fn(&CniError, &Sandbox),
+) {
     on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
         cluster.load(&Content::dual_stack());
@@ -28,19 +33,35 @@ fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: f
 
         proxy.arm(Some((point, Fault::Hold)));
         let started = Instant::now();
-        let add = first.call(cluster, "ADD", &held).env("CNI_NETNS_OVERRIDE", netns_override).spawn().unwrap();
+        let add = first
+            .call(cluster, "ADD", &held)
+            .env("CNI_NETNS_OVERRIDE", netns_override)
+            .spawn()
+            .unwrap();
         proxy.await_held().unwrap();
         at_point(&first);
-        let result = second.call(cluster, "ADD", &direct).run().unwrap().success();
+        let result = second
+            .call(cluster, "ADD", &direct)
+            .run()
+            .unwrap()
+            .success();
         proxy.resume();
         judge(&wait(add, started, DEADLINE).unwrap().error(), &second);
 
         assert_eq!(alias_of(&second.host_ifname()), Some(second.alias()));
         let mut check = direct.clone();
         check["prevResult"] = result;
-        second.call(cluster, "CHECK", &check).run().unwrap().success();
+        second
+            .call(cluster, "CHECK", &check)
+            .run()
+            .unwrap()
+            .success();
         for sandbox in [&first, &second] {
-            sandbox.call(cluster, "DEL", &direct).run().unwrap().success();
+            sandbox
+                .call(cluster, "DEL", &direct)
+                .run()
+                .unwrap()
+                .success();
         }
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         assert_eq!(cluster.accounts().held.len(), 0);
@@ -49,8 +70,14 @@ fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: f
 
 #[test]
 fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface() {
-    let has_interface = |first: &Sandbox| assert_eq!(alias_of(&first.host_ifname()), Some(first.alias()));
-    overtake(Point::First("POST", "/workloadendpoints/"), "0", has_interface, |_, _| {});
+    let has_interface =
+        |first: &Sandbox| assert_eq!(alias_of(&first.host_ifname()), Some(first.alias()));
+    overtake(
+        Point::First("POST", "/workloadendpoints/"),
+        "0",
+        has_interface,
+        |_, _| {},
+    );
 }
 
 #[test]
@@ -62,7 +89,10 @@ fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface() {
             netns_override,
             |_| {},
             |error, second| {
-                assert!(error.msg.contains("was created by a later ADD of this pod"), "{error:?}");
+                assert!(
+                    error.msg.contains("was created by a later ADD of this pod"),
+                    "{error:?}"
+                );
                 assert!(error.msg.contains(&second.pod.container_id), "{error:?}");
             },
         );
@@ -81,13 +111,24 @@ fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address() {
         let new = Sandbox::new(cluster, 2, "team-a", "web-0");
         let result = old.call(cluster, "ADD", &direct).run().unwrap().success();
 
-        proxy.arm(Some((Point::First("POST", "/workloadendpoints/"), Fault::Hold)));
+        proxy.arm(Some((
+            Point::First("POST", "/workloadendpoints/"),
+            Fault::Hold,
+        )));
         let started = Instant::now();
         let add = new.call(cluster, "ADD", &held).spawn().unwrap();
         proxy.await_held().unwrap();
         let address = result["ips"][0]["address"].as_str().unwrap();
-        ip(&format!("route replace {address} dev {}", new.host_ifname())).unwrap();
-        old.call(cluster, "DEL", &direct).env("CNI_NETNS", "").run().unwrap().success();
+        ip(&format!(
+            "route replace {address} dev {}",
+            new.host_ifname()
+        ))
+        .unwrap();
+        old.call(cluster, "DEL", &direct)
+            .env("CNI_NETNS", "")
+            .run()
+            .unwrap()
+            .success();
         assert_eq!(alias_of(&new.host_ifname()), Some(new.alias()));
         assert!(kernel::pod(cluster.host, &new.pod.name).unwrap()["links"]["eth0"].is_object());
         proxy.resume();
@@ -104,8 +145,8 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
     on_etcd(|cluster| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
-        let [victim, namesake] =
-            [(1, "p723961"), (2, "p6680456")].map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
+        let [victim, namesake] = [(1, "p723961"), (2, "p6680456")]
+            .map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
         victim.call(cluster, "ADD", &conf).run().unwrap().success();
         let ifname = victim.host_ifname();
         ip(&format!("link set dev {ifname} alias upstream")).unwrap();
@@ -114,10 +155,19 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
         endpoint["metadata"]["name"] = json!(name);
         endpoint["spec"]["pod"] = json!("p6680456");
         endpoint["spec"]["containerID"] = json!(namesake.pod.container_id);
-        cluster.store.put(&format!("{ENDPOINTS}/team-a/{name}"), &endpoint).unwrap();
+        cluster
+            .store
+            .put(&format!("{ENDPOINTS}/team-a/{name}"), &endpoint)
+            .unwrap();
 
-        let late =
-            |sandbox: &Sandbox| sandbox.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+        let late = |sandbox: &Sandbox| {
+            sandbox
+                .call(cluster, "DEL", &conf)
+                .env("CNI_NETNS", "")
+                .run()
+                .unwrap()
+                .success()
+        };
         late(&namesake);
         assert_eq!(alias_of(&ifname).as_deref(), Some("upstream"));
         // An allocation in IPAM proves that the interface belongs to the sandbox.
@@ -132,7 +182,10 @@ const LOCK: &str = "/var/run/calico/interfaces.lock";
 fn await_waiter(lock: &File) {
     let waiter = format!(":{} 0 EOF", lock.metadata().unwrap().ino());
     let deadline = Instant::now() + DEADLINE;
-    while !fs::read_to_string("/proc/locks").unwrap().lines().any(|line| line.contains("->") && line.contains(&waiter))
+    while !fs::read_to_string("/proc/locks")
+        .unwrap()
+        .lines()
+        .any(|line| line.contains("->") && line.contains(&waiter))
     {
         assert!(Instant::now() < deadline, "nobody waits for the lock");
         thread::sleep(Duration::from_millis(1));
@@ -145,14 +198,17 @@ fn add_does_not_replace_an_interface_that_another_add_is_creating() {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
-        let [made, waiting] =
-            [(1, "p723961"), (2, "p6680456")].map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
+        let [made, waiting] = [(1, "p723961"), (2, "p6680456")]
+            .map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
         let ifname = made.host_ifname();
         fs::create_dir_all("/var/run/calico").unwrap();
         let lock = File::create(LOCK).unwrap();
         lock.lock_shared().unwrap();
-        ip(&format!("link add {ifname} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}", made.pod.name))
-            .unwrap();
+        ip(&format!(
+            "link add {ifname} address ee:ee:ee:ee:ee:ee type veth peer name eth0 netns {}",
+            made.pod.name
+        ))
+        .unwrap();
 
         let started = Instant::now();
         let add = waiting.call(cluster, "ADD", &conf).spawn().unwrap();

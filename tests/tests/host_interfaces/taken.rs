@@ -41,7 +41,11 @@ fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "ipam": ipam }))
 }
 
-fn sandbox(cluster: &Cluster<'_>, number: usize, (namespace, name): (&'static str, &'static str)) -> Sandbox {
+fn sandbox(
+    cluster: &Cluster<'_>,
+    number: usize,
+    (namespace, name): (&'static str, &'static str),
+) -> Sandbox {
     Sandbox::new(cluster, number, namespace, name)
 }
 
@@ -67,13 +71,20 @@ fn assert_says(error: &CniError, words: &[&str]) {
 fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value) {
     let mut conf = conf.clone();
     conf["prevResult"] = result.clone();
-    sandbox.call(cluster, "CHECK", &conf).run().unwrap().success();
+    sandbox
+        .call(cluster, "CHECK", &conf)
+        .run()
+        .unwrap()
+        .success();
 }
 
 fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (victim, namesake) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE));
-    assert_eq!((victim.host_ifname(), namesake.host_ifname()), (SHARED.to_owned(), SHARED.to_owned()));
+    assert_eq!(
+        (victim.host_ifname(), namesake.host_ifname()),
+        (SHARED.to_owned(), SHARED.to_owned())
+    );
     let result = add(cluster, &victim, &conf);
     let holder = [SHARED, &victim.pod.container_id, "team-a/p723961"];
     assert_says(&refused(cluster, &namesake, &conf), &holder);
@@ -84,16 +95,34 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
 
     let before = cluster.state();
-    namesake.call(cluster, "DEL", &conf).run().unwrap().success();
-    namesake.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+    namesake
+        .call(cluster, "DEL", &conf)
+        .run()
+        .unwrap()
+        .success();
+    namesake
+        .call(cluster, "DEL", &conf)
+        .env("CNI_NETNS", "")
+        .run()
+        .unwrap()
+        .success();
     cluster.assert_unchanged(&before);
 
     victim.call(cluster, "DEL", &conf).run().unwrap().success();
     let result = add(cluster, &namesake, &conf);
     check(cluster, &namesake, &conf, &result);
-    victim.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
+    victim
+        .call(cluster, "DEL", &conf)
+        .env("CNI_NETNS", "")
+        .run()
+        .unwrap()
+        .success();
     check(cluster, &namesake, &conf, &result);
-    namesake.call(cluster, "DEL", &conf).run().unwrap().success();
+    namesake
+        .call(cluster, "DEL", &conf)
+        .run()
+        .unwrap()
+        .success();
     cluster.assert_nothing_left();
 }
 
@@ -103,22 +132,48 @@ fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     conf["log_level"] = json!("info");
     let (neighbor, tenant) = (sandbox(cluster, 1, NEIGHBOR), sandbox(cluster, 2, TENANT));
     let shared = SHARED_BY_NAMESPACES.to_owned();
-    assert_eq!((neighbor.host_ifname(), tenant.host_ifname()), (shared.clone(), shared.clone()));
+    assert_eq!(
+        (neighbor.host_ifname(), tenant.host_ifname()),
+        (shared.clone(), shared.clone())
+    );
     let result = add(cluster, &neighbor, &conf);
     let before = cluster.state();
     let outcome = tenant.call(cluster, "ADD", &conf).run().unwrap();
     let error = outcome.error();
-    assert_eq!(error.msg, format!("host interface {shared} belongs to another pod (pod of another namespace)"));
-    assert!(error.details.contains("the plugin's log on the node names the owner"), "{error:?}");
-    let (pod, container) = (format!("{}/{}", NEIGHBOR.0, NEIGHBOR.1), neighbor.pod.container_id.as_str());
+    assert_eq!(
+        error.msg,
+        format!("host interface {shared} belongs to another pod (pod of another namespace)")
+    );
+    assert!(
+        error
+            .details
+            .contains("the plugin's log on the node names the owner"),
+        "{error:?}"
+    );
+    let (pod, container) = (
+        format!("{}/{}", NEIGHBOR.0, NEIGHBOR.1),
+        neighbor.pod.container_id.as_str(),
+    );
     for name in [NEIGHBOR.0, NEIGHBOR.1, container] {
-        assert!(!outcome.stdout.contains(name), "{name} is in {}", outcome.stdout);
+        assert!(
+            !outcome.stdout.contains(name),
+            "{name} is in {}",
+            outcome.stdout
+        );
     }
-    assert!(outcome.stderr.contains(&pod) && outcome.stderr.contains(container), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&pod) && outcome.stderr.contains(container),
+        "{}",
+        outcome.stderr
+    );
     cluster.assert_unchanged(&before);
     check(cluster, &neighbor, &conf, &result);
     tenant.call(cluster, "DEL", &conf).run().unwrap().success();
-    neighbor.call(cluster, "DEL", &conf).run().unwrap().success();
+    neighbor
+        .call(cluster, "DEL", &conf)
+        .run()
+        .unwrap()
+        .success();
     cluster.assert_nothing_left();
 }
 
@@ -133,12 +188,21 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
                 .iter()
                 .map(|sandbox| scope.spawn(|| sandbox.call(cluster, "ADD", &conf).run().unwrap()))
                 .collect();
-            adds.into_iter().map(|add| add.join().unwrap()).collect::<Vec<_>>()
+            adds.into_iter()
+                .map(|add| add.join().unwrap())
+                .collect::<Vec<_>>()
         });
         let connected: Vec<_> = (0..2).filter(|n| outcomes[*n].exit == Some(0)).collect();
-        let [winner] = connected[..] else { panic!("turn {turn}: {outcomes:?}") };
+        let [winner] = connected[..] else {
+            panic!("turn {turn}: {outcomes:?}")
+        };
         assert_says(&outcomes[1 - winner].error(), &[SHARED]);
-        check(cluster, &sandboxes[winner], &conf, &outcomes[winner].success());
+        check(
+            cluster,
+            &sandboxes[winner],
+            &conf,
+            &outcomes[winner].success(),
+        );
         for sandbox in &sandboxes {
             sandbox.call(cluster, "DEL", &conf).run().unwrap().success();
         }
@@ -147,7 +211,9 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
 }
 
 /// The runtime runs CHECK and DEL of both interfaces.
-fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cluster: &Cluster<'_>) {
+fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
+    cluster: &Cluster<'_>,
+) {
     let mut conf = prepared(cluster);
     conf["log_level"] = json!("info");
     let pod = sandbox(cluster, 1, VICTIM);
@@ -155,10 +221,19 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cl
     // Another plugin's interface has the requested name.
     ip(&format!("-n {} link add net1 type bridge", pod.pod.name)).unwrap();
     let before = cluster.state();
-    let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
+    let second = |verb: &str, conf: &Value| {
+        pod.call(cluster, verb, conf)
+            .env("CNI_IFNAME", "net1")
+            .run()
+            .unwrap()
+    };
     let added = second("ADD", &conf);
     assert_eq!(added.success(), result);
-    assert!(added.stderr.contains("eth0") && added.stderr.contains("net1"), "{}", added.stderr);
+    assert!(
+        added.stderr.contains("eth0") && added.stderr.contains("net1"),
+        "{}",
+        added.stderr
+    );
     cluster.assert_unchanged(&before);
     let mut with_first = conf.clone();
     with_first["prevResult"] = result.clone();
@@ -175,11 +250,18 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cl
     second("DEL", &with_result).success();
     for conf in [&conf, &with_first, &away(&conf), &away(&with_first)] {
         for netns in ["", "/var/run/netns/gone"] {
-            let del = pod.call(cluster, "DEL", conf).env("CNI_IFNAME", "net1").env("CNI_NETNS", netns);
+            let del = pod
+                .call(cluster, "DEL", conf)
+                .env("CNI_IFNAME", "net1")
+                .env("CNI_NETNS", netns);
             del.run().unwrap().success();
         }
     }
-    assert!(journal_entries().is_empty(), "no journal entry for a later call: {:?}", journal_entries());
+    assert!(
+        journal_entries().is_empty(),
+        "no journal entry for a later call: {:?}",
+        journal_entries()
+    );
     cluster.assert_unchanged(&before);
     check(cluster, &pod, &conf, &result);
     let other = cluster.conf("node1", json!({ "name": "other-network" }));
@@ -191,8 +273,16 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cl
     assert_eq!(second("ADD", &conf).success(), result);
     let mut gc = conf.clone();
     gc["cniVersion"] = json!("1.1.0");
-    gc["cni.dev/valid-attachments"] = json!([{ "containerID": pod.pod.container_id, "ifname": "net1" }]);
-    cluster.plugins.call("calico").env("CNI_COMMAND", "GC").stdin(gc.to_string()).run().unwrap().success();
+    gc["cni.dev/valid-attachments"] =
+        json!([{ "containerID": pod.pod.container_id, "ifname": "net1" }]);
+    cluster
+        .plugins
+        .call("calico")
+        .env("CNI_COMMAND", "GC")
+        .stdin(gc.to_string())
+        .run()
+        .unwrap()
+        .success();
     second("DEL", &conf).success();
     check(cluster, &pod, &conf, &result);
 
@@ -205,8 +295,18 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(cl
     cluster.assert_unchanged(&before);
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     cluster.assert_nothing_left();
-    let files: Vec<_> = std::fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|file| file.path()).collect();
-    assert!(!files.iter().any(|file| file.extension().is_some_and(|extension| extension == "second")), "{files:?}");
+    let files: Vec<_> = std::fs::read_dir(JOURNAL)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|file| file.path())
+        .collect();
+    assert!(
+        !files.iter().any(|file| file
+            .extension()
+            .is_some_and(|extension| extension == "second")),
+        "{files:?}"
+    );
 }
 
 fn away(conf: &Value) -> Value {
@@ -216,17 +316,27 @@ fn away(conf: &Value) -> Value {
     away
 }
 
-/// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another interface.
+/// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another
+/// interface.
 fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
-    for change in ["set eth0 down", "set eth0 name eth0-nic", "set eth0-nic up", "add eth0 type bridge"] {
+    for change in [
+        "set eth0 down",
+        "set eth0 name eth0-nic",
+        "set eth0-nic up",
+        "add eth0 type bridge",
+    ] {
         ip(&format!("-n {} link {change}", pod.pod.name)).unwrap();
     }
-    // With an unreachable datastore, only the result of the ADD proves that the interface is the container's.
+    // With an unreachable datastore, only the result of the ADD proves that the interface is the
+    // container's.
     let mut away = away(&conf);
-    assert_eq!(pod.call(cluster, "DEL", &away).run().unwrap().error().code, 11);
+    assert_eq!(
+        pod.call(cluster, "DEL", &away).run().unwrap().error().code,
+        11
+    );
     away["prevResult"] = result;
     pod.call(cluster, "DEL", &away).run().unwrap().success();
     assert_eq!(journal_entries().len(), 1);
@@ -240,7 +350,10 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     ip(&format!("link add {SHARED} type bridge")).unwrap();
-    assert_says(&refused(cluster, &pod, &conf), &[SHARED, "not one end of an interface pair"]);
+    assert_says(
+        &refused(cluster, &pod, &conf),
+        &[SHARED, "not one end of an interface pair"],
+    );
     pod.call(cluster, "DEL", &conf).run().unwrap().success();
     ip(&format!("link delete {SHARED}")).unwrap();
     add(cluster, &pod, &conf);
@@ -252,13 +365,21 @@ pub(super) fn forget_alias(ifname: &str) {
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
 }
 
-fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(cluster: &Cluster<'_>) {
+fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(
+    cluster: &Cluster<'_>,
+) {
     let conf = prepared(cluster);
-    let (old, new, namesake) =
-        (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM), sandbox(cluster, 3, NAMESAKE));
+    let (old, new, namesake) = (
+        sandbox(cluster, 1, VICTIM),
+        sandbox(cluster, 2, VICTIM),
+        sandbox(cluster, 3, NAMESAKE),
+    );
     let result = add(cluster, &old, &conf);
     forget_alias(SHARED);
-    assert_says(&refused(cluster, &namesake, &conf), &[SHARED, &old.pod.container_id, "team-a/p723961"]);
+    assert_says(
+        &refused(cluster, &namesake, &conf),
+        &[SHARED, &old.pod.container_id, "team-a/p723961"],
+    );
     check(cluster, &old, &conf, &result);
     let result = add(cluster, &new, &conf);
     assert_eq!(alias_of(SHARED), Some(new.alias()));
@@ -272,10 +393,16 @@ fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(clu
 
 fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
-    let (pod, other) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, ("team-b", "db-0")));
+    let (pod, other) = (
+        sandbox(cluster, 1, VICTIM),
+        sandbox(cluster, 2, ("team-b", "db-0")),
+    );
     let result = add(cluster, &other, &conf);
     cluster.host.add_pod("elsewhere").unwrap();
-    ip(&format!("link add {SHARED} type veth peer name eth0 netns elsewhere")).unwrap();
+    ip(&format!(
+        "link add {SHARED} type veth peer name eth0 netns elsewhere"
+    ))
+    .unwrap();
     ip(&format!("link set {SHARED} up")).unwrap();
     ip("-n elsewhere link set eth0 up").unwrap();
     assert_says(&refused(cluster, &pod, &conf), &[SHARED]);
@@ -285,8 +412,14 @@ fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_
     ip(&format!("route add 192.0.2.77/32 dev {SHARED}")).unwrap();
     let error = refused(cluster, &pod, &conf);
     assert_says(&error, &[SHARED, "pod of another namespace"]);
-    assert!(!error.msg.contains("db-0") && !error.msg.contains(&other.pod.container_id), "{error:?}");
-    assert_eq!(kernel::pod(cluster.host, "elsewhere").unwrap()["links"]["eth0"]["kind"], "veth");
+    assert!(
+        !error.msg.contains("db-0") && !error.msg.contains(&other.pod.container_id),
+        "{error:?}"
+    );
+    assert_eq!(
+        kernel::pod(cluster.host, "elsewhere").unwrap()["links"]["eth0"]["kind"],
+        "veth"
+    );
 }
 
 fn interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {

@@ -1,4 +1,5 @@
-//! API servers by IPv6 alone, by a name with addresses of both families, and beside variables of a proxy.
+//! API servers by IPv6 alone, by a name with addresses of both families, and beside variables of a
+//! proxy.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,16 +12,26 @@ use nix::mount::{MsFlags, mount};
 
 use crate::scene::{PLUGINS, install, pod_at, user};
 
-/// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready. Returns the plugins'
-/// kubeconfig.
-fn installs_at(host: &Host, kubernetes: &Kubernetes, url: &str, variables: &[(&str, &str)]) -> String {
+/// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready.
+/// Returns the plugins' kubeconfig.
+fn installs_at(
+    host: &Host,
+    kubernetes: &Kubernetes,
+    url: &str,
+    variables: &[(&str, &str)],
+) -> String {
     let mut pod = pod_at(host, &kubernetes.api, url);
-    variables.iter().for_each(|(name, value)| pod.set(name, *value));
+    variables
+        .iter()
+        .for_each(|(name, value)| pod.set(name, *value));
     install(&mut pod);
     let agent = pod.agent().unwrap();
     agent.await_metric("token_refreshes_total", 1).unwrap();
     agent.await_page("/readiness", 200).unwrap();
-    assert_eq!(user(kubernetes, &pod).unwrap(), format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}"));
+    assert_eq!(
+        user(kubernetes, &pod).unwrap(),
+        format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}")
+    );
     fs::read_to_string(pod.kubeconfig()).unwrap()
 }
 
@@ -31,7 +42,10 @@ fn install_and_refresh_work_with_an_ipv6_only_api_server() {
         let url = format!("https://[::1]:{}", listener.local_addr().unwrap().port());
         let _proxy = kubernetes.api.proxy_on(listener).unwrap();
         let kubeconfig = installs_at(host, kubernetes, &url, &[]);
-        assert!(kubeconfig.contains(&format!("server: {url}\n")), "{kubeconfig}");
+        assert!(
+            kubeconfig.contains(&format!("server: {url}\n")),
+            "{kubeconfig}"
+        );
     });
 }
 
@@ -41,14 +55,24 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
     on_kubernetes(|host, kubernetes| {
         let hosts = host.dir("names").join("hosts");
         fs::write(&hosts, "fd00:5::2 localhost\n127.0.0.1 localhost\n").unwrap();
-        mount(Some(&hosts), "/etc/hosts", None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+        mount(
+            Some(&hosts),
+            "/etc/hosts",
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .unwrap();
         let kubeconfig = installs_at(host, kubernetes, "https://localhost:6443", &[]);
-        assert!(kubeconfig.contains("server: https://localhost:6443\n"), "{kubeconfig}");
+        assert!(
+            kubeconfig.contains("server: https://localhost:6443\n"),
+            "{kubeconfig}"
+        );
     });
 }
 
-/// An operator may set these variables for all pods. The address is in the API server's certificate, and no client that
-/// follows a proxy would reach it directly.
+/// An operator may set these variables for all pods. The address is in the API server's
+/// certificate, and no client that follows a proxy would reach it directly.
 #[test]
 fn agent_ignores_proxy_variables() {
     on_kubernetes(|host, kubernetes| {
@@ -57,7 +81,12 @@ fn agent_ignores_proxy_variables() {
         let url = format!("https://{}", listener.local_addr().unwrap());
         let _relay = kubernetes.api.proxy_on(listener).unwrap();
         let proxy = "http://127.0.0.1:9";
-        let variables = [("HTTPS_PROXY", proxy), ("https_proxy", proxy), ("HTTP_PROXY", proxy), ("NO_PROXY", "")];
+        let variables = [
+            ("HTTPS_PROXY", proxy),
+            ("https_proxy", proxy),
+            ("HTTP_PROXY", proxy),
+            ("NO_PROXY", ""),
+        ];
         installs_at(host, kubernetes, &url, &variables);
     });
 }

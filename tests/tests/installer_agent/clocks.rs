@@ -5,7 +5,8 @@ use integration_tests::skip::skipped;
 
 use crate::scene::{asked, in_pod, user};
 
-const REASON: &str = "the instructions of this machine are not known, so no clock can be set for one process";
+const REASON: &str =
+    "the instructions of this machine are not known, so no clock can be set for one process";
 
 const HOUR: i32 = 3600;
 
@@ -22,11 +23,20 @@ fn agent_requests_a_new_token_after_each_clock_change() {
         let first = pod.token().unwrap();
         assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);
 
-        agent.set_clocks(Ahead { calendar: 3 * HOUR, ..Ahead::default() }).unwrap();
+        agent
+            .set_clocks(Ahead {
+                calendar: 3 * HOUR,
+                ..Ahead::default()
+            })
+            .unwrap();
         agent.await_metric("clock_jumps_total", 1).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);
-        assert!(agent.log().contains("the node's clock was set"), "{}", agent.log());
+        assert!(
+            agent.log().contains("the node's clock was set"),
+            "{}",
+            agent.log()
+        );
 
         agent.set_clocks(Ahead::default()).unwrap();
         agent.await_metric("clock_jumps_total", 2).unwrap();
@@ -51,7 +61,13 @@ fn agent_requests_a_new_token_after_a_suspend() {
         agent.await_page("/readiness", 200).unwrap();
         let first = pod.token().unwrap();
         // A token for a day is renewed after half a day at the latest.
-        agent.set_clocks(Ahead { calendar: 13 * HOUR, boot: 13 * HOUR, ..Ahead::default() }).unwrap();
+        agent
+            .set_clocks(Ahead {
+                calendar: 13 * HOUR,
+                boot: 13 * HOUR,
+                ..Ahead::default()
+            })
+            .unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);
         assert_eq!(agent.metric("clock_jumps_total").unwrap(), 0);

@@ -39,30 +39,54 @@ fn fill(api: &ApiServer, pod: &NodePod) -> Store {
 
 /// Grants the plugins every right.
 fn grant_all(api: &ApiServer) {
-    api.bind(&api.service_account(NAMESPACE, PLUGINS).unwrap(), "cluster-admin").unwrap();
+    api.bind(
+        &api.service_account(NAMESPACE, PLUGINS).unwrap(),
+        "cluster-admin",
+    )
+    .unwrap();
 }
 
-/// Assigns an address to a container with the plugins' token, and writes a journal entry about its DEL. Returns the
-/// path of the entry.
+/// Assigns an address to a container with the plugins' token, and writes a journal entry about its
+/// DEL. Returns the path of the entry.
 fn defer_a_del(pod: &NodePod) -> PathBuf {
     let conf = json!({
-        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
-        "nodename": "node1", "ipam": { "type": "calico-ipam" }, "kubernetes": { "kubeconfig": pod.kubeconfig() },
+        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico",
+        "datastore_type": "kubernetes",
+        "nodename": "node1", "ipam": { "type": "calico-ipam" },
+        "kubernetes": { "kubeconfig": pod.kubeconfig() },
     });
-    let add = Plugins::locate().unwrap().verb("calico-ipam", "ADD", CONTAINER, Path::new("/none"), &conf);
-    add.env("CNI_ARGS", format!("K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME=gone")).run().unwrap().success();
+    let add =
+        Plugins::locate()
+            .unwrap()
+            .verb("calico-ipam", "ADD", CONTAINER, Path::new("/none"), &conf);
+    add.env(
+        "CNI_ARGS",
+        format!("K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME=gone"),
+    )
+    .run()
+    .unwrap()
+    .success();
     let handle = format!("k8s-pod-network.{CONTAINER}");
     let pending_del = json!({
         "network": "k8s-pod-network", "container_id": CONTAINER, "ifname": "eth0", "node": "node1",
         "datastore": "kubernetes /etc/cni/net.d/calico-kubeconfig",
         "endpoint": [NAMESPACE, "node1-k8s-gone-eth0"], "handles": [handle],
     });
-    pod.container.file("var/lib/calico/cni-journal/deferred.json", pending_del.to_string()).unwrap()
+    pod.container
+        .file(
+            "var/lib/calico/cni-journal/deferred.json",
+            pending_del.to_string(),
+        )
+        .unwrap()
 }
 
 /// Returns true if the container still has an address.
 fn has_address(store: &Store) -> bool {
-    store.dump().unwrap().keys().any(|key| key.contains(CONTAINER))
+    store
+        .dump()
+        .unwrap()
+        .keys()
+        .any(|key| key.contains(CONTAINER))
 }
 
 /// The agent's own account may not release addresses.
@@ -94,8 +118,14 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
         assert!(!entry.exists());
         assert!(!has_address(&store));
         let learned = fs::read_dir(entry.parent().unwrap()).unwrap().flatten();
-        let learned: Vec<_> = learned.map(|file| file.path()).filter(|path| path.extension().is_some()).collect();
-        assert!(learned.len() == 1 && learned[0].extension().unwrap() == "datastore", "{learned:?}");
+        let learned: Vec<_> = learned
+            .map(|file| file.path())
+            .filter(|path| path.extension().is_some())
+            .collect();
+        assert!(
+            learned.len() == 1 && learned[0].extension().unwrap() == "datastore",
+            "{learned:?}"
+        );
     });
 }
 
@@ -144,7 +174,10 @@ fn agent_with_bound_tokens_replays_deferred_dels_after_its_node_is_recreated() {
         await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_none())).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_log("Node node1 does not exist").unwrap();
-        agent.agent.await_log("this pass replayed no deferred DELs").unwrap();
+        agent
+            .agent
+            .await_log("this pass replayed no deferred DELs")
+            .unwrap();
         assert!(entry.exists() && has_address(&store));
 
         api.admin().node("node1").unwrap();
@@ -155,7 +188,8 @@ fn agent_with_bound_tokens_replays_deferred_dels_after_its_node_is_recreated() {
     });
 }
 
-/// kube-controllers release the addresses of a Node that stays deleted. They do not see the journal.
+/// kube-controllers release the addresses of a Node that stays deleted. They do not see the
+/// journal.
 #[test]
 fn entry_whose_address_kube_controllers_released_ends_when_the_node_is_back() {
     in_pod(|_, kubernetes, mut pod| {
@@ -165,7 +199,8 @@ fn entry_whose_address_kube_controllers_released_ends_when_the_node_is_back() {
         install(&mut pod);
         let entry = defer_a_del(&pod);
         api.admin().delete(NODE).unwrap().success().unwrap();
-        let collecting = Collecting::start(Some(GROUP), api.admin_kubeconfig(), settings(Some(GROUP)));
+        let collecting =
+            Collecting::start(Some(GROUP), api.admin_kubeconfig(), settings(Some(GROUP)));
         collecting.as_time_goes_by(GRACE, "the release of the address", || !has_address(&store));
         drop(collecting);
         assert!(entry.exists());

@@ -11,7 +11,9 @@ use crate::scene::in_pod;
 fn installer_retries_the_node_creation_until_etcd_responds() {
     in_pod(|_, kubernetes, mut pod| {
         let proxy = Proxy::start(etcd::ENDPOINT.trim_start_matches("http://")).unwrap();
-        let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": proxy.endpoint() });
+        let conf = json!({
+            "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": proxy.endpoint(),
+        });
         for (name, value) in [
             ("CNI_NETWORK_CONFIG", conf.to_string().as_str()),
             ("CNI_TRY_SECONDS", "600"),

@@ -30,7 +30,8 @@ fn agent_restores_deleted_files() {
     });
 }
 
-/// istio-cni and linkerd-cni restore missing entries. If both sides rewrote the file, pods would fail.
+/// istio-cni and linkerd-cni restore missing entries. If both sides rewrote the file, pods would
+/// fail.
 #[test]
 fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
     if !KNOWN {
@@ -43,8 +44,11 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
         agent.agent.await_page("/readiness", 200).unwrap();
         for neighbour in Neighbour::ALL {
             neighbour.chains_into(&file).unwrap();
-            let version =
-                || fs::metadata(&file).map(|seen| (seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.mode())).unwrap();
+            let version = || {
+                fs::metadata(&file)
+                    .map(|seen| (seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.mode()))
+                    .unwrap()
+            };
             let before = version();
             for _ in 0..2 {
                 // The restored program shows that the agent has checked the files.
@@ -56,7 +60,10 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
         fs::write(&file, text.replace("\"snat\": true", "\"snat\": false")).unwrap();
         agent.mends();
         let mended = pod.container.conf(CONF).unwrap();
-        assert_eq!(kinds(&mended), ["calico", "portmap", "istio-cni", "linkerd-cni"]);
+        assert_eq!(
+            kinds(&mended),
+            ["calico", "portmap", "istio-cni", "linkerd-cni"]
+        );
         assert_eq!(plugin(&mended, "portmap")["snat"], true);
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
     });
@@ -67,21 +74,33 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
 fn agent_with_a_different_template_manages_only_the_token() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
-        pod.set("CNI_NETWORK_CONFIG", r#"{"name":"another","type":"calico"}"#);
-        pod.container.file("calico-secrets/etcd-key", "key").unwrap();
+        pod.set(
+            "CNI_NETWORK_CONFIG",
+            r#"{"name":"another","type":"calico"}"#,
+        );
+        pod.container
+            .file("calico-secrets/etcd-key", "key")
+            .unwrap();
         let before = pod.container.conf(CONF).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_log("the plugins have a new token").unwrap();
-        agent.await_reason(&["restoring no file", CONF, "delete this pod"]).unwrap();
+        agent
+            .await_reason(&["restoring no file", CONF, "delete this pod"])
+            .unwrap();
         assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(agent.metric("files_mended_total").unwrap(), 0);
-        assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"], "to look is to write nothing");
+        assert_eq!(
+            pod.container.names(NET),
+            [CONF, "calico-kubeconfig"],
+            "to look is to write nothing"
+        );
     });
 }
 
-/// If files that the installer must not write counted as missing, the agent would install every minute.
+/// If files that the installer must not write counted as missing, the agent would install every
+/// minute.
 #[test]
 fn agent_does_not_restore_files_that_the_installer_skips() {
     in_pod(|_, _, mut pod| {
@@ -94,8 +113,18 @@ fn agent_does_not_restore_files_that_the_installer_skips() {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         agent.await_log("the plugins have a new token").unwrap();
-        assert!(!agent.log().contains("missing or changed"), "{}", agent.log());
-        assert_eq!((agent.metric("files_mended_total").unwrap(), agent.metric("install_ok").unwrap()), (0, 1));
+        assert!(
+            !agent.log().contains("missing or changed"),
+            "{}",
+            agent.log()
+        );
+        assert_eq!(
+            (
+                agent.metric("files_mended_total").unwrap(),
+                agent.metric("install_ok").unwrap()
+            ),
+            (0, 1)
+        );
     });
 }
 
@@ -112,9 +141,16 @@ fn unrestorable_files_are_not_counted_as_repaired() {
         pod.container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
         let agent = pod.agent().unwrap();
         agent.await_metric("files_mended_total", 1).unwrap();
-        assert_eq!(agent.metric("files_mended_total").unwrap(), 1, "portmap in the other directory");
+        assert_eq!(
+            agent.metric("files_mended_total").unwrap(),
+            1,
+            "portmap in the other directory"
+        );
         assert_eq!(pod.container.noted("bin"), [""; 0]);
-        assert_eq!(pod.container.noted("secondary-bin"), pod.container.names(SECONDARY_BIN));
+        assert_eq!(
+            pod.container.noted("secondary-bin"),
+            pod.container.names(SECONDARY_BIN)
+        );
     });
 }
 
@@ -122,11 +158,15 @@ fn unrestorable_files_are_not_counted_as_repaired() {
 #[test]
 fn tls_files_follow_the_secret() {
     in_pod(|_, _, mut pod| {
-        pod.container.file("calico-secrets/etcd-key", "first").unwrap();
+        pod.container
+            .file("calico-secrets/etcd-key", "first")
+            .unwrap();
         install(&mut pod);
         let copy = pod.container.path(NET).join("calico-tls/etcd-key");
         assert_eq!(fs::read(&copy).unwrap(), b"first");
-        pod.container.file("calico-secrets/etcd-key", "second").unwrap();
+        pod.container
+            .file("calico-secrets/etcd-key", "second")
+            .unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_metric("files_mended_total", 1).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"second");
@@ -134,7 +174,9 @@ fn tls_files_follow_the_secret() {
             return skipped(REASON);
         }
         agent.agent.await_page("/readiness", 200).unwrap();
-        pod.container.file("calico-secrets/etcd-key", "third").unwrap();
+        pod.container
+            .file("calico-secrets/etcd-key", "third")
+            .unwrap();
         agent.look();
         agent.agent.await_metric("files_mended_total", 2).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"third");
@@ -180,14 +222,19 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
     }
     in_pod(|host, _, mut pod| {
         host.add_uplink().unwrap();
-        let plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
+        let plugin = json!({
+            "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local",
+        });
         let list = json!({ "name": "net", "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
         pod.set("CNI_NETWORK_CONFIG", &list);
         install(&mut pod);
         let file = pod.container.path("var/lib/calico/mtu");
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
-        agent.agent.await_log("there is no enabled IPPool yet").unwrap();
+        agent
+            .agent
+            .await_log("there is no enabled IPPool yet")
+            .unwrap();
         assert!(!file.exists());
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },
@@ -195,10 +242,25 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
         });
         let pool = pod.container.file("pool.json", pool.to_string()).unwrap();
         let database = pod.container.path("var/lib/calico/calico.db");
-        let words = ["apply", "-f", pool.to_str().unwrap(), "--datastore-path", database.to_str().unwrap()];
-        Plugins::locate().unwrap().call("calico-ipam").args(words).run().unwrap().success();
+        let words = [
+            "apply",
+            "-f",
+            pool.to_str().unwrap(),
+            "--datastore-path",
+            database.to_str().unwrap(),
+        ];
+        Plugins::locate()
+            .unwrap()
+            .call("calico-ipam")
+            .args(words)
+            .run()
+            .unwrap()
+            .success();
         agent.look();
-        agent.agent.await_log("wrote /var/lib/calico/mtu: the MTU of pods is 1450").unwrap();
+        agent
+            .agent
+            .await_log("wrote /var/lib/calico/mtu: the MTU of pods is 1450")
+            .unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "1450");
     });
 }

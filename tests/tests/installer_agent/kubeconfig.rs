@@ -43,21 +43,37 @@ fn readers_never_see_a_partial_kubeconfig() {
                     let token = kubeconfig::token(&text).unwrap().to_owned();
                     let authority = fs::read(&authority).unwrap();
                     let trust = Trust::Authorities(&authority);
-                    assert_eq!(text, Kubeconfig { server: &pod.server, trust, token: &token }.render());
+                    assert_eq!(
+                        text,
+                        Kubeconfig {
+                            server: &pod.server,
+                            trust,
+                            token: &token
+                        }
+                        .render()
+                    );
                     tokens.insert(token);
                     seen.store(tokens.len(), Ordering::Relaxed);
                 }
             });
-            // On a busy machine, reader and writer may share a processor, and the reader then misses most tokens.
+            // On a busy machine, reader and writer may share a processor, and the reader then
+            // misses most tokens.
             let is_needed = || seen.load(Ordering::Relaxed) < TOKENS && !reader.is_finished();
             for number in (1..=MOST_WRITES).take_while(|_| is_needed()) {
                 kubeconfig::write(&file, &pod, &token(number)).unwrap();
             }
             done.store(true, Ordering::Relaxed);
             reader.join().unwrap();
-            assert!(seen.load(Ordering::Relaxed) >= TOKENS, "the reader saw {seen:?} of {MOST_WRITES} tokens");
+            assert!(
+                seen.load(Ordering::Relaxed) >= TOKENS,
+                "the reader saw {seen:?} of {MOST_WRITES} tokens"
+            );
         });
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing is left over");
+        assert_eq!(
+            fs::read_dir(&directory).unwrap().count(),
+            2,
+            "nothing is left over"
+        );
     });
 }
 
@@ -75,7 +91,15 @@ fn kubeconfig_of_the_agent_equals_upstreams_byte_for_byte() {
                 let text = fs::read_to_string(pod.kubeconfig()).unwrap();
                 let token = kubeconfig::token(&text).unwrap();
                 let trust = Trust::Authorities(authority.as_bytes());
-                assert_eq!(text, Kubeconfig { server, trust, token }.render());
+                assert_eq!(
+                    text,
+                    Kubeconfig {
+                        server,
+                        trust,
+                        token
+                    }
+                    .render()
+                );
                 seen += 1;
             }
         }

@@ -11,13 +11,28 @@ use crate::logs::LOGS;
 use crate::scene::{CONF, asked, in_pod, install};
 
 fn bind(on_node: &Path, point: &Path) {
-    mount(Some(on_node), point, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    mount(
+        Some(on_node),
+        point,
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    )
+    .unwrap();
 }
 
 /// Waits until the agent has ended because the directory at a mount point was removed.
 fn ends_for(agent: &mut Agent, point: &Path) {
-    assert_eq!(agent.await_exit().unwrap().code(), Some(1), "{}", agent.log());
-    let words = format!("the directory mounted at {} was removed on the node", point.display());
+    assert_eq!(
+        agent.await_exit().unwrap().code(),
+        Some(1),
+        "{}",
+        agent.log()
+    );
+    let words = format!(
+        "the directory mounted at {} was removed on the node",
+        point.display()
+    );
     assert!(agent.log().contains(&words), "{words}: {}", agent.log());
 }
 
@@ -39,8 +54,11 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
         let mut agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
-        // The agent requests a token if it finds the directory without the kubeconfig before the directory is removed.
-        agent.while_frozen(|| Ok(fs::remove_dir_all(&net)?)).unwrap();
+        // The agent requests a token if it finds the directory without the kubeconfig before the
+        // directory is removed.
+        agent
+            .while_frozen(|| Ok(fs::remove_dir_all(&net)?))
+            .unwrap();
         fs::create_dir(&net).unwrap();
         ends_for(&mut agent, &net_point);
 
@@ -50,7 +68,11 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(fs::read_to_string(net.join(CONF)).unwrap(), before);
         assert!(pod.token().is_ok());
-        assert_eq!(asked(&audit, &pod).unwrap(), 2, "each agent requests a token when it starts, and no other");
+        assert_eq!(
+            asked(&audit, &pod).unwrap(),
+            2,
+            "each agent requests a token when it starts, and no other"
+        );
 
         fs::remove_dir_all(&logs).unwrap();
         ends_for(&mut agent, &logs_point);

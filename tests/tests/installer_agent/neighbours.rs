@@ -1,4 +1,5 @@
-//! The agent beside running neighbors: it writes the configuration once for each foreign change of our entries.
+//! The agent beside running neighbors: it writes the configuration once for each foreign change of
+//! our entries.
 
 use std::fs;
 use std::slice;
@@ -7,8 +8,9 @@ use std::sync::atomic::Ordering;
 use integration_tests::clock::KNOWN;
 use integration_tests::installation::{BIN, NET};
 use integration_tests::neighbours::{
-    CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, MultusDaemon, MultusEntrypoint, OwnWrites, PodStarts,
-    Running, kinds, operator_installs, plugin, settle, upstream_installs, upstream_renews,
+    CILIUM_CONF, CiliumAgent, IstioAgent, LinkerdInstaller, MultusDaemon, MultusEntrypoint,
+    OwnWrites, PodStarts, Running, kinds, operator_installs, plugin, settle, upstream_installs,
+    upstream_renews,
 };
 use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::skip::skipped;
@@ -20,7 +22,11 @@ use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
 #[track_caller]
 fn edit(pod: &NodePod) {
     let text = pod.container.conf(CONF).unwrap();
-    fs::write(pod.container.path(NET).join(CONF), text.replace("\"snat\": true", "\"snat\": false")).unwrap();
+    fs::write(
+        pod.container.path(NET).join(CONF),
+        text.replace("\"snat\": true", "\"snat\": false"),
+    )
+    .unwrap();
 }
 
 #[track_caller]
@@ -37,7 +43,10 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
         install(&mut pod);
         let net = pod.container.path(NET);
         let istio = Running::start(IstioAgent::default(), &net).unwrap();
-        let neighbours = [istio, Running::start(LinkerdInstaller::default(), &net).unwrap()];
+        let neighbours = [
+            istio,
+            Running::start(LinkerdInstaller::default(), &net).unwrap(),
+        ];
         settle(&neighbours).unwrap();
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
@@ -78,7 +87,10 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
             agent.mends();
             agent.checks(&pod);
             settle(slice::from_ref(&istio)).unwrap();
-            assert_eq!((writes.count().unwrap(), istio.writes()), (starts, starts + 1));
+            assert_eq!(
+                (writes.count().unwrap(), istio.writes()),
+                (starts, starts + 1)
+            );
             let text = pod.container.conf(CONF).unwrap();
             assert_eq!(kinds(&text), ["calico", "portmap", "istio-cni"], "{text}");
             assert_eq!(plugin(&text, "calico"), plugin(&ours, "calico"));
@@ -87,8 +99,8 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
     });
 }
 
-/// The operator restores `install-cni` in its DaemonSet, and the new pod on the node writes programs, kubeconfig and
-/// configuration.
+/// The operator restores `install-cni` in its DaemonSet, and the new pod on the node writes
+/// programs, kubeconfig and configuration.
 #[test]
 fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operator() {
     if !KNOWN {
@@ -96,23 +108,40 @@ fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operato
     }
     in_pod(|_, kubernetes, mut pod| {
         install(&mut pod);
-        let (net, program) = (pod.container.path(NET), pod.container.path(BIN).join("calico"));
+        let (net, program) = (
+            pod.container.path(NET),
+            pod.container.path(BIN).join("calico"),
+        );
         let (ours, our_program) = (conf(&pod), fs::read(&program).unwrap());
-        kubernetes.api.service_account("calico-system", PLUGINS).unwrap();
+        kubernetes
+            .api
+            .service_account("calico-system", PLUGINS)
+            .unwrap();
         let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent
+            .agent
+            .await_metric("token_refreshes_total", 1)
+            .unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         let audit = kubernetes.api.audit().unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         for reverts in 1..=3 {
             let token = kubernetes.api.token("calico-system", PLUGINS).unwrap();
-            pod.container.program(&format!("{BIN}/calico"), "upstream").unwrap();
+            pod.container
+                .program(&format!("{BIN}/calico"), "upstream")
+                .unwrap();
             upstream_renews(&pod.kubeconfig(), &token).unwrap();
             operator_installs(&net.join(CONF)).unwrap();
             agent.mends();
             agent.checks(&pod);
-            assert_eq!((writes.count().unwrap(), conf(&pod)), (reverts, ours.clone()));
-            assert!(fs::read(&program).unwrap() == our_program, "it is not our program");
+            assert_eq!(
+                (writes.count().unwrap(), conf(&pod)),
+                (reverts, ours.clone())
+            );
+            assert!(
+                fs::read(&program).unwrap() == our_program,
+                "it is not our program"
+            );
             assert_eq!(pod.token().unwrap(), token);
         }
         assert_eq!(asked(&audit, &pod).unwrap(), 0, "a valid token stays");
@@ -128,7 +157,10 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
     in_pod(|_, kubernetes, mut pod| {
         install(&mut pod);
         let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent
+            .agent
+            .await_metric("token_refreshes_total", 1)
+            .unwrap();
         let token = kubernetes.api.token(NAMESPACE, PLUGINS).unwrap();
         upstream_renews(&pod.kubeconfig(), &token).unwrap();
         let before = fs::read_to_string(pod.kubeconfig()).unwrap();
@@ -136,7 +168,13 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
         // The agent would replace a rejected token.
         agent.checks(&pod);
         let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
-        assert!(audit.of(&user).unwrap().iter().any(|request| request.resource == "/version"));
+        assert!(
+            audit
+                .of(&user)
+                .unwrap()
+                .iter()
+                .any(|request| request.resource == "/version")
+        );
         assert_eq!(asked(&audit, &pod).unwrap(), 0);
         assert_eq!(pod.token().unwrap(), token);
         assert_eq!(fs::read_to_string(pod.kubeconfig()).unwrap(), before);
@@ -161,16 +199,29 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         agent.checks(&pod);
         settle(slice::from_ref(&chained)).unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!((writes.count().unwrap(), chained.writes()), (0, 2), "Cilium's configuration runs Calico's plugin");
+        assert_eq!(
+            (writes.count().unwrap(), chained.writes()),
+            (0, 2),
+            "Cilium's configuration runs Calico's plugin"
+        );
 
         // Without chaining, pods get Cilium's network.
         drop(chained);
         let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
         settle(slice::from_ref(&alone)).unwrap();
         agent.look();
-        agent.agent.await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"]).unwrap();
+        agent
+            .agent
+            .await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"])
+            .unwrap();
         agent.checks(&pod);
-        assert_eq!((writes.count().unwrap(), agent.agent.metric("config_chosen").unwrap()), (0, 0));
+        assert_eq!(
+            (
+                writes.count().unwrap(),
+                agent.agent.metric("config_chosen").unwrap()
+            ),
+            (0, 0)
+        );
         assert!(pods.end().unwrap() > 0);
 
         drop(alone);
@@ -210,8 +261,14 @@ fn agent_beside_running_multus_writes_once() {
             agent.checks(&pod);
             settle(slice::from_ref(&multus)).unwrap();
             assert!(pods.end().unwrap() > 0);
-            assert_eq!((writes.count().unwrap(), multus.writes() - before), (changes, answers));
-            assert_eq!((exits.load(Ordering::SeqCst), conf(&pod)), (0, ours.clone()));
+            assert_eq!(
+                (writes.count().unwrap(), multus.writes() - before),
+                (changes, answers)
+            );
+            assert_eq!(
+                (exits.load(Ordering::SeqCst), conf(&pod)),
+                (0, ours.clone())
+            );
             agent.agent.await_page("/readiness", 200).unwrap();
 
             drop(multus);
@@ -224,7 +281,8 @@ fn agent_beside_running_multus_writes_once() {
     });
 }
 
-/// The reason for a write is an edited entry, or with `--rename-conf-file` the rename at each start of Multus' pod.
+/// The reason for a write is an edited entry, or with `--rename-conf-file` the rename at each start
+/// of Multus' pod.
 #[test]
 fn agent_beside_polling_multus_writes_once() {
     if !KNOWN {
@@ -249,7 +307,10 @@ fn agent_beside_polling_multus_writes_once() {
             agent.checks(&pod);
             settle(slice::from_ref(&multus)).unwrap();
             assert!(pods.end().unwrap() > 0);
-            assert_eq!((writes.count().unwrap(), conf(&pod)), (changes, ours.clone()));
+            assert_eq!(
+                (writes.count().unwrap(), conf(&pod)),
+                (changes, ours.clone())
+            );
             let copy = plugin(&pod.container.conf("00-multus.conflist").unwrap(), "multus");
             assert_eq!(copy["delegates"][0], ours);
             agent.agent.await_page("/readiness", 200).unwrap();

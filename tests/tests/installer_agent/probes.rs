@@ -32,8 +32,8 @@ fn agent_without_the_api_server_is_live_and_not_ready() {
     });
 }
 
-/// The test repeats outages until two consecutive ones have the same error, because the kernel decides how a connection
-/// breaks.
+/// The test repeats outages until two consecutive ones have the same error, because the kernel
+/// decides how a connection breaks.
 #[test]
 fn second_outage_with_the_same_error_is_logged_again() {
     behind_a_proxy(|proxy, agent| {
@@ -44,14 +44,20 @@ fn second_outage_with_the_same_error_is_logged_again() {
             let page = agent.await_page("/readiness", 503).unwrap();
             let (_, reason) = page.body.trim().split_once("in a row: ").unwrap();
             let news = agent.log()[told..].to_owned();
-            assert!(news.contains(reason), "outage {outage}: {reason:?} is not in {news:?}");
+            assert!(
+                news.contains(reason),
+                "outage {outage}: {reason:?} is not in {news:?}"
+            );
             let is_said_again = reasons.last().is_some_and(|last| last == reason);
             reasons.push(reason.to_owned());
             proxy.arm(None);
             agent.await_page("/readiness", 200).unwrap();
-            // The agent also writes this line after a single test that a busy machine delays, maybe before the reason.
-            let has_ended =
-                |log: &str| log.split_once(reason).is_some_and(|(_, later)| later.contains("answers again"));
+            // The agent also writes this line after a single test that a busy machine delays, maybe
+            // before the reason.
+            let has_ended = |log: &str| {
+                log.split_once(reason)
+                    .is_some_and(|(_, later)| later.contains("answers again"))
+            };
             await_that(PATIENCE, || Ok(has_ended(&agent.log()[told..]))).unwrap();
             if is_said_again {
                 break;
@@ -68,13 +74,23 @@ fn upstreams_health_command_probes_the_agent() {
         agent.await_page("/readiness", 200).unwrap();
         let port = AGENT_PORT.to_string();
         for kind in ["readiness", "liveness"] {
-            let outcome = pod.calico(&["health", "--port", &port, "--type", kind]).run().unwrap();
+            let outcome = pod
+                .calico(&["health", "--port", &port, "--type", kind])
+                .run()
+                .unwrap();
             assert_eq!((outcome.exit, outcome.stderr.as_str()), (Some(0), ""));
         }
         agent.terminate().unwrap();
-        let outcome = pod.calico(&["health", &format!("--port={port}"), "--timeout=1s"]).run().unwrap();
+        let outcome = pod
+            .calico(&["health", &format!("--port={port}"), "--timeout=1s"])
+            .run()
+            .unwrap();
         assert_eq!(outcome.exit, Some(1));
-        assert!(outcome.stderr.contains(&format!(":{port}/readiness: ")), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains(&format!(":{port}/readiness: ")),
+            "{}",
+            outcome.stderr
+        );
     });
 }
 
@@ -106,16 +122,25 @@ fn sigterm_ends_the_agent_during_a_pending_request() {
 fn metrics_are_served_to_other_hosts_only_if_configured() {
     in_pod(|host, _, mut pod| {
         host.add_uplink().unwrap();
-        let from_outside = |agent: &Agent| host.in_pod("uplink", || agent.page_at("192.0.2.2", "/metrics"));
+        let from_outside =
+            |agent: &Agent| host.in_pod("uplink", || agent.page_at("192.0.2.2", "/metrics"));
         {
             let agent = pod.agent().unwrap();
             agent.await_page("/readiness", 200).unwrap();
-            assert!(from_outside(&agent).is_err(), "by default it listens on this node alone");
+            assert!(
+                from_outside(&agent).is_err(),
+                "by default it listens on this node alone"
+            );
         }
         pod.set("CNI_AGENT_LISTEN", format!("0.0.0.0:{AGENT_PORT}"));
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         let page = from_outside(&agent).unwrap();
-        assert!(page.body.contains("calico_cni_token_expiry_timestamp_seconds"), "{}", page.body);
+        assert!(
+            page.body
+                .contains("calico_cni_token_expiry_timestamp_seconds"),
+            "{}",
+            page.body
+        );
     });
 }

@@ -13,7 +13,10 @@ fn missing_permission_is_named_and_used_once_granted() {
         api.service_account(NAMESPACE, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent
-            .await_log("grant it verb create on resource serviceaccounts/token with resourceNames [calico-cni-plugin]")
+            .await_log(
+                "grant it verb create on resource serviceaccounts/token with resourceNames \
+                 [calico-cni-plugin]",
+            )
             .unwrap();
         let page = agent.page("/readiness").unwrap();
         assert_eq!(page.code, 503);
@@ -29,9 +32,17 @@ fn missing_permission_is_named_and_used_once_granted() {
 fn missing_service_account_is_named() {
     in_pod(|_, kubernetes, pod| {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
-        kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
+        kubernetes
+            .api
+            .admin()
+            .delete(&path)
+            .unwrap()
+            .success()
+            .unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_log("service account kube-system/calico-cni-plugin does not exist").unwrap();
+        agent
+            .await_log("service account kube-system/calico-cni-plugin does not exist")
+            .unwrap();
     });
 }
 
@@ -54,12 +65,19 @@ fn agent_with_an_invalid_listen_address_exits() {
     in_pod(|_, _, mut pod| {
         for (address, words) in [
             ("9097", "CNI_AGENT_LISTEN=9097 is invalid; set ADDRESS:PORT"),
-            ("127.0.0.1:0", "CNI_AGENT_LISTEN=127.0.0.1:0 is invalid; set ADDRESS:PORT"),
+            (
+                "127.0.0.1:0",
+                "CNI_AGENT_LISTEN=127.0.0.1:0 is invalid; set ADDRESS:PORT",
+            ),
             ("203.0.113.7:9097", "cannot listen on 203.0.113.7:9097: "),
         ] {
             pod.set("CNI_AGENT_LISTEN", address);
             let outcome = pod.calico(&["refresh-token"]).run().unwrap();
-            assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(1), ""), "{address}");
+            assert_eq!(
+                (outcome.exit, outcome.stdout.as_str()),
+                (Some(1), ""),
+                "{address}"
+            );
             assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
         }
     });

@@ -40,7 +40,11 @@ fn on_a_node(test: impl FnOnce(&mut Kubernetes, NodePod, &Runtime) + Send) {
         let store = Store::Kubernetes(Objects::new(api.admin(), GROUP, pod.kubeconfig()));
         store.load(&Content::dual_stack().objects(GROUP)).unwrap();
         api.admin().node("node1").unwrap();
-        api.bind(&api.service_account(NAMESPACE, PLUGINS).unwrap(), "cluster-admin").unwrap();
+        api.bind(
+            &api.service_account(NAMESPACE, PLUGINS).unwrap(),
+            "cluster-admin",
+        )
+        .unwrap();
         install(&mut pod);
         api.namespace("shop").unwrap();
         let runtime = Runtime::listen(Path::new(SOCKET)).unwrap();
@@ -55,36 +59,60 @@ fn leave_an_interface(api: &ApiServer, pod: &NodePod, name: &str) {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "shop" },
         "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
     });
-    api.admin().create("/api/v1/namespaces/shop/pods", &object).unwrap().success().unwrap();
+    api.admin()
+        .create("/api/v1/namespaces/shop/pods", &object)
+        .unwrap()
+        .success()
+        .unwrap();
     ip(&format!("netns add {name}")).unwrap();
     let conf = json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
         "datastore_type": "kubernetes", "calico_api_group": GROUP.api_version(),
-        "kubernetes": { "kubeconfig": pod.kubeconfig() }, "nodename": "node1", "nodename_file_optional": true,
+        "kubernetes": { "kubeconfig": pod.kubeconfig() }, "nodename": "node1",
+        "nodename_file_optional": true,
         "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
     });
     let netns = Path::new(NETNS_DIR).join(name);
-    let call = Plugins::locate().unwrap().verb("calico", "ADD", name, &netns, &conf);
+    let call = Plugins::locate()
+        .unwrap()
+        .verb("calico", "ADD", name, &netns, &conf);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
     call.env("CNI_ARGS", args).run().unwrap().success();
-    api.admin().delete(&format!("/api/v1/namespaces/shop/pods/{name}")).unwrap().success().unwrap();
+    api.admin()
+        .delete(&format!("/api/v1/namespaces/shop/pods/{name}"))
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 fn interfaces() -> usize {
     let links = ip_json("link show").unwrap();
-    let names = links.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
+    let names = links
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|link| link["ifname"].as_str());
     names.filter(|name| name.starts_with("cali")).count()
 }
 
-/// Returns a command that starts a program with the rights of the container in deploy/base, with the capabilities that
-/// components/remove-dead-interfaces adds.
+/// Returns a command that starts a program with the rights of the container in deploy/base, with
+/// the capabilities that components/remove-dead-interfaces adds.
 fn rights_of_the_component() -> String {
     let patch = fs::read_to_string(deploy("components/remove-dead-interfaces/patch.yaml")).unwrap();
     let objects = parse(&patch).unwrap();
     let pod = &objects["DaemonSet.apps kube-system/calico-cni"]["spec"]["template"]["spec"];
-    let agent = pod["containers"].as_array().unwrap().iter().find(|container| container["name"] == "cni-agent");
-    let added = agent.unwrap()["securityContext"]["capabilities"]["add"].as_array().unwrap();
-    let added: String = added.iter().map(|name| format!(",+{}", name.as_str().unwrap().to_lowercase())).collect();
+    let agent = pod["containers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|container| container["name"] == "cni-agent");
+    let added = agent.unwrap()["securityContext"]["capabilities"]["add"]
+        .as_array()
+        .unwrap();
+    let added: String = added
+        .iter()
+        .map(|name| format!(",+{}", name.as_str().unwrap().to_lowercase()))
+        .collect();
     format!("setpriv --no-new-privs --bounding-set=-all{added} --inh-caps=-all")
 }
 
@@ -97,7 +125,10 @@ fn agent_with_the_rights_of_the_component_removes_dead_interfaces_only_with_the_
         agent.agent.await_page("/readiness", 200).unwrap();
         agent.look_and_wait();
         agent.look_and_wait();
-        assert!(agent.agent.metric("dead_interfaces").is_err() && agent.agent.metric("repair_unknown").is_err());
+        assert!(
+            agent.agent.metric("dead_interfaces").is_err()
+                && agent.agent.metric("repair_unknown").is_err()
+        );
         assert_eq!((interfaces(), runtime.calls()), (1, 0));
         agent.agent.terminate().unwrap();
 
@@ -105,10 +136,23 @@ fn agent_with_the_rights_of_the_component_removes_dead_interfaces_only_with_the_
         let mut agent = Hastened::start_under(&pod, &rights);
         agent.agent.await_metric("dead_interfaces", 1).unwrap();
         let count = |name: &str| agent.agent.metric(name).unwrap();
-        assert_eq!((count("dead_interfaces_removed_total"), count("repair_unknown"), interfaces()), (0, 0, 1));
+        assert_eq!(
+            (
+                count("dead_interfaces_removed_total"),
+                count("repair_unknown"),
+                interfaces()
+            ),
+            (0, 0, 1)
+        );
         agent.look();
-        agent.agent.await_metric("dead_interfaces_removed_total", 1).unwrap();
-        assert_eq!((agent.agent.metric("dead_interfaces").unwrap(), interfaces()), (0, 0));
+        agent
+            .agent
+            .await_metric("dead_interfaces_removed_total", 1)
+            .unwrap();
+        assert_eq!(
+            (agent.agent.metric("dead_interfaces").unwrap(), interfaces()),
+            (0, 0)
+        );
         agent.agent.await_log(REMOVED).unwrap();
         agent.agent.terminate().unwrap();
     });
@@ -123,8 +167,8 @@ fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once()
         let mut agent = Hastened::start(&pod);
         agent.agent.await_metric("repair_unknown", 1).unwrap();
         for _ in 0..2 {
-            // A clock that is advanced during a look ends the request to the runtime, and the next look is after a
-            // minute.
+            // A clock that is advanced during a look ends the request to the runtime, and the next
+            // look is after a minute.
             let calls = runtime.calls();
             agent.look_and_wait();
             await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();
@@ -132,13 +176,21 @@ fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once()
             thread::sleep(Duration::from_millis(300));
         }
         let reason = "keeping interfaces of which it is unknown whether a container uses them";
-        assert_eq!((agent.agent.log().matches(reason).count(), interfaces()), (1, 1), "{}", agent.agent.log());
+        assert_eq!(
+            (agent.agent.log().matches(reason).count(), interfaces()),
+            (1, 1),
+            "{}",
+            agent.agent.log()
+        );
         runtime.set_broken(false);
         agent.look();
         agent.agent.await_metric("dead_interfaces", 1).unwrap();
         assert_eq!(agent.agent.metric("repair_unknown").unwrap(), 0);
         agent.look();
-        agent.agent.await_metric("dead_interfaces_removed_total", 1).unwrap();
+        agent
+            .agent
+            .await_metric("dead_interfaces_removed_total", 1)
+            .unwrap();
         assert_eq!(interfaces(), 0);
     });
 }
@@ -150,6 +202,8 @@ fn agent_with_an_invalid_repair_setting_does_not_start() {
         pod.set("CNI_AGENT_REPAIR", "yes");
         let mut agent = pod.agent().unwrap();
         assert_eq!(agent.await_exit().unwrap().code(), Some(1));
-        agent.await_log("CNI_AGENT_REPAIR=yes is invalid; set true or false").unwrap();
+        agent
+            .await_log("CNI_AGENT_REPAIR=yes is invalid; set true or false")
+            .unwrap();
     });
 }

@@ -31,8 +31,8 @@ fn first_installation_waits_for_an_unreachable_api_server() {
     });
 }
 
-/// Without kube-proxy, packets to the address of a Service get no answer. The neighbor entry has a wrong hardware
-/// address, so that packets to this address are lost.
+/// Without kube-proxy, packets to the address of a Service get no answer. The neighbor entry has a
+/// wrong hardware address, so that packets to this address are lost.
 #[test]
 fn first_installation_waits_for_an_api_server_that_swallows_packets() {
     on_kubernetes(|host, kubernetes| {
@@ -48,11 +48,20 @@ fn first_installation_waits_for_an_api_server_that_swallows_packets() {
         let mut pod = pod_at(host, &kubernetes.api, "https://10.96.0.1:6443");
         pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
         let agent = pod.installer_that_stays().unwrap();
-        agent.await_log("trying again: the API server https://10.96.0.1:6443 is unreachable").unwrap();
-        assert!(agent.log().contains("no connection within"), "{}", agent.log());
+        agent
+            .await_log("trying again: the API server https://10.96.0.1:6443 is unreachable")
+            .unwrap();
+        assert!(
+            agent.log().contains("no connection within"),
+            "{}",
+            agent.log()
+        );
         assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
         ip("address add 10.96.0.1/32 dev lo").unwrap();
-        let _kube_proxy = kubernetes.api.proxy_on(TcpListener::bind("10.96.0.1:6443").unwrap()).unwrap();
+        let _kube_proxy = kubernetes
+            .api
+            .proxy_on(TcpListener::bind("10.96.0.1:6443").unwrap())
+            .unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
     });
@@ -69,12 +78,23 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
         api.service_account(NAMESPACE, PLUGINS).unwrap();
         let refused = pod.calico(&["install"]).run().unwrap();
         assert_eq!(refused.exit, Some(1), "{}", refused.stderr);
-        assert!(!refused.stderr.contains("trying again"), "{}", refused.stderr);
+        assert!(
+            !refused.stderr.contains("trying again"),
+            "{}",
+            refused.stderr
+        );
         may_make_tokens(api, &pod.account, PLUGINS).unwrap();
-        proxy.arm(Some((Point::First("POST", "/token"), Fault::Refuse(Refusal::of(500)))));
+        proxy.arm(Some((
+            Point::First("POST", "/token"),
+            Fault::Refuse(Refusal::of(500)),
+        )));
         let repeated = pod.calico(&["install"]).run().unwrap();
         assert_eq!(repeated.exit, Some(0), "{}", repeated.stderr);
-        assert!(repeated.stderr.contains("trying again: the API server"), "{}", repeated.stderr);
+        assert!(
+            repeated.stderr.contains("trying again: the API server"),
+            "{}",
+            repeated.stderr
+        );
     });
 }
 
@@ -88,10 +108,14 @@ fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         proxy.go_away();
-        agent.await_metric("token_refresh_failures_total", 1).unwrap();
+        agent
+            .await_metric("token_refresh_failures_total", 1)
+            .unwrap();
         let refreshes = agent.metric("token_refreshes_total").unwrap();
         proxy.arm(None);
-        agent.await_metric("token_refreshes_total", refreshes + 1).unwrap();
+        agent
+            .await_metric("token_refreshes_total", refreshes + 1)
+            .unwrap();
         agent.await_page("/readiness", 200).unwrap();
     });
 }
@@ -105,8 +129,14 @@ fn agent_renews_the_token_while_another_program_uses_its_port() {
         agent.await_log("the plugins have a new token").unwrap();
         assert!(pod.token().is_ok());
         let log = agent.log();
-        assert!(log.contains(&format!("cannot listen on 127.0.0.1:{AGENT_PORT}: ")), "{log}");
-        assert!(log.contains("CNI_AGENT_LISTEN") && log.contains("until the port is free"), "{log}");
+        assert!(
+            log.contains(&format!("cannot listen on 127.0.0.1:{AGENT_PORT}: ")),
+            "{log}"
+        );
+        assert!(
+            log.contains("CNI_AGENT_LISTEN") && log.contains("until the port is free"),
+            "{log}"
+        );
         drop(other);
         agent.await_page("/readiness", 200).unwrap();
     });

@@ -5,7 +5,9 @@ use std::fs;
 use anyhow::Result;
 use integration_tests::clock::Ahead;
 use integration_tests::installation::BIN;
-use integration_tests::kubernetes::{ApiServer, Audit, ENDPOINT, Kubernetes, on_prepared_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Audit, ENDPOINT, Kubernetes, on_prepared_kubernetes,
+};
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, POD_ACCOUNT, may_make_tokens};
 use serde_json::Value;
@@ -36,7 +38,11 @@ impl Hastened {
 
     /// Starts the agent by another program, such as `setpriv …`.
     pub(crate) fn start_under(pod: &NodePod, wrapper: &str) -> Hastened {
-        Hastened { agent: pod.agent_under(wrapper).unwrap(), slept: 0, mended: 0 }
+        Hastened {
+            agent: pod.agent_under(wrapper).unwrap(),
+            slept: 0,
+            mended: 0,
+        }
     }
 
     /// Advances all clocks so that a check of the files is due.
@@ -47,24 +53,35 @@ impl Hastened {
     /// Advances all clocks, as if the machine had slept.
     pub(crate) fn sleep(&mut self, seconds: i32) {
         self.slept += seconds;
-        self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept, timers: self.slept }).unwrap();
+        self.agent
+            .set_clocks(Ahead {
+                calendar: self.slept,
+                boot: self.slept,
+                timers: self.slept,
+            })
+            .unwrap();
     }
 
     /// Lets the agent check its files, and waits until it has done so.
     pub(crate) fn look_and_wait(&mut self) {
         let checks = self.agent.metric("file_checks_total").unwrap();
         self.look();
-        self.agent.await_metric("file_checks_total", checks + 1).unwrap();
+        self.agent
+            .await_metric("file_checks_total", checks + 1)
+            .unwrap();
     }
 
     /// Lets the agent check its files, and waits until a check has restored a file.
     pub(crate) fn mends(&mut self) {
         self.look();
-        self.agent.await_metric("files_mended_total", self.mended + 1).unwrap();
+        self.agent
+            .await_metric("files_mended_total", self.mended + 1)
+            .unwrap();
         self.mended = self.agent.metric("files_mended_total").unwrap();
     }
 
-    /// Removes a program and waits until the agent has restored it, which ends a check of the files.
+    /// Removes a program and waits until the agent has restored it, which ends a check of the
+    /// files.
     pub(crate) fn checks(&mut self, pod: &NodePod) {
         fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
         self.mends();
@@ -77,8 +94,8 @@ pub(crate) fn pod_at(host: &Host, api: &ApiServer, url: &str) -> NodePod {
     NodePod::new(host, api, url).unwrap()
 }
 
-/// Creates the account of the pod, which may create tokens for the plugins, and the account of the plugins. Writes
-/// nothing if they exist.
+/// Creates the account of the pod, which may create tokens for the plugins, and the account of the
+/// plugins. Writes nothing if they exist.
 fn create_accounts(api: &ApiServer) -> Result<()> {
     let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
     api.service_account(NAMESPACE, PLUGINS)?;
@@ -87,33 +104,57 @@ fn create_accounts(api: &ApiServer) -> Result<()> {
 
 /// Runs a test in a pod that may create tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
-    on_prepared_kubernetes("accounts of the agent", create_accounts, |host, kubernetes| {
-        let pod = pod_at(host, &kubernetes.api, ENDPOINT);
-        test(host, kubernetes, pod);
-    });
+    on_prepared_kubernetes(
+        "accounts of the agent",
+        create_accounts,
+        |host, kubernetes| {
+            let pod = pod_at(host, &kubernetes.api, ENDPOINT);
+            test(host, kubernetes, pod);
+        },
+    );
 }
 
 pub(crate) fn asked(audit: &Audit, pod: &NodePod) -> Result<usize> {
-    Ok(audit.of(&pod.account.user)?.iter().filter(|request| request.resource == "serviceaccounts/token").count())
+    Ok(audit
+        .of(&pod.account.user)?
+        .iter()
+        .filter(|request| request.resource == "serviceaccounts/token")
+        .count())
 }
 
 pub(crate) fn claims(token: &str) -> Value {
     use base64::Engine;
     let middle = token.split('.').nth(1).unwrap();
-    serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(middle).unwrap()).unwrap()
+    serde_json::from_slice(
+        &base64::engine::general_purpose::URL_SAFE_NO_PAD
+            .decode(middle)
+            .unwrap(),
+    )
+    .unwrap()
 }
 
-/// Returns the user for which the API server accepts the plugins' token; `None` if there is no valid token.
+/// Returns the user for which the API server accepts the plugins' token; `None` if there is no
+/// valid token.
 pub(crate) fn user(kubernetes: &Kubernetes, pod: &NodePod) -> Option<String> {
-    let review = serde_json::json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+    let review = serde_json::json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+    });
     let client = pod.client(&kubernetes.api).ok()?;
-    let answer = client.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review).ok()?;
-    answer.body["status"]["userInfo"]["username"].as_str().map(str::to_owned)
+    let answer = client
+        .create("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review)
+        .ok()?;
+    answer.body["status"]["userInfo"]["username"]
+        .as_str()
+        .map(str::to_owned)
 }
 
 /// Installs as the init container does.
 pub(crate) fn install(pod: &mut NodePod) {
-    for (name, value) in [("SLEEP", "false"), ("CNI_TRY_SECONDS", "0"), ("KUBERNETES_NODE_NAME", "node1")] {
+    for (name, value) in [
+        ("SLEEP", "false"),
+        ("CNI_TRY_SECONDS", "0"),
+        ("KUBERNETES_NODE_NAME", "node1"),
+    ] {
         pod.set(name, value);
     }
     let outcome = pod.calico(&["install"]).run().unwrap();

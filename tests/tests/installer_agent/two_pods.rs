@@ -1,5 +1,5 @@
-//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files, unless both pods have the
-//! same version and environment.
+//! Two pods on one node, as in an upgrade. Only the pod that installed last restores files, unless
+//! both pods have the same version and environment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,25 +23,46 @@ const STATE: &str = "var/lib/calico/cni-install-state.json";
 const LATER: &str = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [{"type": "calico", "mtu": 1400,
     "datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "__KUBECONFIG_FILEPATH__"}}]}"#;
 
-/// Returns the inode of each file of the configuration directory. A restored file has another inode.
+/// Returns the inode of each file of the configuration directory. A restored file has another
+/// inode.
 fn files(pod: &NodePod) -> BTreeMap<String, u64> {
     use std::os::unix::fs::MetadataExt;
     let directory: PathBuf = pod.container.path(NET);
-    let inode = |name: String| (name.clone(), fs::metadata(directory.join(name)).unwrap().ino());
+    let inode = |name: String| {
+        (
+            name.clone(),
+            fs::metadata(directory.join(name)).unwrap().ino(),
+        )
+    };
     // Both agents renew the token in the kubeconfig.
-    pod.container.names(NET).into_iter().filter(|name| name != "calico-kubeconfig").map(inode).collect()
+    pod.container
+        .names(NET)
+        .into_iter()
+        .filter(|name| name != "calico-kubeconfig")
+        .map(inode)
+        .collect()
 }
 
-/// Lets the agent check the files. Asserts that it takes itself for the agent of an earlier pod and restores nothing.
+/// Lets the agent check the files. Asserts that it takes itself for the agent of an earlier pod and
+/// restores nothing.
 fn look_in_vain(agent: &mut Hastened) {
     agent.look_and_wait();
-    agent.agent.await_reason(&["restoring no file", "delete its DaemonSet if the node has two"]).unwrap();
+    agent
+        .agent
+        .await_reason(&[
+            "restoring no file",
+            "delete its DaemonSet if the node has two",
+        ])
+        .unwrap();
     assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
     assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
 }
 
 /// Starts an agent that owns the files. Then a later pod with these variables installs.
-fn beside_a_later_pod(variables: &[(&str, &str)], test: impl FnOnce(&mut NodePod, &mut Hastened) + Send) {
+fn beside_a_later_pod(
+    variables: &[(&str, &str)],
+    test: impl FnOnce(&mut NodePod, &mut Hastened) + Send,
+) {
     if !KNOWN {
         return skipped(REASON);
     }
@@ -75,14 +96,17 @@ fn configuration_of_a_later_pod_is_not_changed_back() {
 
 #[test]
 fn configuration_of_a_later_pod_under_another_name_stays_the_only_one() {
-    beside_a_later_pod(&[("CNI_CONF_NAME", "05-calico.conflist")], |pod, earlier| {
-        let installed = files(pod);
-        assert_eq!(installed.keys().collect::<Vec<_>>(), ["05-calico.conflist"]);
-        for _ in 0..3 {
-            look_in_vain(earlier);
-            assert_eq!(files(pod), installed);
-        }
-    });
+    beside_a_later_pod(
+        &[("CNI_CONF_NAME", "05-calico.conflist")],
+        |pod, earlier| {
+            let installed = files(pod);
+            assert_eq!(installed.keys().collect::<Vec<_>>(), ["05-calico.conflist"]);
+            for _ in 0..3 {
+                look_in_vain(earlier);
+                assert_eq!(files(pod), installed);
+            }
+        },
+    );
 }
 
 /// After a rollback, the pod with the earlier environment is the one that installed last.
@@ -117,26 +141,43 @@ fn files_of_a_later_version_are_not_restored_by_the_agent_of_an_earlier_one() {
 
 #[test]
 fn two_running_agents_write_each_file_once() {
-    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER), ("CNI_AGENT_LISTEN", LATER_LISTEN)], |pod, earlier| {
-        let installed = pod.container.conf(CONF).unwrap();
-        let mut later = Hastened::start(pod);
-        later.agent.await_metric("file_checks_total", 1).unwrap();
-        let watched = [pod.container.path(NET).join(CONF), pod.container.path(BIN).join("portmap")];
-        let mut writes = watched.each_ref().map(|file| OwnWrites::watch(file).unwrap());
-        for removals in 1..=3 {
-            watched.iter().for_each(|file| fs::remove_file(file).unwrap());
-            for _ in 0..2 {
-                look_in_vain(earlier);
-                later.look_and_wait();
+    beside_a_later_pod(
+        &[
+            ("CNI_NETWORK_CONFIG", LATER),
+            ("CNI_AGENT_LISTEN", LATER_LISTEN),
+        ],
+        |pod, earlier| {
+            let installed = pod.container.conf(CONF).unwrap();
+            let mut later = Hastened::start(pod);
+            later.agent.await_metric("file_checks_total", 1).unwrap();
+            let watched = [
+                pod.container.path(NET).join(CONF),
+                pod.container.path(BIN).join("portmap"),
+            ];
+            let mut writes = watched
+                .each_ref()
+                .map(|file| OwnWrites::watch(file).unwrap());
+            for removals in 1..=3 {
+                watched
+                    .iter()
+                    .for_each(|file| fs::remove_file(file).unwrap());
+                for _ in 0..2 {
+                    look_in_vain(earlier);
+                    later.look_and_wait();
+                }
+                assert_eq!(
+                    writes.each_mut().map(|writes| writes.count().unwrap()),
+                    [removals; 2]
+                );
             }
-            assert_eq!(writes.each_mut().map(|writes| writes.count().unwrap()), [removals; 2]);
-        }
-        later.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(pod.container.conf(CONF).unwrap(), installed);
-    });
+            later.agent.await_page("/readiness", 200).unwrap();
+            assert_eq!(pod.container.conf(CONF).unwrap(), installed);
+        },
+    );
 }
 
-/// Both agents count the files as their own, as with two DaemonSets that differ only in their names.
+/// Both agents count the files as their own, as with two DaemonSets that differ only in their
+/// names.
 #[test]
 fn two_identical_pods_write_nothing_in_turn() {
     beside_a_later_pod(&[("CNI_AGENT_LISTEN", LATER_LISTEN)], |pod, earlier| {
@@ -147,7 +188,12 @@ fn two_identical_pods_write_nothing_in_turn() {
         }
         let conf = pod.container.path(NET).join(CONF);
         let program = pod.container.path(BIN).join("portmap");
-        let watched = [pod.kubeconfig(), conf.clone(), program, pod.container.path(STATE)];
+        let watched = [
+            pod.kubeconfig(),
+            conf.clone(),
+            program,
+            pod.container.path(STATE),
+        ];
         let mut writes = watched.map(|file| OwnWrites::watch(&file).unwrap());
         let mut written = || writes.each_mut().map(|writes| writes.count().unwrap());
         let mut look = |times: usize| {

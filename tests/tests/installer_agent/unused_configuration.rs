@@ -19,18 +19,32 @@ fn agent_is_not_ready_while_another_networks_file_sorts_first() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         let other = pod.container.path(NET).join("10-aws.conflist");
-        fs::write(&other, r#"{"name":"aws-cni","plugins":[{"type":"aws-cni"}]}"#).unwrap();
+        fs::write(
+            &other,
+            r#"{"name":"aws-cni","plugins":[{"type":"aws-cni"}]}"#,
+        )
+        .unwrap();
         let mut agent = Hastened::start(&pod);
-        let reason = "use /etc/cni/net.d/10-aws.conflist, not 10-calico.conflist: the first name wins";
+        let reason =
+            "use /etc/cni/net.d/10-aws.conflist, not 10-calico.conflist: the first name wins";
         agent.agent.await_reason(&[reason]).unwrap();
         let metric = |name: &str| agent.agent.metric(name).unwrap();
         assert_eq!((metric("config_chosen"), metric("install_ok")), (0, 1));
-        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200, "a restart would not help");
+        assert_eq!(
+            agent.agent.page("/liveness").unwrap().code,
+            200,
+            "a restart would not help"
+        );
         fs::remove_file(other).unwrap();
         agent.look();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("config_chosen").unwrap(), 1);
-        assert_eq!(agent.agent.log().matches(reason).count(), 1, "{}", agent.agent.log());
+        assert_eq!(
+            agent.agent.log().matches(reason).count(),
+            1,
+            "{}",
+            agent.agent.log()
+        );
     });
 }
 
@@ -48,14 +62,22 @@ fn agent_behind_multus_is_ready() {
 }
 
 /// Kubelet's message while the runtime has no configuration.
-const NO_NETWORK: &str = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
-    message:Network plugin returns error: cni plugin not initialized";
+const NO_NETWORK: &str = "container runtime network not ready: NetworkReady=false \
+                          reason:NetworkPluginNotReady message:Network plugin returns error: cni \
+                          plugin not initialized";
 
 fn report(kubernetes: &Kubernetes, status: &str, message: &str) {
-    let condition: Value =
-        json!({ "type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message });
+    let condition: Value = json!({
+        "type": "Ready", "status": status, "reason": "KubeletNotReady", "message": message,
+    });
     let status = json!({ "status": { "conditions": [condition] } });
-    kubernetes.api.admin().patch("/api/v1/nodes/node1/status", &status).unwrap().success().unwrap();
+    kubernetes
+        .api
+        .admin()
+        .patch("/api/v1/nodes/node1/status", &status)
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 #[test]
@@ -67,7 +89,11 @@ fn agent_is_not_ready_while_kubelet_reports_no_network() {
         pod.set("CNI_NODE_CONDITION_INTERVAL", "200ms");
         let agent = pod.agent().unwrap();
         agent
-            .await_reason(&["kubelet reports for Node node1", "cni plugin not initialized", "/etc/cni/net.d"])
+            .await_reason(&[
+                "kubelet reports for Node node1",
+                "cni plugin not initialized",
+                "/etc/cni/net.d",
+            ])
             .unwrap();
         assert_eq!(agent.metric("node_network_ready").unwrap(), 0);
         // A node that is not ready for another reason does not concern the agent.
@@ -92,7 +118,10 @@ fn agent_without_the_option_reads_no_node_and_claims_nothing() {
         let metrics = agent.page("/metrics").unwrap().body;
         assert!(!metrics.contains("node_network_ready"), "{metrics}");
         let requests = audit.of(&pod.account.user).unwrap();
-        assert!(requests.iter().all(|request| request.resource != "nodes"), "{requests:?}");
+        assert!(
+            requests.iter().all(|request| request.resource != "nodes"),
+            "{requests:?}"
+        );
     });
 }
 
@@ -105,11 +134,23 @@ fn agent_that_cannot_read_its_node_claims_nothing() {
         let audit = kubernetes.api.audit().unwrap();
         let agent = pod.agent().unwrap();
         let is_read = |request: &Request| request.resource == "nodes";
-        let reads = || audit.of(&pod.account.user).unwrap().into_iter().filter(is_read).count();
+        let reads = || {
+            audit
+                .of(&pod.account.user)
+                .unwrap()
+                .into_iter()
+                .filter(is_read)
+                .count()
+        };
         await_that(PATIENCE, || Ok(reads() >= 3)).unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert!(agent.metric("node_network_ready").is_err());
         let log = agent.log();
-        assert_eq!(log.matches("cannot read the Ready condition of Node node1").count(), 1, "{log}");
+        assert_eq!(
+            log.matches("cannot read the Ready condition of Node node1")
+                .count(),
+            1,
+            "{log}"
+        );
     });
 }

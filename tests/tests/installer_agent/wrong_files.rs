@@ -26,24 +26,44 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
         let (token, audit) = (pod.token().unwrap(), kubernetes.api.audit().unwrap());
         let mut agent = Hastened::start(&pod);
         for failures in 1..=2 {
-            agent.agent.await_metric("token_refresh_failures_total", failures).unwrap();
+            agent
+                .agent
+                .await_metric("token_refresh_failures_total", failures)
+                .unwrap();
             agent.look();
         }
-        agent.agent.await_reason(&["Read-only file system", "calico-kubeconfig"]).unwrap();
-        agent.agent.await_log("missing or changed, installing again").unwrap();
+        agent
+            .agent
+            .await_reason(&["Read-only file system", "calico-kubeconfig"])
+            .unwrap();
+        agent
+            .agent
+            .await_log("missing or changed, installing again")
+            .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
-        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200, "another agent could do no more");
+        assert_eq!(
+            agent.agent.page("/liveness").unwrap().code,
+            200,
+            "another agent could do no more"
+        );
         assert_eq!(pod.token().unwrap(), token, "the one that is there holds");
 
         pod.container.remount(NET, MsFlags::empty()).unwrap();
         agent.look();
-        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent
+            .agent
+            .await_metric("token_refreshes_total", 1)
+            .unwrap();
         agent.agent.await_metric("files_mended_total", 1).unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        assert_eq!(asked(&audit, &pod).unwrap(), 1, "the token that could not be written is kept");
+        assert_eq!(
+            asked(&audit, &pod).unwrap(),
+            1,
+            "the token that could not be written is kept"
+        );
     });
 }
 
@@ -54,7 +74,14 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
     }
     in_pod(|_, kubernetes, mut pod| {
         let net = pod.container.path(NET);
-        mount(Some("tmpfs"), &net, Some("tmpfs"), MsFlags::empty(), Some("size=256k")).unwrap();
+        mount(
+            Some("tmpfs"),
+            &net,
+            Some("tmpfs"),
+            MsFlags::empty(),
+            Some("size=256k"),
+        )
+        .unwrap();
         install(&mut pod);
         let (token, names) = (pod.token().unwrap(), pod.container.names(NET));
         let before = pod.container.conf(CONF).unwrap();
@@ -66,11 +93,20 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
         let audit = kubernetes.api.audit().unwrap();
         let mut agent = Hastened::start(&pod);
         for failures in 1..=2 {
-            agent.agent.await_metric("token_refresh_failures_total", failures).unwrap();
+            agent
+                .agent
+                .await_metric("token_refresh_failures_total", failures)
+                .unwrap();
             agent.look_and_wait();
         }
-        agent.agent.await_reason(&["No space left on device", "calico-kubeconfig"]).unwrap();
-        agent.agent.await_log("missing or changed, installing again").unwrap();
+        agent
+            .agent
+            .await_reason(&["No space left on device", "calico-kubeconfig"])
+            .unwrap();
+        agent
+            .agent
+            .await_log("missing or changed, installing again")
+            .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
         assert!(!net.join(CONF).exists(), "a part of it would be worse");
@@ -79,14 +115,21 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
 
         fs::remove_file(&filler).unwrap();
         agent.mends();
-        agent.agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent
+            .agent
+            .await_metric("token_refreshes_total", 1)
+            .unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_ne!(pod.token().unwrap(), token);
         assert_eq!(pod.container.names(NET), names);
-        assert_eq!(asked(&audit, &pod).unwrap(), 1, "the token that could not be written is kept");
+        assert_eq!(
+            asked(&audit, &pod).unwrap(),
+            1,
+            "the token that could not be written is kept"
+        );
     });
 }
 
@@ -100,11 +143,23 @@ fn agent_keeps_the_former_configuration_while_a_program_lacks_its_version() {
         let program = format!("{BIN}/portmap");
         let of_the_image = fs::read_to_string(pod.container.path(&program)).unwrap();
         pod.container.program(&program, OLD).unwrap();
-        let edited = pod.container.conf(CONF).unwrap().replace("\"snat\": true", "\"snat\": false");
+        let edited = pod
+            .container
+            .conf(CONF)
+            .unwrap()
+            .replace("\"snat\": true", "\"snat\": false");
         assert!(edited.contains("\"snat\": false"), "{edited}");
-        pod.container.file(&format!("{NET}/{CONF}"), &edited).unwrap();
+        pod.container
+            .file(&format!("{NET}/{CONF}"), &edited)
+            .unwrap();
         let mut agent = Hastened::start(&pod);
-        agent.agent.await_reason(&["10-calico.conflist is not written", "portmap supports 0.3.1, 0.4.0"]).unwrap();
+        agent
+            .agent
+            .await_reason(&[
+                "10-calico.conflist is not written",
+                "portmap supports 0.3.1, 0.4.0",
+            ])
+            .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
         assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), edited);
@@ -130,19 +185,31 @@ fn agent_in_a_directory_of_another_user_names_owner_mode_and_setting() {
                 return skipped("a directory cannot be given to another user here");
             }
             let agent = pod.agent_under(WITHOUT_CAPABILITIES).unwrap();
-            let words = format!("{} belongs to user {KUBE} and group 0 with mode 0755", path.display());
+            let words = format!(
+                "{} belongs to user {KUBE} and group 0 with mode 0755",
+                path.display()
+            );
             let setting = "enable components/dac-override (cni.dacOverride of the chart)";
-            agent.await_reason(&[words.as_str(), "DAC_OVERRIDE", setting]).unwrap();
-            assert!(agent.log().contains(&words) && agent.log().contains(setting), "{}", agent.log());
-            assert_eq!(agent.page("/liveness").unwrap().code, 200, "a restart would not help");
+            agent
+                .await_reason(&[words.as_str(), "DAC_OVERRIDE", setting])
+                .unwrap();
+            assert!(
+                agent.log().contains(&words) && agent.log().contains(setting),
+                "{}",
+                agent.log()
+            );
+            assert_eq!(
+                agent.page("/liveness").unwrap().code,
+                200,
+                "a restart would not help"
+            );
             chown(&path, Some(0), Some(0)).unwrap();
         }
     });
 }
 
 /// The template that [`install_by_a_file`] installs.
-const TEMPLATE: &str =
-    r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
+const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
 
 /// Installs with a template in a file. Returns the path of that file.
 fn install_by_a_file(pod: &mut NodePod) -> PathBuf {
@@ -172,12 +239,16 @@ fn missing_template_is_named_until_it_exists_again() {
         fs::write(&template, TEMPLATE).unwrap();
         agent.look();
         agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0, "nothing was missing");
+        assert_eq!(
+            agent.agent.metric("files_mended_total").unwrap(),
+            0,
+            "nothing was missing"
+        );
     });
 }
 
-/// Starts an agent that cannot read `unreadable`, after deleting the configuration. Asserts that the agent restores the
-/// configuration once `put_back` has made the file readable.
+/// Starts an agent that cannot read `unreadable`, after deleting the configuration. Asserts that
+/// the agent restores the configuration once `put_back` has made the file readable.
 fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
     fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
@@ -188,7 +259,11 @@ fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) 
     put_back();
     agent.mends();
     assert_eq!(pod.container.conf(CONF).unwrap(), before);
-    assert!(!agent.agent.log().contains("only the token"), "{}", agent.agent.log());
+    assert!(
+        !agent.agent.log().contains("only the token"),
+        "{}",
+        agent.agent.log()
+    );
 }
 
 #[test]
@@ -199,7 +274,9 @@ fn template_unreadable_at_the_start_is_read_again() {
     in_pod(|_, _, mut pod| {
         let template = install_by_a_file(&mut pod);
         fs::remove_file(&template).unwrap();
-        is_asked_for_again(&pod, "template/cni.json", || fs::write(&template, TEMPLATE).unwrap());
+        is_asked_for_again(&pod, "template/cni.json", || {
+            fs::write(&template, TEMPLATE).unwrap()
+        });
     });
 }
 
@@ -231,24 +308,40 @@ fn changed_etcd_tls_files_are_copied_without_a_restart() {
         let plugin = r#"{"type":"calico","datastore_type":"etcdv3","etcd_endpoints":"https://127.0.0.1:2379",
             "etcd_ca_cert_file":"__ETCD_CA_CERT_FILE__","etcd_cert_file":"__ETCD_CERT_FILE__",
             "etcd_key_file":"__ETCD_KEY_FILE__"}"#;
-        pod.set("CNI_NETWORK_CONFIG", format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{plugin}]}}"#));
+        pod.set(
+            "CNI_NETWORK_CONFIG",
+            format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{plugin}]}}"#),
+        );
         let names = ["etcd-ca", "etcd-cert", "etcd-key"];
         let bring = |pod: &NodePod, generation: &str| {
             for name in names {
-                pod.container.file(&format!("calico-secrets/{name}"), format!("{name} {generation}")).unwrap();
+                pod.container
+                    .file(
+                        &format!("calico-secrets/{name}"),
+                        format!("{name} {generation}"),
+                    )
+                    .unwrap();
             }
         };
         bring(&pod, "1");
         install(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
-        assert!(before.contains("/etc/cni/net.d/calico-tls/etcd-key"), "{before}");
+        assert!(
+            before.contains("/etc/cni/net.d/calico-tls/etcd-key"),
+            "{before}"
+        );
         let mut agent = Hastened::start(&pod);
         agent.agent.await_page("/readiness", 200).unwrap();
 
         bring(&pod, "2");
         agent.look();
-        let copied = |name: &str| fs::read_to_string(pod.container.path(NET).join("calico-tls").join(name)).unwrap();
-        await_that(PATIENCE, || Ok(names.iter().all(|name| copied(name) == format!("{name} 2")))).unwrap();
+        let copied = |name: &str| {
+            fs::read_to_string(pod.container.path(NET).join("calico-tls").join(name)).unwrap()
+        };
+        await_that(PATIENCE, || {
+            Ok(names.iter().all(|name| copied(name) == format!("{name} 2")))
+        })
+        .unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         agent.agent.await_page("/readiness", 200).unwrap();
     });

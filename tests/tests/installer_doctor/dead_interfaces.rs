@@ -1,7 +1,7 @@
 //! `calico doctor --repair`: interfaces of ended containers go, and all others stay.
 //!
-//! Tests run in the order of their names. The test that waits longest is in this module, whose name is early, so that
-//! other tests run during the wait.
+//! Tests run in the order of their names. The test that waits longest is in this module, whose name
+//! is early, so that other tests run during the wait.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -31,7 +31,9 @@ struct InPod(Child);
 impl InPod {
     fn start(pod: &str) -> InPod {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", pod, "sleep", "1000"]).stdin(Stdio::null());
+        command
+            .args(["netns", "exec", pod, "sleep", "1000"])
+            .stdin(Stdio::null());
         let started = InPod(command.spawn().unwrap());
         // `ip` enters the namespace before it becomes `sleep`.
         let name = format!("/proc/{}/comm", started.0.id());
@@ -50,8 +52,10 @@ impl Drop for InPod {
 
 fn conf() -> Value {
     json!({
-        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error", "nodename": "node1",
-        "nodename_file_optional": true, "ipam": { "type": "calico-ipam" }, "datastore_type": "etcdv3",
+        "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+        "nodename": "node1",
+        "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
+        "datastore_type": "etcdv3",
         "etcd_endpoints": ENDPOINT,
     })
 }
@@ -59,12 +63,23 @@ fn conf() -> Value {
 /// Connects a container of this name, which is also the ID. Returns its first address.
 fn add(host: &Host, name: &str) -> String {
     let netns = host.add_pod(name).unwrap();
-    let result = Plugins::locate().unwrap().verb("calico", "ADD", name, &netns, &conf()).run().unwrap().success();
+    let result = Plugins::locate()
+        .unwrap()
+        .verb("calico", "ADD", name, &netns, &conf())
+        .run()
+        .unwrap()
+        .success();
     first_address(&result)
 }
 
 fn first_address(result: &Value) -> String {
-    result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
+    result["ips"][0]["address"]
+        .as_str()
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
 fn interface(name: &str) -> String {
@@ -82,8 +97,15 @@ fn delete_endpoint(node: &Node, name: &str) {
 /// Returns the names of the interfaces that begin like those of pods.
 fn interfaces() -> Vec<String> {
     let links = ip_json("link show").unwrap();
-    let names = links.as_array().unwrap().iter().filter_map(|link| link["ifname"].as_str());
-    let mut names: Vec<String> = names.filter(|name| name.starts_with("cali")).map(str::to_owned).collect();
+    let names = links
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|link| link["ifname"].as_str());
+    let mut names: Vec<String> = names
+        .filter(|name| name.starts_with("cali"))
+        .map(str::to_owned)
+        .collect();
     names.sort();
     names
 }
@@ -102,8 +124,25 @@ fn on_a_node(test: impl FnOnce(&Host, &mut Node, &Runtime, &Path) + Send) {
 fn repair(node: &Node, socket: &Path) -> (Vec<Value>, Outcome) {
     let root = node.container.path("").display().to_string();
     let socket = socket.display().to_string();
-    let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str(), "--root", root.as_str()];
-    repairs(Plugins::locate().unwrap().call("calico").args(words).deadline(DEADLINE).run().unwrap())
+    let words = [
+        "doctor",
+        "--repair",
+        "-o",
+        "json",
+        "--runtime-socket",
+        socket.as_str(),
+        "--root",
+        root.as_str(),
+    ];
+    repairs(
+        Plugins::locate()
+            .unwrap()
+            .call("calico")
+            .args(words)
+            .deadline(DEADLINE)
+            .run()
+            .unwrap(),
+    )
 }
 
 fn repairs(outcome: Outcome) -> (Vec<Value>, Outcome) {
@@ -115,12 +154,24 @@ fn repairs(outcome: Outcome) -> (Vec<Value>, Outcome) {
 /// Returns the reasons by interface. No interface was removed.
 #[track_caller]
 fn reasons(repairs: &[Value]) -> Vec<(&str, &str)> {
-    assert!(repairs.iter().all(|repair| repair["removed"] == false), "{repairs:?}");
-    repairs.iter().map(|repair| (repair["interface"].as_str().unwrap(), repair["reason"].as_str().unwrap())).collect()
+    assert!(
+        repairs.iter().all(|repair| repair["removed"] == false),
+        "{repairs:?}"
+    );
+    repairs
+        .iter()
+        .map(|repair| {
+            (
+                repair["interface"].as_str().unwrap(),
+                repair["reason"].as_str().unwrap(),
+            )
+        })
+        .collect()
 }
 
-/// Each of these repairs waits a minute before its second look, so they run at the same time, each on its own host.
-/// Their containers have different names, because a repair keeps the interface of a container with a running CNI call.
+/// Each of these repairs waits a minute before its second look, so they run at the same time, each
+/// on its own host. Their containers have different names, because a repair keeps the interface of
+/// a container with a running CNI call.
 #[test]
 fn repair_after_a_second_look_removes_only_dead_interfaces() {
     let has_containerd = present("containerd");
@@ -151,7 +202,12 @@ fn repair_removes_an_interface_kept_by_a_mount() {
         }]);
         assert_eq!(Value::Array(repaired), expected, "{outcome:?}");
         assert_eq!((outcome.exit, runtime.calls()), (Some(0), 2));
-        assert!(outcome.stderr.contains("waiting 60 s before the second look at 1 interfaces"), "{outcome:?}");
+        assert!(
+            outcome
+                .stderr
+                .contains("waiting 60 s before the second look at 1 interfaces"),
+            "{outcome:?}"
+        );
         assert_eq!(interfaces(), ["calilive1"]);
         drop(process);
     });
@@ -160,7 +216,14 @@ fn repair_removes_an_interface_kept_by_a_mount() {
 #[test]
 fn repair_keeps_interfaces_of_live_pods_and_of_others() {
     on_a_node(|host, node, runtime, socket| {
-        let names = ["endpoint1", "process1", "thread1", "sandbox1", "upstream1", "renamed1"];
+        let names = [
+            "endpoint1",
+            "process1",
+            "thread1",
+            "sandbox1",
+            "upstream1",
+            "renamed1",
+        ];
         for name in names {
             add(host, name);
         }
@@ -191,8 +254,10 @@ fn repair_keeps_interfaces_of_live_pods_and_of_others() {
             has_entered.recv().unwrap();
             let (repaired, outcome) = repair(node, socket);
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-            let expected =
-                [("caliendpoint1", "an endpoint has it"), ("calisandbox1", "the container runtime lists its sandbox")];
+            let expected = [
+                ("caliendpoint1", "an endpoint has it"),
+                ("calisandbox1", "the container runtime lists its sandbox"),
+            ];
             let mut found = reasons(&repaired);
             found.sort_unstable();
             assert_eq!(found, expected);
@@ -214,18 +279,34 @@ fn repair_without_the_runtime_removes_nothing() {
             let (repaired, outcome) = repair(node, socket);
             let found = reasons(&repaired);
             let begins = format!("container runtime {}: ", socket.display());
-            assert!(matches!(found[..], [("calidead1", reason)] if reason.starts_with(&begins)), "{outcome:?}");
+            assert!(
+                matches!(found[..], [("calidead1", reason)] if reason.starts_with(&begins)),
+                "{outcome:?}"
+            );
         }
         // Without the option, no usual socket exists on this host.
         let root = node.container.path("").display().to_string();
         let words = ["doctor", "--repair", "-o", "json", "--root", root.as_str()];
-        let (repaired, outcome) = repairs(Plugins::locate().unwrap().call("calico").args(words).run().unwrap());
-        assert!(reasons(&repaired)[0].1.starts_with("no socket of a container runtime exists"), "{outcome:?}");
+        let (repaired, outcome) = repairs(
+            Plugins::locate()
+                .unwrap()
+                .call("calico")
+                .args(words)
+                .run()
+                .unwrap(),
+        );
+        assert!(
+            reasons(&repaired)[0]
+                .1
+                .starts_with("no socket of a container runtime exists"),
+            "{outcome:?}"
+        );
         assert_eq!(interfaces(), ["calidead1"]);
     });
 }
 
-/// Tenants write the annotations that the runtime lists. The agent, which looks in the same way, has little memory.
+/// Tenants write the annotations that the runtime lists. The agent, which looks in the same way,
+/// has little memory.
 #[test]
 fn repair_reads_no_list_of_sandboxes_that_is_too_large() {
     on_a_node(|host, node, runtime, socket| {
@@ -234,33 +315,71 @@ fn repair_reads_no_list_of_sandboxes_that_is_too_large() {
         let long = "x".repeat(1 << 20);
         runtime.set_sandboxes(&[long.as_str(); 17]);
         let (repaired, outcome) = repair(node, socket);
-        let [("calidead1", reason)] = reasons(&repaired)[..] else { panic!("{outcome:?}") };
+        let [("calidead1", reason)] = reasons(&repaired)[..] else {
+            panic!("{outcome:?}")
+        };
         assert!(reason.contains("too large"), "{reason}");
         assert_eq!(interfaces(), ["calidead1"]);
     });
 }
 
-/// Without SYS_PTRACE a process may not see all others, and without NET_ADMIN it removes no interface.
+/// Without SYS_PTRACE a process may not see all others, and without NET_ADMIN it removes no
+/// interface.
 fn repair_without_rights_removes_nothing_and_names_the_missing_one() {
     on_a_node(|host, node, runtime, socket| {
         add(host, "dead2");
         delete_endpoint(node, "dead2");
         let root = node.container.path("").display().to_string();
         let socket = socket.display().to_string();
-        let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str(), "--root", root.as_str()];
-        let call = || Plugins::locate().unwrap().call("calico").args(words).deadline(DEADLINE);
-        let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-sys_ptrace").run().unwrap());
-        let reason = "this process lacks the capability SYS_PTRACE, which shows the processes of the node";
-        assert_eq!((reasons(&repaired), runtime.calls()), (vec![("calidead2", reason)], 0), "{outcome:?}");
-        let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-net_admin").run().unwrap());
-        let [("calidead2", reason)] = reasons(&repaired)[..] else { panic!("{outcome:?}") };
+        let words = [
+            "doctor",
+            "--repair",
+            "-o",
+            "json",
+            "--runtime-socket",
+            socket.as_str(),
+            "--root",
+            root.as_str(),
+        ];
+        let call = || {
+            Plugins::locate()
+                .unwrap()
+                .call("calico")
+                .args(words)
+                .deadline(DEADLINE)
+        };
+        let (repaired, outcome) = repairs(
+            call()
+                .under("setpriv --bounding-set=-sys_ptrace")
+                .run()
+                .unwrap(),
+        );
+        let reason =
+            "this process lacks the capability SYS_PTRACE, which shows the processes of the node";
+        assert_eq!(
+            (reasons(&repaired), runtime.calls()),
+            (vec![("calidead2", reason)], 0),
+            "{outcome:?}"
+        );
+        let (repaired, outcome) = repairs(
+            call()
+                .under("setpriv --bounding-set=-net_admin")
+                .run()
+                .unwrap(),
+        );
+        let [("calidead2", reason)] = reasons(&repaired)[..] else {
+            panic!("{outcome:?}")
+        };
         assert!(reason.contains("Operation not permitted"), "{reason}");
-        assert_eq!((outcome.exit, interfaces()), (Some(1), vec!["calidead2".to_owned()]));
+        assert_eq!(
+            (outcome.exit, interfaces()),
+            (Some(1), vec!["calidead2".to_owned()])
+        );
     });
 }
 
-/// A tenant has each right in the network namespace of its pod. It moves the pod's end into a namespace without a
-/// process, sets it down, or deletes its address.
+/// A tenant has each right in the network namespace of its pod. It moves the pod's end into a
+/// namespace without a process, sets it down, or deletes its address.
 #[test]
 fn tenant_in_its_namespace_loses_no_interface() {
     on_a_node(|host, node, runtime, socket| {
@@ -288,7 +407,11 @@ fn add_pod(scene: &Scene<'_>, name: &str) -> String {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "shop" },
         "spec": { "nodeName": NODE, "containers": [{ "name": "c", "image": "none" }] },
     });
-    api.admin().create("/api/v1/namespaces/shop/pods", &pod).unwrap().success().unwrap();
+    api.admin()
+        .create("/api/v1/namespaces/shop/pods", &pod)
+        .unwrap()
+        .success()
+        .unwrap();
     ip(&format!("netns add {name}")).unwrap();
     call(scene, "calico", "ADD", name);
     format!("/api/v1/namespaces/shop/pods/{name}")
@@ -299,10 +422,17 @@ fn call(scene: &Scene<'_>, program: &str, verb: &str, name: &str) {
     let conf = json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
         "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
-        "kubernetes": { "kubeconfig": scene.pod.kubeconfig() }, "nodename": NODE, "nodename_file_optional": true,
+        "kubernetes": { "kubeconfig": scene.pod.kubeconfig() }, "nodename": NODE,
+        "nodename_file_optional": true,
         "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
     });
-    let call = Plugins::locate().unwrap().verb(program, verb, name, &Path::new(NETNS_DIR).join(name), &conf);
+    let call = Plugins::locate().unwrap().verb(
+        program,
+        verb,
+        name,
+        &Path::new(NETNS_DIR).join(name),
+        &conf,
+    );
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
     call.env("CNI_ARGS", args).run().unwrap().success();
 }
@@ -311,19 +441,30 @@ fn call(scene: &Scene<'_>, program: &str, verb: &str, name: &str) {
 fn add_pod_without_a_route(scene: &Scene<'_>, name: &str) -> String {
     let before = interfaces();
     let path = add_pod(scene, name);
-    let interface = interfaces().into_iter().find(|interface| !before.contains(interface)).unwrap();
+    let interface = interfaces()
+        .into_iter()
+        .find(|interface| !before.contains(interface))
+        .unwrap();
     let route = ip_json(&format!("route show dev {interface}")).unwrap();
-    ip(&format!("route delete {} dev {interface}", route[0]["dst"].as_str().unwrap())).unwrap();
+    ip(&format!(
+        "route delete {} dev {interface}",
+        route[0]["dst"].as_str().unwrap()
+    ))
+    .unwrap();
     path
 }
 
-/// A real containerd lists no sandbox. The address of the deleted pod stays allocated until garbage collection.
+/// A real containerd lists no sandbox. The address of the deleted pod stays allocated until garbage
+/// collection.
 fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
     on_a_good_node(|scene| {
         let directory = scene.pod.container.path("containerd");
         std::fs::create_dir_all(&directory).unwrap();
         let mut containerd = ServerProcess::default();
-        let socket = start_containerd(&mut containerd, &directory).unwrap().display().to_string();
+        let socket = start_containerd(&mut containerd, &directory)
+            .unwrap()
+            .display()
+            .to_string();
         let api = &scene.kubernetes.api;
         api.namespace("shop").unwrap();
         // Only the handle of its container leads to this pod.
@@ -335,15 +476,31 @@ fn repair_removes_the_interface_of_a_deleted_pod_and_keeps_those_of_pods() {
         let before = interfaces();
         let gone = add_pod(scene, "gone");
         api.admin().delete(&gone).unwrap().success().unwrap();
-        let words = ["doctor", "--repair", "-o", "json", "--runtime-socket", socket.as_str()];
-        let (repaired, outcome) = repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
+        let words = [
+            "doctor",
+            "--repair",
+            "-o",
+            "json",
+            "--runtime-socket",
+            socket.as_str(),
+        ];
+        let (repaired, outcome) =
+            repairs(scene.pod.calico(&words).deadline(DEADLINE).run().unwrap());
         assert_eq!(interfaces(), before, "{outcome:?}");
         let mut results: Vec<_> = repaired
             .iter()
-            .map(|repair| (repair["container"].as_str().unwrap(), &repair["removed"], repair["reason"].as_str()))
+            .map(|repair| {
+                (
+                    repair["container"].as_str().unwrap(),
+                    &repair["removed"],
+                    repair["reason"].as_str(),
+                )
+            })
             .collect();
         results.sort_by_key(|(container, ..)| *container);
-        let [gone, kept, ("unnamed", removed, Some(reason))] = results[..] else { panic!("{results:?}") };
+        let [gone, kept, ("unnamed", removed, Some(reason))] = results[..] else {
+            panic!("{results:?}")
+        };
         assert_eq!(gone, ("gone", &json!(true), None));
         assert_eq!(kept, ("kept", &json!(false), Some("an endpoint has it")));
         assert_eq!(removed, &json!(false));
@@ -361,14 +518,28 @@ fn doctor_finds_the_pod_of_an_address_in_a_block_of_a_former_size() {
         let report = scene.pod.calico(&["doctor", "-o", "json"]).run().unwrap();
         let report = crate::scene::Said::of(&report);
         let words = report.words("interfaces of pods");
-        assert!(words.starts_with("1 interfaces, each with an endpoint"), "{words}");
+        assert!(
+            words.starts_with("1 interfaces, each with an endpoint"),
+            "{words}"
+        );
     });
 }
 
 #[test]
 fn runtime_socket_without_repair_is_refused() {
-    let call = Plugins::locate().unwrap().call("calico").args(["doctor", "--runtime-socket", "/run/x.sock"]);
+    let call = Plugins::locate().unwrap().call("calico").args([
+        "doctor",
+        "--runtime-socket",
+        "/run/x.sock",
+    ]);
     let outcome = call.run().unwrap();
-    assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(2), ""), "{outcome:?}");
-    assert!(outcome.stderr.contains("--runtime-socket is for --repair"), "{outcome:?}");
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str()),
+        (Some(2), ""),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("--runtime-socket is for --repair"),
+        "{outcome:?}"
+    );
 }

@@ -18,11 +18,18 @@ use integration_tests::kubernetes::Role;
 #[test]
 fn doctor_checks_exactly_the_permissions_that_the_manifest_grants() {
     let groups = ["crd.projectcalico.org", "projectcalico.org"];
-    let asked = groups.into_iter().flat_map(|group| permissions(Scope::Calico(group)));
+    let asked = groups
+        .into_iter()
+        .flat_map(|group| permissions(Scope::Calico(group)));
     let mut asked: Vec<String> = asked.map(|permission| permission.to_string()).collect();
     asked.sort();
     asked.dedup();
-    let mut granted: Vec<String> = Role::ours().unwrap().0.iter().map(ToString::to_string).collect();
+    let mut granted: Vec<String> = Role::ours()
+        .unwrap()
+        .0
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     granted.sort();
     assert_eq!(asked, granted);
 }

@@ -24,10 +24,30 @@ fn doctor_reports_hanging_and_replaced_programs() {
         let (hangs, theirs) = ("#!/bin/sh\nexec sleep 1000\n", THEIRS);
         let dynamic = "#!/no/such/interpreter\n";
         for (name, script, found, words) in [
-            ("portmap", hangs, "fail program portmap", "does not answer within 5s"),
-            ("portmap", dynamic, "warn program portmap", "run `calico doctor` on the node"),
-            ("portmap", theirs, "warn program portmap", "is not the installed file"),
-            ("calico", theirs, "warn program calico", "calico v3.31.0, up to 1.0.0, is not the installed file"),
+            (
+                "portmap",
+                hangs,
+                "fail program portmap",
+                "does not answer within 5s",
+            ),
+            (
+                "portmap",
+                dynamic,
+                "warn program portmap",
+                "run `calico doctor` on the node",
+            ),
+            (
+                "portmap",
+                theirs,
+                "warn program portmap",
+                "is not the installed file",
+            ),
+            (
+                "calico",
+                theirs,
+                "warn program calico",
+                "calico v3.31.0, up to 1.0.0, is not the installed file",
+            ),
         ] {
             let (program, away) = (bin.join(name), bin.join("away"));
             let replace = || {
@@ -36,18 +56,33 @@ fn doctor_reports_hanging_and_replaced_programs() {
                 make_executable(&program, true);
             };
             let title = format!("program {name}");
-            Break { found: &[found], words: (&title, words) }.and_mend(scene, replace, || {
+            Break {
+                found: &[found],
+                words: (&title, words),
+            }
+            .and_mend(scene, replace, || {
                 fs::rename(&away, &program).unwrap();
             });
         }
-        let notes = scene.pod.container.path("var/lib/calico/cni-install-state.json");
+        let notes = scene
+            .pod
+            .container
+            .path("var/lib/calico/cni-install-state.json");
         let text = fs::read_to_string(&notes).unwrap();
-        Break { found: &["warn installer's notes"], words: ("installer's notes", "cni-install-state.json is damaged") }
-            .and_mend(scene, || fs::write(&notes, "{").unwrap(), || fs::write(&notes, &text).unwrap());
+        Break {
+            found: &["warn installer's notes"],
+            words: ("installer's notes", "cni-install-state.json is damaged"),
+        }
+        .and_mend(
+            scene,
+            || fs::write(&notes, "{").unwrap(),
+            || fs::write(&notes, &text).unwrap(),
+        );
     });
 }
 
-/// Creates a node whose configuration names `portmap`, and writes this program. Returns the node's root.
+/// Creates a node whose configuration names `portmap`, and writes this program. Returns the node's
+/// root.
 fn node_with_portmap(host: &Host, bin: &str, script: &str) -> PathBuf {
     let root = host.dir("node");
     let (bin, net) = (root.join(bin), root.join("etc/cni/net.d"));
@@ -64,7 +99,10 @@ fn node_with_portmap(host: &Host, bin: &str, script: &str) -> PathBuf {
 /// Runs doctor on a node, outside of containers.
 fn doctor(root: &Path, more: &[&str]) -> Said {
     let root = root.display().to_string();
-    let call = Plugins::locate().unwrap().call("calico").args(["doctor", "-o", "json", "--root", &root]);
+    let call = Plugins::locate()
+        .unwrap()
+        .call("calico")
+        .args(["doctor", "-o", "json", "--root", &root]);
     Said::of(&call.args(more.iter().copied()).run().unwrap())
 }
 
@@ -74,9 +112,16 @@ fn doctor_finds_programs_in_the_given_bin_dir() {
     isolated(|host| {
         let root = node_with_portmap(host, "home/kubernetes/bin", THEIRS);
         let words = |more: &[&str]| doctor(&root, more).words("program portmap");
-        assert!(words(&[]).starts_with("the program is missing"), "{}", words(&[]));
+        assert!(
+            words(&[]).starts_with("the program is missing"),
+            "{}",
+            words(&[])
+        );
         let found = words(&["--bin-dir", "/home/kubernetes/bin"]);
-        assert!(found.contains("home/kubernetes/bin/portmap, up to 1.0.0"), "{found}");
+        assert!(
+            found.contains("home/kubernetes/bin/portmap, up to 1.0.0"),
+            "{found}"
+        );
     });
 }
 
@@ -86,19 +131,32 @@ fn doctor_on_a_node_reports_a_program_without_the_version_of_the_configuration()
         let old = THEIRS.replace(r#""0.3.1","1.0.0""#, r#""0.3.1","0.4.0""#);
         let said = doctor(&node_with_portmap(host, "opt/cni/bin", &old), &[]);
         assert_eq!(said.exit, Some(1), "{said:#?}");
-        assert!(said.wrong().contains(&"fail program portmap".to_owned()), "{said:#?}");
+        assert!(
+            said.wrong().contains(&"fail program portmap".to_owned()),
+            "{said:#?}"
+        );
         let words = said.words("program portmap");
-        assert!(words.contains("opt/cni/bin/portmap does not support cniVersion 1.0.0, but 0.3.1, 0.4.0"), "{words}");
+        assert!(
+            words.contains(
+                "opt/cni/bin/portmap does not support cniVersion 1.0.0, but 0.3.1, 0.4.0"
+            ),
+            "{words}"
+        );
         assert!(words.contains("install a newer program"), "{words}");
     });
 }
 
 #[test]
 fn doctor_on_a_node_names_the_files_that_remain_in_former_directories() {
-    const MOVED: [(&str, &str); 3] =
-        [("CNI_BIN_DIR", "/srv/cni/bin"), ("CNI_NET_DIR", "/srv/cni/net.d"), ("CNI_TRY_SECONDS", "0")];
-    const FORMER: [(&str, &str); 2] =
-        [("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
+    const MOVED: [(&str, &str); 3] = [
+        ("CNI_BIN_DIR", "/srv/cni/bin"),
+        ("CNI_NET_DIR", "/srv/cni/net.d"),
+        ("CNI_TRY_SECONDS", "0"),
+    ];
+    const FORMER: [(&str, &str); 2] = [
+        ("CNI_FORMER_BIN_DIR", "/opt/cni/bin"),
+        ("CNI_FORMER_NET_DIR", "/etc/cni/net.d"),
+    ];
     isolated(|host| {
         let node = Container::new(host, "node").unwrap();
         // Without a directory `host`, the root is the node's.
@@ -116,12 +174,25 @@ fn doctor_on_a_node_names_the_files_that_remain_in_former_directories() {
         install(&MOVED);
         let said = former();
         let words = said.words("former directories");
-        assert!(said.wrong().contains(&"warn former directories".to_owned()), "{said:#?}");
-        assert!(words.starts_with("3 files of an earlier installation remain in other directories: "), "{words}");
-        for file in ["/opt/cni/bin/calico, ", "/opt/cni/bin/calico-ipam", "/etc/cni/net.d/10-calico.conflist"] {
+        assert!(
+            said.wrong().contains(&"warn former directories".to_owned()),
+            "{said:#?}"
+        );
+        assert!(
+            words.starts_with("3 files of an earlier installation remain in other directories: "),
+            "{words}"
+        );
+        for file in [
+            "/opt/cni/bin/calico, ",
+            "/opt/cni/bin/calico-ipam",
+            "/etc/cni/net.d/10-calico.conflist",
+        ] {
             assert!(words.contains(file), "{words}");
         }
-        assert!(words.contains("mount these directories as the former ones"), "{words}");
+        assert!(
+            words.contains("mount these directories as the former ones"),
+            "{words}"
+        );
         install(&[&MOVED[..], &FORMER[..]].concat());
         assert!(!former().checks.contains_key("former directories"));
     });

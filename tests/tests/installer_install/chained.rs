@@ -1,4 +1,5 @@
-//! Entries that other programs chain into a valid configuration remain there, however our entries change.
+//! Entries that other programs chain into a valid configuration remain there, however our entries
+//! change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +21,9 @@ const STATE: &str = "var/lib/calico/cni-install-state.json";
 
 /// Returns our configuration as an earlier release rendered it.
 fn earlier() -> String {
-    DEFAULT.replace("      \"require_mtu_file\": false,\n", "").replace("1500", "1480")
+    DEFAULT
+        .replace("      \"require_mtu_file\": false,\n", "")
+        .replace("1500", "1480")
 }
 
 fn path(container: &Container) -> PathBuf {
@@ -37,7 +40,10 @@ fn installed_beside(container: &Container, variables: &[(&str, &str)], expected:
     succeeded(&container.run(variables).unwrap());
     let text = container.conf(FILE).unwrap();
     assert_eq!(kinds(&text), expected, "{text}");
-    for neighbour in Neighbour::ALL.into_iter().filter(|neighbour| expected.contains(&neighbour.kind())) {
+    for neighbour in Neighbour::ALL
+        .into_iter()
+        .filter(|neighbour| expected.contains(&neighbour.kind()))
+    {
         assert_eq!(plugin(&text, neighbour.kind()), neighbour.entry());
         assert_eq!(mode(&path(container)), 0o644, "as it wrote it");
     }
@@ -51,14 +57,23 @@ fn install_without_a_state_file_keeps_chained_plugins_of_other_programs() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for there in [UPSTREAM_CONF.to_owned(), earlier()] {
-            for neighbours in [&[][..], &[Neighbour::Istio], &[Neighbour::Linkerd], &Neighbour::ALL] {
+            for neighbours in [
+                &[][..],
+                &[Neighbour::Istio],
+                &[Neighbour::Linkerd],
+                &Neighbour::ALL,
+            ] {
                 for note in [None, Some("{"), Some("{}")] {
                     container.file(&format!("{NET}/{FILE}"), &there).unwrap();
-                    neighbours.iter().for_each(|neighbour| neighbour.chains_into(&path(&container)).unwrap());
+                    neighbours
+                        .iter()
+                        .for_each(|neighbour| neighbour.chains_into(&path(&container)).unwrap());
                     let _ = fs::remove_file(container.path(STATE));
-                    note.iter().for_each(|note| drop(container.file(STATE, note).unwrap()));
+                    note.iter()
+                        .for_each(|note| drop(container.file(STATE, note).unwrap()));
                     let others = neighbours.iter().map(|neighbour| neighbour.kind());
-                    let expected: Vec<&str> = ["calico", "portmap"].into_iter().chain(others).collect();
+                    let expected: Vec<&str> =
+                        ["calico", "portmap"].into_iter().chain(others).collect();
                     installed_beside(&container, &[], &expected);
                     let conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
                     let ours: Value = serde_json::from_str(DEFAULT).unwrap();
@@ -79,7 +94,10 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
         // An entry added by hand, equal to an entry of upstream's template.
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
         let bandwidth = json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } });
-        conf["plugins"].as_array_mut().unwrap().insert(1, bandwidth.clone());
+        conf["plugins"]
+            .as_array_mut()
+            .unwrap()
+            .insert(1, bandwidth.clone());
         conf["disableCheck"] = json!(true);
         fs::write(path(&container), conf.to_string()).unwrap();
         let expected = ["calico", "bandwidth", "portmap", "istio-cni"];
@@ -88,12 +106,18 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
         let other = container.other_version().unwrap();
         installed_beside(&other, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
-        assert_eq!((&plugin(&text, "calico")["mtu"], plugin(&text, "bandwidth")), (&json!(1400), bandwidth));
+        assert_eq!(
+            (&plugin(&text, "calico")["mtu"], plugin(&text, "bandwidth")),
+            (&json!(1400), bandwidth)
+        );
         fs::write(path(&container), text.replace("1400", "9000")).unwrap();
         installed_beside(&container, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
         assert_eq!(plugin(&text, "calico")["mtu"], 1400);
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["disableCheck"], true);
+        assert_eq!(
+            serde_json::from_str::<Value>(&text).unwrap()["disableCheck"],
+            true
+        );
 
         let with_tuning = DEFAULT.replace("\n  ]\n}", ",\n{\"type\": \"tuning\"}\n  ]\n}");
         installed_beside(
@@ -103,9 +127,16 @@ fn changed_configuration_or_version_keeps_the_order_of_chained_plugins() {
         );
         installed_beside(&container, &[], &expected);
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
-        conf["plugins"].as_array_mut().unwrap().retain(|plugin| plugin["type"] != "istio-cni");
+        conf["plugins"]
+            .as_array_mut()
+            .unwrap()
+            .retain(|plugin| plugin["type"] != "istio-cni");
         fs::write(path(&container), conf.to_string()).unwrap();
-        installed_beside(&container, &[("CNI_MTU", "1300")], &["calico", "bandwidth", "portmap"]);
+        installed_beside(
+            &container,
+            &[("CNI_MTU", "1300")],
+            &["calico", "bandwidth", "portmap"],
+        );
     });
 }
 
@@ -116,7 +147,8 @@ fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
         let container = Container::new(host, "c").unwrap();
         let custom = DEFAULT.replace("\n  ]\n}", ",\n{\"type\": \"tuning\"}\n  ]\n}");
         let forget = || {
-            let mut state: Value = serde_json::from_slice(&fs::read(container.path(STATE)).unwrap()).unwrap();
+            let mut state: Value =
+                serde_json::from_slice(&fs::read(container.path(STATE)).unwrap()).unwrap();
             let noted = state["files"]["net"][FILE].as_object_mut().unwrap();
             assert!(noted.remove("renderings").is_some());
             assert!(noted["digest"].is_string());
@@ -128,7 +160,11 @@ fn install_after_a_release_without_plugin_records_keeps_chained_plugins() {
         installed_beside(&container, &[], &["calico", "portmap"]);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         forget();
-        installed_beside(&container, &[("CNI_MTU", "1400")], &["calico", "portmap", "istio-cni"]);
+        installed_beside(
+            &container,
+            &[("CNI_MTU", "1400")],
+            &["calico", "portmap", "istio-cni"],
+        );
     });
 }
 
@@ -144,7 +180,10 @@ fn renamed_configuration_keeps_chained_plugins_of_other_programs() {
             Neighbour::Istio.chains_into(&old).unwrap();
             succeeded(
                 &container
-                    .run(&[("CNI_CONF_NAME", name), ("CNI_OLD_CONF_NAME", if is_noted { "" } else { FILE })])
+                    .run(&[
+                        ("CNI_CONF_NAME", name),
+                        ("CNI_OLD_CONF_NAME", if is_noted { "" } else { FILE }),
+                    ])
                     .unwrap(),
             );
             assert_eq!(container.names(NET), [name]);
@@ -152,7 +191,10 @@ fn renamed_configuration_keeps_chained_plugins_of_other_programs() {
             assert_eq!(kinds(&text), ["calico", "portmap", "istio-cni"], "{text}");
             succeeded(&container.run(&[]).unwrap());
             assert_eq!(container.names(NET), [FILE]);
-            assert_eq!(kinds(&container.conf(FILE).unwrap()), ["calico", "portmap", "istio-cni"]);
+            assert_eq!(
+                kinds(&container.conf(FILE).unwrap()),
+                ["calico", "portmap", "istio-cni"]
+            );
         }
     });
 }
@@ -175,7 +217,10 @@ fn conf_file_converted_to_a_list_by_a_neighbor_is_not_written_again() {
                 succeeded(&container.run(&variables).unwrap());
             };
             install("1400");
-            assert_eq!(fs::read_to_string(&file).unwrap(), single.replace("__CNI_MTU__", "1400"));
+            assert_eq!(
+                fs::read_to_string(&file).unwrap(),
+                single.replace("__CNI_MTU__", "1400")
+            );
             neighbour.chains_into(&file).unwrap();
             for mtu in ["1400", "1300"] {
                 install(mtu);
@@ -195,15 +240,22 @@ fn conf_file_converted_to_a_list_by_a_neighbor_is_not_written_again() {
 fn invalid_configuration_is_replaced_and_a_second_calico_entry_refused() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        for damaged in
-            ["", "{\"plugins\": [", "[]", r#"{"plugins": "calico"}"#, r#"{"plugins": [{"type": "cilium-cni"}]}"#]
-        {
+        for damaged in [
+            "",
+            "{\"plugins\": [",
+            "[]",
+            r#"{"plugins": "calico"}"#,
+            r#"{"plugins": [{"type": "cilium-cni"}]}"#,
+        ] {
             container.file(&format!("{NET}/{FILE}"), damaged).unwrap();
             succeeded(&container.run(&[]).unwrap());
             assert_eq!(container.conf(FILE).unwrap(), DEFAULT, "{damaged}");
         }
         let twice = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "portmap"}, {"type": "calico"}]}"#;
-        super::failed(&container.run(&[("CNI_NETWORK_CONFIG", twice)]).unwrap(), "the plugin calico occurs twice");
+        super::failed(
+            &container.run(&[("CNI_NETWORK_CONFIG", twice)]).unwrap(),
+            "the plugin calico occurs twice",
+        );
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         let outcome = container.run(&[]).unwrap();
@@ -219,8 +271,13 @@ fn install_beside_a_self_restoring_neighbor_never_drops_its_entry() {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
         let file = path(&container);
-        let (done, puts, looks) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-        let has_entry = || kinds(&fs::read_to_string(&file).unwrap()).contains(&"istio-cni".to_owned());
+        let (done, puts, looks) = (
+            AtomicBool::new(false),
+            AtomicUsize::new(0),
+            AtomicUsize::new(0),
+        );
+        let has_entry =
+            || kinds(&fs::read_to_string(&file).unwrap()).contains(&"istio-cni".to_owned());
         let neighbour = || {
             if !has_entry() {
                 Neighbour::Istio.chains_into(&file).unwrap();
@@ -229,7 +286,9 @@ fn install_beside_a_self_restoring_neighbor_never_drops_its_entry() {
         };
         neighbour();
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
-        inotify.add_watch(&container.path(NET), AddWatchFlags::IN_MOVED_TO).unwrap();
+        inotify
+            .add_watch(&container.path(NET), AddWatchFlags::IN_MOVED_TO)
+            .unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
@@ -253,7 +312,10 @@ fn install_beside_a_self_restoring_neighbor_never_drops_its_entry() {
             }
         });
         let moved = inotify.read_events().unwrap();
-        let writes = moved.iter().filter(|event| event.name.as_ref().is_some_and(|name| name == FILE)).count();
+        let writes = moved
+            .iter()
+            .filter(|event| event.name.as_ref().is_some_and(|name| name == FILE))
+            .count();
         assert_eq!(
             (writes, puts.load(Ordering::SeqCst)),
             (RUNS / 2, 1),

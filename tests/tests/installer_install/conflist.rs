@@ -16,7 +16,13 @@ fn built_in_template_is_rendered_byte_for_byte() {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
-        let mode = |name: &str| fs::metadata(container.path(NET).join(name)).unwrap().permissions().mode() & 0o7777;
+        let mode = |name: &str| {
+            fs::metadata(container.path(NET).join(name))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o7777
+        };
         assert_eq!(mode(FILE), 0o600);
         succeeded(&container.run(&[("TEST_FILE_PERMISSION", "0644")]).unwrap());
         assert_eq!(mode(FILE), 0o644);
@@ -41,20 +47,40 @@ fn second_install_without_changes_writes_nothing() {
 fn old_calico_configuration_is_deleted_after_a_rename_and_a_foreign_one_stays() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        succeeded(&container.run(&[("CNI_CONF_NAME", "20-calico.conflist")]).unwrap());
+        succeeded(
+            &container
+                .run(&[("CNI_CONF_NAME", "20-calico.conflist")])
+                .unwrap(),
+        );
         assert_eq!(container.conf("20-calico.conflist").unwrap(), DEFAULT);
         // Upstream's file from an earlier installation.
         container.file(&format!("{NET}/{FILE}"), DEFAULT).unwrap();
-        succeeded(&container.run(&[("CNI_CONF_NAME", "30-calico.conflist")]).unwrap());
+        succeeded(
+            &container
+                .run(&[("CNI_CONF_NAME", "30-calico.conflist")])
+                .unwrap(),
+        );
         assert_eq!(container.names(NET), ["30-calico.conflist"]);
 
-        let strange = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
-        container.file(&format!("{NET}/05-cilium.conflist"), strange).unwrap();
-        let variables = [("CNI_CONF_NAME", "30-calico.conflist"), ("CNI_OLD_CONF_NAME", "05-cilium.conflist")];
+        let strange =
+            r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
+        container
+            .file(&format!("{NET}/05-cilium.conflist"), strange)
+            .unwrap();
+        let variables = [
+            ("CNI_CONF_NAME", "30-calico.conflist"),
+            ("CNI_OLD_CONF_NAME", "05-cilium.conflist"),
+        ];
         let outcome = container.run(&variables).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "05-cilium.conflist, which CNI_OLD_CONF_NAME names: the file is not Calico's");
-        logged(&outcome, "05-cilium.conflist, not 30-calico.conflist: the first name wins");
+        logged(
+            &outcome,
+            "05-cilium.conflist, which CNI_OLD_CONF_NAME names: the file is not Calico's",
+        );
+        logged(
+            &outcome,
+            "05-cilium.conflist, not 30-calico.conflist: the first name wins",
+        );
         assert_eq!(container.conf("05-cilium.conflist").unwrap(), strange);
     });
 }
@@ -82,10 +108,18 @@ fn configuration_file_takes_precedence_over_the_text_variable() {
     "log_level": "info",
     "policy": {"k8s_api_root": "https://__KUBERNETES_SERVICE_HOST__:__KUBERNETES_SERVICE_PORT__"}
 }"#;
-        container.file(&format!("{NET}/alternate-config"), alternate).unwrap();
+        container
+            .file(&format!("{NET}/alternate-config"), alternate)
+            .unwrap();
         let variables = [
-            ("CNI_NETWORK_CONFIG", "'oops, I used the CNI_NETWORK_CONFIG'"),
-            ("CNI_NETWORK_CONFIG_FILE", "/host/etc/cni/net.d/alternate-config"),
+            (
+                "CNI_NETWORK_CONFIG",
+                "'oops, I used the CNI_NETWORK_CONFIG'",
+            ),
+            (
+                "CNI_NETWORK_CONFIG_FILE",
+                "/host/etc/cni/net.d/alternate-config",
+            ),
             ("KUBERNETES_SERVICE_HOST", "127.0.0.1"),
             ("KUBERNETES_SERVICE_PORT", "6443"),
             ("CNI_TRY_SECONDS", "0"),
@@ -101,7 +135,9 @@ fn configuration_file_takes_precedence_over_the_text_variable() {
 }"#;
         assert_eq!(container.conf(FILE).unwrap(), expected);
         failed(
-            &container.run(&[("CNI_NETWORK_CONFIG_FILE", "/no/such/file")]).unwrap(),
+            &container
+                .run(&[("CNI_NETWORK_CONFIG_FILE", "/no/such/file")])
+                .unwrap(),
             "CNI_NETWORK_CONFIG_FILE: cannot read",
         );
     });
@@ -117,11 +153,18 @@ fn template_that_is_not_json_is_refused_without_changes() {
         for (template, words) in [
             (r#"{"missing quote}"#, "is not valid JSON"),
             (r#"["secret-word"]"#, "is not a JSON object"),
-            (r#"{"token": "secret-word", "mtu": }"#, "is not valid JSON (line 1, column 33"),
+            (
+                r#"{"token": "secret-word", "mtu": }"#,
+                "is not valid JSON (line 1, column 33",
+            ),
         ] {
             let outcome = container.run(&[("CNI_NETWORK_CONFIG", template)]).unwrap();
             failed(&outcome, words);
-            assert!(!outcome.stderr.contains("secret-word"), "{}", outcome.stderr);
+            assert!(
+                !outcome.stderr.contains("secret-word"),
+                "{}",
+                outcome.stderr
+            );
         }
         assert_eq!(container.fingerprint(), before);
     });
@@ -138,7 +181,10 @@ fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
         let before = container.fingerprint();
         let template = r#"{"plugins": [{"type": "portmap"}, {"type": "calico", "datastore_type": "nonsense"}]}"#;
         for (variable, words) in [
-            (("CNI_MTU", "99999"), "10-calico.conflist is not written, as Calico's plugin would reject it: "),
+            (
+                ("CNI_MTU", "99999"),
+                "10-calico.conflist is not written, as Calico's plugin would reject it: ",
+            ),
             (("CNI_MTU", "99999"), "$.mtu: found the number 99999"),
             (("CNI_NETWORK_CONFIG", template), "$.datastore_type: found"),
         ] {
@@ -152,16 +198,25 @@ fn template_that_the_plugin_cannot_read_is_refused_without_changes() {
 fn etcd_tls_files_are_copied_and_deleted_with_their_source() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        container.file("calico-secrets/.hidden", "doesn't matter").unwrap();
+        container
+            .file("calico-secrets/.hidden", "doesn't matter")
+            .unwrap();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.names(NET), [FILE]);
 
-        container.file("calico-secrets/etcd-cert", "doesn't matter").unwrap();
-        let template =
-            ("CNI_NETWORK_CONFIG", r#"{"etcd_cert": "__ETCD_CERT_FILE__", "etcd_key": "__ETCD_KEY_FILE__"}"#);
+        container
+            .file("calico-secrets/etcd-cert", "doesn't matter")
+            .unwrap();
+        let template = (
+            "CNI_NETWORK_CONFIG",
+            r#"{"etcd_cert": "__ETCD_CERT_FILE__", "etcd_key": "__ETCD_KEY_FILE__"}"#,
+        );
         let outcome = container.run(&[template]).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "etcd-key is missing; the configuration is written without it");
+        logged(
+            &outcome,
+            "etcd-key is missing; the configuration is written without it",
+        );
         assert_eq!(container.names(&format!("{NET}/calico-tls")), ["etcd-cert"]);
         let expected = r#"{"etcd_cert": "/etc/cni/net.d/calico-tls/etcd-cert", "etcd_key": ""}"#;
         assert_eq!(container.conf(FILE).unwrap(), expected);
@@ -176,10 +231,16 @@ fn etcd_tls_files_are_copied_and_deleted_with_their_source() {
 fn questionable_template_is_installed_with_warnings() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        container.file(&format!("{NET}/k8s-pod-network/10-more.conf"), "{}").unwrap();
+        container
+            .file(&format!("{NET}/k8s-pod-network/10-more.conf"), "{}")
+            .unwrap();
         let template = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "x": "__NO_SUCH__",
             "plugins": [{"type": "calico"}, {"type": "bandwidth"}]}"#;
-        let variables = [("CNI_NETWORK_CONFIG", template), ("CNI_CONF_NAME", "calico"), ("CNI_TRY_SECONDS", "0")];
+        let variables = [
+            ("CNI_NETWORK_CONFIG", template),
+            ("CNI_CONF_NAME", "calico"),
+            ("CNI_TRY_SECONDS", "0"),
+        ];
         let outcome = container.run(&variables).unwrap();
         succeeded(&outcome);
         for words in [

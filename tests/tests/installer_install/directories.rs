@@ -1,4 +1,5 @@
-//! Plugin directories that are read-only, noexec or missing; a configuration directory that cannot be written.
+//! Plugin directories that are read-only, noexec or missing; a configuration directory that cannot
+//! be written.
 
 use std::fs;
 
@@ -16,7 +17,10 @@ fn install_into_a_read_only_plugin_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
-        failed(&container.run(&[]).unwrap(), "found no writeable directory, exiting");
+        failed(
+            &container.run(&[]).unwrap(),
+            "found no writeable directory, exiting",
+        );
         assert!(container.names(NET).is_empty());
     });
 }
@@ -53,8 +57,13 @@ fn install_without_a_writable_directory_fails() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
-        container.remount(SECONDARY_BIN, MsFlags::MS_RDONLY).unwrap();
-        failed(&container.run(&[]).unwrap(), "found no writeable directory, exiting");
+        container
+            .remount(SECONDARY_BIN, MsFlags::MS_RDONLY)
+            .unwrap();
+        failed(
+            &container.run(&[]).unwrap(),
+            "found no writeable directory, exiting",
+        );
     });
 }
 
@@ -66,7 +75,9 @@ fn existing_plugins_suffice_in_read_only_directories_without_updates() {
             container.program(&format!("{BIN}/{name}"), "stub").unwrap();
         }
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
-        container.remount(SECONDARY_BIN, MsFlags::MS_RDONLY).unwrap();
+        container
+            .remount(SECONDARY_BIN, MsFlags::MS_RDONLY)
+            .unwrap();
         failed(&container.run(&[]).unwrap(), "found no writeable directory");
         succeeded(&container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap());
         assert_eq!(container.names(BIN), BOTH);
@@ -79,7 +90,10 @@ fn existing_single_plugin_of_two_does_not_suffice() {
         let container = Container::new(host, "c").unwrap();
         container.program(&format!("{BIN}/calico"), "stub").unwrap();
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
-        failed(&container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap(), "found no writeable directory");
+        failed(
+            &container.run(&[("UPDATE_CNI_BINARIES", "false")]).unwrap(),
+            "found no writeable directory",
+        );
     });
 }
 
@@ -90,7 +104,10 @@ fn second_install_into_a_read_only_directory_succeeds_if_unchanged() {
         succeeded(&container.run(&[]).unwrap());
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
         succeeded(&container.run(&[]).unwrap());
-        failed(&container.other_version().unwrap().run(&[]).unwrap(), "is not writeable");
+        failed(
+            &container.other_version().unwrap().run(&[]).unwrap(),
+            "is not writeable",
+        );
     });
 }
 
@@ -103,7 +120,11 @@ fn noexec_plugin_directory_is_reported_and_left_unchanged() {
         let outcome = container.run(&[]).unwrap();
         failed(&outcome, "is mounted noexec");
         assert_eq!(container.names(BIN), ["calico"]);
-        assert!(fs::read_to_string(container.path(BIN).join("calico")).unwrap().contains("stub"));
+        assert!(
+            fs::read_to_string(container.path(BIN).join("calico"))
+                .unwrap()
+                .contains("stub")
+        );
         assert!(container.names(NET).is_empty());
 
         fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
@@ -112,7 +133,11 @@ fn noexec_plugin_directory_is_reported_and_left_unchanged() {
             (container.names(BIN), container.names(SECONDARY_BIN)),
             (vec!["calico".into()], ALL.map(String::from).into())
         );
-        assert_eq!(container.noted("bin"), [""; 0], "nothing was installed there");
+        assert_eq!(
+            container.noted("bin"),
+            [""; 0],
+            "nothing was installed there"
+        );
         assert_eq!(container.noted("secondary-bin"), ALL);
     });
 }
@@ -122,8 +147,14 @@ fn directory_in_place_of_a_program_fails_the_install() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir(container.path(BIN).join("portmap")).unwrap();
-        failed(&container.run(&[]).unwrap(), "host/opt/cni/bin/portmap is not a regular file");
-        assert_eq!((container.names(BIN), container.names(NET)), (vec!["portmap".into()], vec![]));
+        failed(
+            &container.run(&[]).unwrap(),
+            "host/opt/cni/bin/portmap is not a regular file",
+        );
+        assert_eq!(
+            (container.names(BIN), container.names(NET)),
+            (vec!["portmap".into()], vec![])
+        );
         succeeded(&container.run(&[("SKIP_CNI_BINARIES", "portmap")]).unwrap());
     });
 }
@@ -133,11 +164,20 @@ fn directory_in_place_of_a_program_fails_the_install() {
 fn unwritable_state_file_is_a_warning() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        container.remount("var/lib/calico", MsFlags::MS_RDONLY).unwrap();
+        container
+            .remount("var/lib/calico", MsFlags::MS_RDONLY)
+            .unwrap();
         let outcome = container.run(&[]).unwrap();
         succeeded(&outcome);
-        let line = outcome.stderr.lines().find(|line| line.contains("cannot record the installed files")).unwrap();
-        assert!(line.contains("[WARNING]") && line.contains("calico uninstall"), "{line}");
+        let line = outcome
+            .stderr
+            .lines()
+            .find(|line| line.contains("cannot record the installed files"))
+            .unwrap();
+        assert!(
+            line.contains("[WARNING]") && line.contains("calico uninstall"),
+            "{line}"
+        );
     });
 }
 
@@ -154,7 +194,9 @@ fn install_without_the_mounted_plugin_directory_fails() {
 fn read_only_configuration_directory_keeps_the_former_configuration() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
-        container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
+        container
+            .file(&format!("{NET}/10-calico.conflist"), "{}")
+            .unwrap();
         container.remount(NET, MsFlags::MS_RDONLY).unwrap();
         failed(&container.run(&[]).unwrap(), "cannot create a file beside");
         assert_eq!(container.conf("10-calico.conflist").unwrap(), "{}");
@@ -168,12 +210,23 @@ fn install_without_a_host_directory_uses_the_root_as_the_node() {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir_all(container.path("host")).unwrap();
         fs::create_dir_all(container.path("usr/share/cni.d")).unwrap();
-        succeeded(&container.run(&[("CNI_NET_DIR", "/usr/share/cni.d")]).unwrap());
+        succeeded(
+            &container
+                .run(&[("CNI_NET_DIR", "/usr/share/cni.d")])
+                .unwrap(),
+        );
         assert_eq!(container.names("opt/cni/bin"), ALL);
         assert_eq!(container.names("usr/share/cni.d"), ["10-calico.conflist"]);
-        let conf = fs::read_to_string(container.path("usr/share/cni.d/10-calico.conflist")).unwrap();
-        assert!(conf.contains(r#""kubeconfig": "/usr/share/cni.d/calico-kubeconfig""#), "{conf}");
-        assert_eq!(fs::read(container.path("var/lib/calico/nodename")).unwrap(), b"my-node");
+        let conf =
+            fs::read_to_string(container.path("usr/share/cni.d/10-calico.conflist")).unwrap();
+        assert!(
+            conf.contains(r#""kubeconfig": "/usr/share/cni.d/calico-kubeconfig""#),
+            "{conf}"
+        );
+        assert_eq!(
+            fs::read(container.path("var/lib/calico/nodename")).unwrap(),
+            b"my-node"
+        );
     });
 }
 
@@ -184,10 +237,20 @@ fn install_into_a_node_image_writes_no_nodename() {
         let container = Container::new(host, "c").unwrap();
         fs::remove_dir_all(container.path("host")).unwrap();
         fs::create_dir_all(container.path("etc/cni/net.d")).unwrap();
-        let outcome = container.install().without_env("KUBERNETES_NODE_NAME").run().unwrap();
+        let outcome = container
+            .install()
+            .without_env("KUBERNETES_NODE_NAME")
+            .run()
+            .unwrap();
         succeeded(&outcome);
         logged(&outcome, "the name of the node is unknown");
-        logged(&outcome, "etc/cni/net.d/calico-kubeconfig is missing and is not created outside of a pod");
-        assert_eq!(container.names("var/lib/calico"), ["cni-install-state.json"]);
+        logged(
+            &outcome,
+            "etc/cni/net.d/calico-kubeconfig is missing and is not created outside of a pod",
+        );
+        assert_eq!(
+            container.names("var/lib/calico"),
+            ["cni-install-state.json"]
+        );
     });
 }

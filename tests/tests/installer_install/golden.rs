@@ -126,5 +126,9 @@ fn operators_template_is_rendered_byte_for_byte() {
 /// This configuration has no placeholders, so its bytes are independent of the environment.
 #[test]
 fn documented_configuration_is_written_byte_for_byte() {
-    renders(DOCUMENT, &[("CNI_MTU", "9000"), ("LOG_LEVEL", "debug")], DOCUMENT);
+    renders(
+        DOCUMENT,
+        &[("CNI_MTU", "9000"), ("LOG_LEVEL", "debug")],
+        DOCUMENT,
+    );
 }

@@ -45,16 +45,29 @@ const DEFAULT: &str = r#"{
 
 #[track_caller]
 fn succeeded(outcome: &Outcome) {
-    assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{}", outcome.stderr);
+    assert_eq!(
+        (outcome.exit, outcome.stdout.as_str()),
+        (Some(0), ""),
+        "{}",
+        outcome.stderr
+    );
 }
 
 #[track_caller]
 fn failed(outcome: &Outcome, words: &str) {
     assert_eq!(outcome.exit, Some(1), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains(words), "{words:?} is not in {}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(words),
+        "{words:?} is not in {}",
+        outcome.stderr
+    );
 }
 
 #[track_caller]
 fn logged(outcome: &Outcome, words: &str) {
-    assert!(outcome.stderr.contains(words), "{words:?} is not in {}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(words),
+        "{words:?} is not in {}",
+        outcome.stderr
+    );
 }

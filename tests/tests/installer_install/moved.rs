@@ -13,18 +13,26 @@ const FORMER_NET: &str = "host/former-net-dir";
 const PROGRAMS: [&str; 4] = ["calico", "calico-ipam", "loopback", "portmap"];
 const CONFIGURATION: [&str; 1] = ["10-calico.conflist"];
 
-const MOVED: [(&str, &str); 2] = [("CNI_BIN_DIR", "/var/lib/cni/bin"), ("CNI_NET_DIR", "/var/run/multus/cni/net.d")];
-const FORMER: [(&str, &str); 2] = [("CNI_FORMER_BIN_DIR", "/opt/cni/bin"), ("CNI_FORMER_NET_DIR", "/etc/cni/net.d")];
+const MOVED: [(&str, &str); 2] = [
+    ("CNI_BIN_DIR", "/var/lib/cni/bin"),
+    ("CNI_NET_DIR", "/var/run/multus/cni/net.d"),
+];
+const FORMER: [(&str, &str); 2] = [
+    ("CNI_FORMER_BIN_DIR", "/opt/cni/bin"),
+    ("CNI_FORMER_NET_DIR", "/etc/cni/net.d"),
+];
 
-/// Installs, and moves the directories to the mount points of former ones. The former plugin directory also gets a
-/// program of another installer.
+/// Installs, and moves the directories to the mount points of former ones. The former plugin
+/// directory also gets a program of another installer.
 fn change_directories(container: &Container) {
     succeeded(&container.run(&[]).unwrap());
     for (mount_point, former) in [(BIN, FORMER_BIN), (NET, FORMER_NET)] {
         fs::rename(container.path(mount_point), container.path(former)).unwrap();
         fs::create_dir_all(container.path(mount_point)).unwrap();
     }
-    container.program(&format!("{FORMER_BIN}/bridge"), "another's").unwrap();
+    container
+        .program(&format!("{FORMER_BIN}/bridge"), "another's")
+        .unwrap();
 }
 
 #[test]
@@ -34,7 +42,10 @@ fn install_removes_its_files_from_named_former_directories() {
         change_directories(&container);
         let outcome = container.run(&[&MOVED[..], &FORMER[..]].concat()).unwrap();
         succeeded(&outcome);
-        logged(&outcome, "host/former-net-dir/10-calico.conflist of an earlier installation");
+        logged(
+            &outcome,
+            "host/former-net-dir/10-calico.conflist of an earlier installation",
+        );
         assert_eq!(container.names(BIN), PROGRAMS);
         assert_eq!(container.names(NET), CONFIGURATION);
         assert_eq!(container.names(FORMER_BIN), ["bridge"]);
@@ -42,7 +53,11 @@ fn install_removes_its_files_from_named_former_directories() {
         assert_eq!(container.noted("bin"), PROGRAMS);
         let outcome = container.run(&MOVED).unwrap();
         succeeded(&outcome);
-        assert!(!outcome.stderr.contains("earlier installation"), "{}", outcome.stderr);
+        assert!(
+            !outcome.stderr.contains("earlier installation"),
+            "{}",
+            outcome.stderr
+        );
     });
 }
 
@@ -55,8 +70,14 @@ fn install_names_the_files_of_former_directories_that_no_variable_names() {
         for _ in 0..2 {
             let outcome = container.run(&MOVED).unwrap();
             succeeded(&outcome);
-            logged(&outcome, "wrote files into /opt/cni/bin: calico, calico-ipam, loopback, portmap");
-            logged(&outcome, "wrote files into /etc/cni/net.d: 10-calico.conflist");
+            logged(
+                &outcome,
+                "wrote files into /opt/cni/bin: calico, calico-ipam, loopback, portmap",
+            );
+            logged(
+                &outcome,
+                "wrote files into /etc/cni/net.d: 10-calico.conflist",
+            );
             assert_eq!(container.names(FORMER_NET), CONFIGURATION);
         }
         succeeded(&container.run(&[&MOVED[..], &FORMER[..]].concat()).unwrap());

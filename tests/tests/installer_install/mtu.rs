@@ -18,15 +18,25 @@ struct Node {
 
 impl Node {
     fn new(host: &Host) -> Node {
-        Node { container: Container::new(host, "c").unwrap() }
+        Node {
+            container: Container::new(host, "c").unwrap(),
+        }
     }
 
     /// Installs, with `more` in the configuration. Returns the log.
     fn install(&self, more: Value) -> String {
-        let mut plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
-        plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut plugin = json!({
+            "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local",
+        });
+        plugin
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let list = json!({ "name": "net", "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
-        let outcome = self.container.run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")]).unwrap();
+        let outcome = self
+            .container
+            .run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")])
+            .unwrap();
         succeeded(&outcome);
         outcome.stderr
     }
@@ -46,14 +56,30 @@ impl Node {
         });
         let file = self.container.file("pool.json", pool.to_string()).unwrap();
         let database = self.container.path("var/lib/calico/calico.db");
-        let words = ["apply", "-f", file.to_str().unwrap(), "--datastore-path", database.to_str().unwrap()];
-        let outcome = Plugins::locate().unwrap().call("calico-ipam").args(words).run().unwrap();
+        let words = [
+            "apply",
+            "-f",
+            file.to_str().unwrap(),
+            "--datastore-path",
+            database.to_str().unwrap(),
+        ];
+        let outcome = Plugins::locate()
+            .unwrap()
+            .call("calico-ipam")
+            .args(words)
+            .run()
+            .unwrap();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
     }
 
     fn uninstall(&self) -> String {
         let root = self.container.path("").display().to_string();
-        let call = Plugins::locate().unwrap().call("calico").args(["uninstall", "--yes", "--root", root.as_str()]);
+        let call = Plugins::locate().unwrap().call("calico").args([
+            "uninstall",
+            "--yes",
+            "--root",
+            root.as_str(),
+        ]);
         let outcome = call.run().unwrap();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
         outcome.stdout
@@ -68,8 +94,14 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
         // The documentation creates the pool after the DaemonSet.
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
-        assert!(log.contains("/var/lib/calico/mtu is not written: there is no enabled IPPool yet"), "{log}");
-        assert!(!log.contains("the agent tries again"), "outside of a pod there is none: {log}");
+        assert!(
+            log.contains("/var/lib/calico/mtu is not written: there is no enabled IPPool yet"),
+            "{log}"
+        );
+        assert!(
+            !log.contains("the agent tries again"),
+            "outside of a pod there is none: {log}"
+        );
         assert!(
             !node.container.path("var/lib/calico/calico.db").exists(),
             "to look for pools is not to make a datastore"
@@ -77,7 +109,10 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
         node.encapsulate();
         let log = node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1450"));
-        assert!(log.contains("wrote /var/lib/calico/mtu: the MTU of pods is 1450"), "{log}");
+        assert!(
+            log.contains("wrote /var/lib/calico/mtu: the MTU of pods is 1450"),
+            "{log}"
+        );
         ip("link set uplink0 mtu 1400").unwrap();
         node.install(json!({ "mtu": 1400, "require_mtu_file": true }));
         assert_eq!(node.written().as_deref(), Some("1350"));
@@ -108,7 +143,10 @@ fn mtu_file_of_felix_is_kept() {
         assert_eq!(node.written().as_deref(), Some("1380"));
         let said = node.uninstall();
         assert_eq!(node.written().as_deref(), Some("1380"), "{said}");
-        assert!(said.contains("var/lib/calico/mtu: the file was changed after the installation"), "{said}");
+        assert!(
+            said.contains("var/lib/calico/mtu: the file was changed after the installation"),
+            "{said}"
+        );
     });
 }
 
@@ -119,16 +157,26 @@ fn mtu_file_is_not_written_if_unneeded_or_unknown() {
         node.encapsulate();
         let log = node.install(json!({}));
         assert!(
-            log.contains("/var/lib/calico/mtu is not written: no interface has a default route; set CNI_MTU"),
+            log.contains(
+                "/var/lib/calico/mtu is not written: no interface has a default route; set CNI_MTU"
+            ),
             "{log}"
         );
         let etcd = json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9" });
         let log = node.install(etcd.clone());
-        assert!(log.contains("is not written: no interface has a default route"), "no pool is asked for: {log}");
+        assert!(
+            log.contains("is not written: no interface has a default route"),
+            "no pool is asked for: {log}"
+        );
         host.add_uplink().unwrap();
         node.install(json!({ "mtu": 1400 }));
         let log = node.install(etcd);
-        assert!(log.contains("/var/lib/calico/mtu is not written: IPPools: datastore http://127.0.0.1:9"), "{log}");
+        assert!(
+            log.contains(
+                "/var/lib/calico/mtu is not written: IPPools: datastore http://127.0.0.1:9"
+            ),
+            "{log}"
+        );
         assert_eq!(node.written(), None);
     });
 }

@@ -1,5 +1,5 @@
-//! Directories of the node that belong to another user, as on nodes of Kubespray. Root without capabilities may not
-//! write them.
+//! Directories of the node that belong to another user, as on nodes of Kubespray. Root without
+//! capabilities may not write them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -14,11 +14,12 @@ use super::{DEFAULT, failed, logged, succeeded};
 const STATE: &str = "var/lib/calico";
 const FILE: &str = "10-calico.conflist";
 
-/// A command that starts a program with the rights of the container in deploy/components/dac-override.
+/// A command that starts a program with the rights of the container in
+/// deploy/components/dac-override.
 const WITH_DAC_OVERRIDE: &str = "setpriv --bounding-set=-all,+dac_override --inh-caps=-all";
 
-/// Creates a container on a node where some directories belong to `kube`. Returns `None` if this process may not give
-/// directories to another user.
+/// Creates a container on a node where some directories belong to `kube`. Returns `None` if this
+/// process may not give directories to another user.
 fn of_kube(host: &Host, name: &str, directories: &[&str]) -> Option<Container> {
     let container = Container::new(host, name).unwrap();
     for directory in [BIN, NET, STATE] {
@@ -37,12 +38,24 @@ fn of_kube(host: &Host, name: &str, directories: &[&str]) -> Option<Container> {
 fn install_into_a_directory_of_another_user_names_owner_mode_and_setting() {
     isolated(|host| {
         for (name, directory) in [("bin", BIN), ("net", NET), ("state", STATE)] {
-            let Some(container) = of_kube(host, name, &[directory]) else { return };
-            let outcome = container.install().under(WITHOUT_CAPABILITIES).run().unwrap();
+            let Some(container) = of_kube(host, name, &[directory]) else {
+                return;
+            };
+            let outcome = container
+                .install()
+                .under(WITHOUT_CAPABILITIES)
+                .run()
+                .unwrap();
             let path = container.path(directory).display().to_string();
-            failed(&outcome, &format!("{path} belongs to user {KUBE} and group 0 with mode 0755, so root needs"));
+            failed(
+                &outcome,
+                &format!("{path} belongs to user {KUBE} and group 0 with mode 0755, so root needs"),
+            );
             logged(&outcome, "DAC_OVERRIDE");
-            logged(&outcome, "enable components/dac-override (cni.dacOverride of the chart)");
+            logged(
+                &outcome,
+                "enable components/dac-override (cni.dacOverride of the chart)",
+            );
             assert!(container.names(NET).is_empty(), "{directory}");
         }
     });
@@ -51,18 +64,33 @@ fn install_into_a_directory_of_another_user_names_owner_mode_and_setting() {
 #[test]
 fn install_into_directories_of_another_user_needs_dac_override_alone() {
     isolated(|host| {
-        let Some(container) = of_kube(host, "c", &[BIN, NET, STATE]) else { return };
-        container.program(&format!("{BIN}/bridge"), "kubespray").unwrap();
+        let Some(container) = of_kube(host, "c", &[BIN, NET, STATE]) else {
+            return;
+        };
+        container
+            .program(&format!("{BIN}/bridge"), "kubespray")
+            .unwrap();
         let former = container.file(&format!("{NET}/{FILE}"), "{}").unwrap();
         for path in [&former, &container.path(BIN).join("bridge")] {
             chown(path, Some(KUBE), Some(0)).unwrap();
         }
         let install = container.install().under(WITH_DAC_OVERRIDE);
         succeeded(&install.run().unwrap());
-        assert_eq!(container.names(BIN), ["bridge", "calico", "calico-ipam", "loopback", "portmap"]);
+        assert_eq!(
+            container.names(BIN),
+            ["bridge", "calico", "calico-ipam", "loopback", "portmap"]
+        );
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
-        assert_eq!(container.names(STATE), ["cni-install-state.json", "nodename"]);
-        assert_eq!(fs::metadata(container.path(BIN).join("calico")).unwrap().uid(), 0);
+        assert_eq!(
+            container.names(STATE),
+            ["cni-install-state.json", "nodename"]
+        );
+        assert_eq!(
+            fs::metadata(container.path(BIN).join("calico"))
+                .unwrap()
+                .uid(),
+            0
+        );
         let before = container.fingerprint();
         succeeded(&install.run().unwrap());
         assert_eq!(container.fingerprint(), before);
@@ -72,15 +100,35 @@ fn install_into_directories_of_another_user_needs_dac_override_alone() {
 #[test]
 fn doctor_without_the_capability_names_owner_mode_and_setting() {
     isolated(|host| {
-        let Some(container) = of_kube(host, "c", &[NET]) else { return };
+        let Some(container) = of_kube(host, "c", &[NET]) else {
+            return;
+        };
         let root = container.path("").display().to_string();
-        let doctor = Plugins::locate().unwrap().call("calico").args(["doctor", "--root", root.as_str()]);
+        let doctor =
+            Plugins::locate()
+                .unwrap()
+                .call("calico")
+                .args(["doctor", "--root", root.as_str()]);
         let outcome = doctor.clone().under(WITHOUT_CAPABILITIES).run().unwrap();
-        let line = outcome.stdout.lines().find(|line| line.starts_with("FAIL     directories"));
+        let line = outcome
+            .stdout
+            .lines()
+            .find(|line| line.starts_with("FAIL     directories"));
         let line = line.unwrap_or_else(|| panic!("{}", outcome.stdout));
-        assert!(line.contains("net.d belongs to user 997 and group 0 with mode 0755"), "{line}");
-        assert!(outcome.stdout.contains("enable components/dac-override"), "{}", outcome.stdout);
+        assert!(
+            line.contains("net.d belongs to user 997 and group 0 with mode 0755"),
+            "{line}"
+        );
+        assert!(
+            outcome.stdout.contains("enable components/dac-override"),
+            "{}",
+            outcome.stdout
+        );
         let outcome = doctor.under(WITH_DAC_OVERRIDE).run().unwrap();
-        assert!(!outcome.stdout.contains("belongs to user"), "{}", outcome.stdout);
+        assert!(
+            !outcome.stdout.contains("belongs to user"),
+            "{}",
+            outcome.stdout
+        );
     });
 }

@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use integration_tests::etcd;
 use integration_tests::installation::{BIN, Container, NET, SERVICE_ACCOUNT};
-use integration_tests::kubernetes::{ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_kubernetes};
+use integration_tests::kubernetes::{
+    ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_kubernetes,
+};
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::{DEADLINE, Outcome, wait};
 use nix::sys::signal::{Signal, kill};
@@ -27,18 +29,32 @@ struct Pod<'k> {
 impl<'k> Pod<'k> {
     fn new(host: &Host, kubernetes: &'k Kubernetes, token: &str) -> Pod<'k> {
         let (container, api) = (Container::new(host, "c").unwrap(), &kubernetes.api);
-        for (name, text) in [("token", token), ("namespace", "kube-system"), ("ca.crt", &api.authority_certificate())] {
-            container.file(&format!("{SERVICE_ACCOUNT}/{name}"), text).unwrap();
+        for (name, text) in [
+            ("token", token),
+            ("namespace", "kube-system"),
+            ("ca.crt", &api.authority_certificate()),
+        ] {
+            container
+                .file(&format!("{SERVICE_ACCOUNT}/{name}"), text)
+                .unwrap();
         }
-        Pod { container, api, token: token.to_owned() }
+        Pod {
+            container,
+            api,
+            token: token.to_owned(),
+        }
     }
 
-    /// Creates a pod with the DaemonSet's account, which has the rights of `deploy/` and the rules `more`.
+    /// Creates a pod with the DaemonSet's account, which has the rights of `deploy/` and the rules
+    /// `more`.
     fn of_daemon_set(host: &Host, kubernetes: &'k Kubernetes, more: &[Value]) -> Pod<'k> {
         let api = &kubernetes.api;
         let account = api.service_account("kube-system", "calico-cni").unwrap();
-        api.service_account("kube-system", "calico-cni-plugin").unwrap();
-        let Identity::Token(token) = &account.identity else { panic!("an account has a token") };
+        api.service_account("kube-system", "calico-cni-plugin")
+            .unwrap();
+        let Identity::Token(token) = &account.identity else {
+            panic!("an account has a token")
+        };
         grant(api, &account, more);
         Pod::new(host, kubernetes, token)
     }
@@ -51,30 +67,49 @@ impl<'k> Pod<'k> {
 
     fn call(&self, variables: &[(&str, &str)]) -> integration_tests::plugin::Call {
         let (host, port) = ADDRESS.split_once(':').unwrap();
-        let own = [("KUBERNETES_SERVICE_HOST", host), ("KUBERNETES_SERVICE_PORT", port)];
+        let own = [
+            ("KUBERNETES_SERVICE_HOST", host),
+            ("KUBERNETES_SERVICE_PORT", port),
+        ];
         let variables = own.iter().chain(variables);
-        variables.fold(self.container.install(), |call, (name, value)| call.env(name, *value))
+        variables.fold(self.container.install(), |call, (name, value)| {
+            call.env(name, *value)
+        })
     }
 
     fn plugins_token(&self) -> String {
         let text = self.container.conf(KUBECONFIG).unwrap();
-        let token = text.lines().find_map(|line| line.trim().strip_prefix("token: ")).map(str::to_owned);
+        let token = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("token: "))
+            .map(str::to_owned);
         token.unwrap_or_else(|| panic!("{text}"))
     }
 
     fn assert_no_token(&self, outcome: &Outcome) {
-        let plugins = self.container.conf(KUBECONFIG).is_ok().then(|| self.plugins_token());
+        let plugins = self
+            .container
+            .conf(KUBECONFIG)
+            .is_ok()
+            .then(|| self.plugins_token());
         for token in [Some(self.token.clone()), plugins].into_iter().flatten() {
-            assert!(!outcome.stderr.contains(&token) && !outcome.stdout.contains(&token), "a token is in the log");
+            assert!(
+                !outcome.stderr.contains(&token) && !outcome.stdout.contains(&token),
+                "a token is in the log"
+            );
         }
     }
 }
 
 fn grant(api: &ApiServer, account: &ServiceAccount, more: &[Value]) {
     let mut rules = vec![
-        json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["calico-cni-plugin"],
+        json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"],
+                "resourceNames": ["calico-cni-plugin"],
                 "verbs": ["create"] }),
-        json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get", "create"] }),
+        json!({
+            "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"],
+            "verbs": ["get", "create"],
+        }),
     ];
     rules.extend_from_slice(more);
     api.cluster_role("calico-cni", &json!(rules)).unwrap();
@@ -83,9 +118,13 @@ fn grant(api: &ApiServer, account: &ServiceAccount, more: &[Value]) {
 
 /// Allows the plugins' account to read the ClusterInformation, the only object that a trial reads.
 fn let_the_plugins_in(api: &ApiServer) {
-    let plugin = api.service_account("kube-system", "calico-cni-plugin").unwrap();
-    let rule =
-        json!([{ "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get"] }]);
+    let plugin = api
+        .service_account("kube-system", "calico-cni-plugin")
+        .unwrap();
+    let rule = json!([{
+        "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"],
+        "verbs": ["get"],
+    }]);
     api.cluster_role("calico-cni-plugin", &rule).unwrap();
     api.bind(&plugin, "calico-cni-plugin").unwrap();
 }
@@ -94,16 +133,30 @@ fn let_the_plugins_in(api: &ApiServer) {
 #[test]
 fn install_uses_kubeconfig_instead_of_the_pods_account() {
     on_kubernetes(|host, kubernetes| {
-        kubernetes.api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        kubernetes
+            .api
+            .service_account("kube-system", "calico-cni-plugin")
+            .unwrap();
         let pod = Pod::new(host, kubernetes, "my-secret-key");
         let certs = fs::read(kubernetes.api.admin_kubeconfig()).unwrap();
-        pod.container.file("home/user/certs/kubeconfig", certs).unwrap();
-        let variables = [("KUBECONFIG", "/home/user/certs/kubeconfig"), ("CNI_TRY_SECONDS", "0")];
+        pod.container
+            .file("home/user/certs/kubeconfig", certs)
+            .unwrap();
+        let variables = [
+            ("KUBECONFIG", "/home/user/certs/kubeconfig"),
+            ("CNI_TRY_SECONDS", "0"),
+        ];
         succeeded(&pod.run(&variables));
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
         let kubeconfig = pod.container.path(NET).join(KUBECONFIG);
-        assert_eq!(fs::metadata(kubeconfig).unwrap().permissions().mode() & 0o7777, 0o600);
-        let plugins = kubernetes.api.client(&Identity::Token(pod.plugins_token())).unwrap();
+        assert_eq!(
+            fs::metadata(kubeconfig).unwrap().permissions().mode() & 0o7777,
+            0o600
+        );
+        let plugins = kubernetes
+            .api
+            .client(&Identity::Token(pod.plugins_token()))
+            .unwrap();
         assert_eq!(plugins.get("/version").unwrap().code, 200);
     });
 }
@@ -112,11 +165,16 @@ fn install_uses_kubeconfig_instead_of_the_pods_account() {
 fn install_creates_missing_cluster_objects_once() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
-        let pools =
-            json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["ippools"], "verbs": ["list", "create"] });
+        let pools = json!({
+            "apiGroups": ["crd.projectcalico.org"], "resources": ["ippools"],
+            "verbs": ["list", "create"],
+        });
         let pod = Pod::of_daemon_set(host, kubernetes, &[pools]);
         let_the_plugins_in(&kubernetes.api);
-        let pool = [("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"), ("CALICO_IPV4POOL_BLOCK_SIZE", "27")];
+        let pool = [
+            ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
+            ("CALICO_IPV4POOL_BLOCK_SIZE", "27"),
+        ];
         let outcome = pod.run(&pool);
         succeeded(&outcome);
         logged(&outcome, "created ClusterInformation default");
@@ -127,7 +185,10 @@ fn install_creates_missing_cluster_objects_once() {
             pod.api.admin().get(&path).unwrap().success().unwrap()
         };
         let information = &get("clusterinformations/default")["spec"];
-        assert_eq!((&information["datastoreReady"], &information["clusterType"]), (&json!(true), &json!("k8s,kdd")));
+        assert_eq!(
+            (&information["datastoreReady"], &information["clusterType"]),
+            (&json!(true), &json!("k8s,kdd"))
+        );
         assert_eq!(information["calicoVersion"], Value::Null);
         let made = &get("ippools/default-ipv4-ippool")["spec"];
         assert_eq!(
@@ -139,7 +200,12 @@ fn install_creates_missing_cluster_objects_once() {
         succeeded(&pod.run(&pool));
         assert_eq!(pod.container.fingerprint(), before);
         let requests = audit.lines().unwrap();
-        assert!(requests.iter().all(|line| line.starts_with("get ") || line.starts_with("list ")), "{requests:?}");
+        assert!(
+            requests
+                .iter()
+                .all(|line| line.starts_with("get ") || line.starts_with("list ")),
+            "{requests:?}"
+        );
     });
 }
 
@@ -151,8 +217,13 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
             "verbs": ["get", "create"] });
         let pod = Pod::of_daemon_set(host, kubernetes, &[rule]);
         let path = "/apis/crd.projectcalico.org/v1/ipamconfigs/default";
-        let strict = || pod.api.admin().get(path).unwrap().success().unwrap()["spec"]["strictAffinity"].clone();
-        let variables = [("CALICO_IPAM_STRICT_AFFINITY", "true"), ("CNI_TRY_SECONDS", "0")];
+        let strict = || {
+            pod.api.admin().get(path).unwrap().success().unwrap()["spec"]["strictAffinity"].clone()
+        };
+        let variables = [
+            ("CALICO_IPAM_STRICT_AFFINITY", "true"),
+            ("CNI_TRY_SECONDS", "0"),
+        ];
         let outcome = pod.run(&variables);
         succeeded(&outcome);
         logged(&outcome, "created IPAMConfig default, with strictAffinity");
@@ -160,11 +231,15 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
 
         pod.api.admin().delete(path).unwrap().success().unwrap();
         let config = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
-            "metadata": { "name": "default" }, "spec": { "strictAffinity": false, "autoAllocateBlocks": true } });
+            "metadata": { "name": "default" },
+            "spec": { "strictAffinity": false, "autoAllocateBlocks": true } });
         pod.api.admin().apply_object(&config).unwrap();
         let outcome = pod.run(&variables);
         succeeded(&outcome);
-        logged(&outcome, "the existing IPAMConfig has strictAffinity: false and stays");
+        logged(
+            &outcome,
+            "the existing IPAMConfig has strictAffinity: false and stays",
+        );
         assert_eq!(strict(), json!(false));
     });
 }
@@ -176,77 +251,135 @@ fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
         let api = &kubernetes.api;
         api.define("crd.projectcalico.org/v1").unwrap();
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
-        let account = api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        let account = api
+            .service_account("kube-system", "calico-cni-plugin")
+            .unwrap();
         let rules = json!([
-            { "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"], "verbs": ["get"] },
-            { "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"] },
+            {
+                "apiGroups": ["crd.projectcalico.org"], "resources": ["clusterinformations"],
+                "verbs": ["get"],
+            },
+            {
+                "apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"],
+                "verbs": ["get"],
+            },
         ]);
         api.cluster_role("calico-cni-plugin", &rules).unwrap();
         api.bind(&account, "calico-cni-plugin").unwrap();
         let outcome = pod.run(&[]);
         succeeded(&outcome);
-        let system = api.admin().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();
+        let system = api
+            .admin()
+            .get("/api/v1/namespaces/kube-system")
+            .unwrap()
+            .success()
+            .unwrap();
         let uid = system["metadata"]["uid"].as_str().unwrap();
         let journal = pod.container.path("var/lib/calico/cni-journal");
         let learned: Vec<String> = fs::read_dir(&journal)
             .unwrap_or_else(|error| panic!("{}: {error}; {}", journal.display(), outcome.stderr))
             .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "datastore"))
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "datastore")
+            })
             .map(|path| fs::read_to_string(path).unwrap())
             .collect();
-        assert!(matches!(&learned[..], [one] if one.contains(&format!("kubernetes {uid}"))), "{learned:?}, not {uid}");
+        assert!(
+            matches!(&learned[..], [one] if one.contains(&format!("kubernetes {uid}"))),
+            "{learned:?}, not {uid}"
+        );
     });
 }
 
-/// As in the plugin, keys are case-insensitive, and a configuration without a datastore type means Kubernetes (CNI-63).
+/// As in the plugin, keys are case-insensitive, and a configuration without a datastore type means
+/// Kubernetes (CNI-63).
 #[test]
 fn install_selects_the_same_datastore_as_the_plugin() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let information = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
-        for template in [r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#, r#"{"type": "calico"}"#] {
+        for template in [
+            r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#,
+            r#"{"type": "calico"}"#,
+        ] {
             let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0")]);
             succeeded(&outcome);
             logged(&outcome, "created ClusterInformation default");
-            pod.api.admin().delete(information).unwrap().success().unwrap();
+            pod.api
+                .admin()
+                .delete(information)
+                .unwrap()
+                .success()
+                .unwrap();
         }
         let local = r#"{"type": "calico", "datastore_type": "local"}"#;
         for template in [local, r#"{"type": "flannel"}"#] {
-            let cluster = [("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"), ("CALICO_IPAM_STRICT_AFFINITY", "true")];
-            let outcome =
-                pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0"), cluster[0], cluster[1]]);
+            let cluster = [
+                ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
+                ("CALICO_IPAM_STRICT_AFFINITY", "true"),
+            ];
+            let outcome = pod.run(&[
+                ("CNI_NETWORK_CONFIG", template),
+                ("CNI_TRY_SECONDS", "0"),
+                cluster[0],
+                cluster[1],
+            ]);
             succeeded(&outcome);
-            logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: ");
-            logged(&outcome, "IPAMConfig default, with strictAffinity, is not created: ");
+            logged(
+                &outcome,
+                "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: ",
+            );
+            logged(
+                &outcome,
+                "IPAMConfig default, with strictAffinity, is not created: ",
+            );
         }
     });
 }
 
-/// IPAM assigns no address without the Node, and on etcd there may be no other program that creates it.
+/// IPAM assigns no address without the Node, and on etcd there may be no other program that creates
+/// it.
 #[test]
 fn install_on_etcd_creates_the_node_too() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
-        let conf = json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
+        let conf = json!({
+            "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT,
+        });
         let conf = conf.to_string();
         let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
-        let variables = [("CNI_NETWORK_CONFIG", conf.as_str()), pool, ("CNI_TRY_SECONDS", "0")];
+        let variables = [
+            ("CNI_NETWORK_CONFIG", conf.as_str()),
+            pool,
+            ("CNI_TRY_SECONDS", "0"),
+        ];
         let outcome = pod.run(&variables);
         succeeded(&outcome);
-        for words in
-            ["created ClusterInformation default", "created Node my-node", "created IPPool default-ipv4-ippool"]
-        {
+        for words in [
+            "created ClusterInformation default",
+            "created Node my-node",
+            "created IPPool default-ipv4-ippool",
+        ] {
             logged(&outcome, words);
         }
         let calicos = || -> BTreeMap<_, _> {
             let all = kubernetes.etcd.dump().unwrap();
-            all.into_iter().filter(|(key, _)| key.starts_with("/calico/")).collect()
+            all.into_iter()
+                .filter(|(key, _)| key.starts_with("/calico/"))
+                .collect()
         };
         let made = calicos();
         let node = &made["/calico/resources/v3/projectcalico.org/nodes/my-node"];
-        assert_eq!(node["spec"]["orchRefs"], json!([{ "nodeName": "my-node", "orchestrator": "k8s" }]));
-        assert_eq!(made["/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool"]["spec"]["cidr"], pool.1);
+        assert_eq!(
+            node["spec"]["orchRefs"],
+            json!([{ "nodeName": "my-node", "orchestrator": "k8s" }])
+        );
+        assert_eq!(
+            made["/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool"]["spec"]["cidr"],
+            pool.1
+        );
         succeeded(&pod.run(&variables));
         assert_eq!(calicos(), made);
     });
@@ -257,11 +390,16 @@ fn install_on_etcd_creates_the_node_too() {
 fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
-        pod.container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
+        pod.container
+            .file(&format!("{NET}/10-calico.conflist"), "{}")
+            .unwrap();
         let conf = r#"{"type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:9"}"#;
         let outcome = pod.run(&[("CNI_NETWORK_CONFIG", conf), ("CNI_TRY_SECONDS", "0")]);
         failed(&outcome, "datastore http://127.0.0.1:9/ is unavailable");
-        logged(&outcome, "this run cannot create the Node in etcd, without which no pod gets an address");
+        logged(
+            &outcome,
+            "this run cannot create the Node in etcd, without which no pod gets an address",
+        );
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), "{}");
     });
 }
@@ -273,25 +411,44 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
         let container = Container::new(host, "c").unwrap();
         let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
         let run = |conf: String| {
-            let outcome = container.run(&[("CNI_NETWORK_CONFIG", &conf), pool, ("CNI_TRY_SECONDS", "0")]).unwrap();
+            let outcome = container
+                .run(&[
+                    ("CNI_NETWORK_CONFIG", &conf),
+                    pool,
+                    ("CNI_TRY_SECONDS", "0"),
+                ])
+                .unwrap();
             succeeded(&outcome);
             outcome
         };
         let etcd = |endpoints: &str| {
-            json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints }).to_string()
+            json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints })
+                .to_string()
         };
-        // Without a reachable etcd there is only a warning: the image of a node may be built on another machine.
+        // Without a reachable etcd there is only a warning: the image of a node may be built on
+        // another machine.
         logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
         let outcome = run(etcd(etcd::ENDPOINT));
-        for words in
-            ["created ClusterInformation default", "created Node my-node", "created IPPool default-ipv4-ippool"]
-        {
+        for words in [
+            "created ClusterInformation default",
+            "created Node my-node",
+            "created IPPool default-ipv4-ippool",
+        ] {
             logged(&outcome, words);
         }
-        assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
+        assert!(
+            kubernetes
+                .etcd
+                .dump()
+                .unwrap()
+                .contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node")
+        );
         // On Kubernetes the installer lacks the rights outside a pod.
         let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
-        logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: there is no service account");
+        logged(
+            &outcome,
+            "IPPool default-ipv4-ippool, 10.65.0.0/16, is not created: there is no service account",
+        );
     });
 }
 
@@ -307,7 +464,9 @@ fn install_replaces_an_invalid_token() {
         // A deleted account makes its tokens invalid.
         let account = "/api/v1/namespaces/kube-system/serviceaccounts/calico-cni-plugin";
         pod.api.admin().delete(account).unwrap().success().unwrap();
-        pod.api.service_account("kube-system", "calico-cni-plugin").unwrap();
+        pod.api
+            .service_account("kube-system", "calico-cni-plugin")
+            .unwrap();
         let plugins = pod.api.client(&Identity::Token(token.clone())).unwrap();
         let patience = Instant::now() + DEADLINE;
         while plugins.get("/version").unwrap().code != 401 {
@@ -322,11 +481,20 @@ fn install_replaces_an_invalid_token() {
 #[test]
 fn install_without_token_permission_keeps_the_former_installation() {
     on_kubernetes(|host, kubernetes| {
-        let account = kubernetes.api.service_account("kube-system", "calico-cni").unwrap();
-        let Identity::Token(token) = &account.identity else { panic!("an account has a token") };
+        let account = kubernetes
+            .api
+            .service_account("kube-system", "calico-cni")
+            .unwrap();
+        let Identity::Token(token) = &account.identity else {
+            panic!("an account has a token")
+        };
         let pod = Pod::new(host, kubernetes, token);
-        pod.container.file(&format!("{NET}/10-calico.conflist"), "{}").unwrap();
-        pod.container.file(&format!("{NET}/{KUBECONFIG}"), "token: before\n").unwrap();
+        pod.container
+            .file(&format!("{NET}/10-calico.conflist"), "{}")
+            .unwrap();
+        pod.container
+            .file(&format!("{NET}/{KUBECONFIG}"), "token: before\n")
+            .unwrap();
         failed(&pod.run(&[]), "serviceaccounts/token");
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), "{}");
         assert_eq!(pod.container.conf(KUBECONFIG).unwrap(), "token: before\n");
@@ -343,10 +511,20 @@ fn configuration_that_does_not_work_yet_is_reported_and_installed() {
         let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
         succeeded(&outcome);
         logged(&outcome, "cannot get or create ClusterInformation default");
-        logged(&outcome, "the new configuration does not work yet and is installed anyway");
+        logged(
+            &outcome,
+            "the new configuration does not work yet and is installed anyway",
+        );
         // On a busy machine the plugin may need more than the second that CNI_TRY_SECONDS gives it.
-        let reasons = ["data store connection failed", "the plugin did not answer in time"];
-        assert!(reasons.iter().any(|reason| outcome.stderr.contains(reason)), "{}", outcome.stderr);
+        let reasons = [
+            "data store connection failed",
+            "the plugin did not answer in time",
+        ];
+        assert!(
+            reasons.iter().any(|reason| outcome.stderr.contains(reason)),
+            "{}",
+            outcome.stderr
+        );
         assert_eq!(pod.container.conf("10-calico.conflist").unwrap(), DEFAULT);
     });
 }
@@ -356,7 +534,10 @@ fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let template = r#"{"name": "canal", "type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__", "mtu": broken}"#;
-        failed(&pod.run(&[("CNI_NETWORK_CONFIG", template)]), "is not valid JSON");
+        failed(
+            &pod.run(&[("CNI_NETWORK_CONFIG", template)]),
+            "is not valid JSON",
+        );
         let template = template.replace("broken", "0");
         succeeded(&pod.run(&[("CNI_NETWORK_CONFIG", &template)]));
         assert_eq!(
@@ -370,15 +551,28 @@ fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
 fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
     on_kubernetes(|host, kubernetes| {
         let pod = Pod::of_daemon_set(host, kubernetes, &[]);
-        let call = pod.call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")]).without_env("SLEEP");
+        let call = pod
+            .call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")])
+            .without_env("SLEEP");
         let (started, audit) = (Instant::now(), pod.api.audit().unwrap());
         let child = call.spawn().unwrap();
         // After the second request, which is the agent's, the agent handles signals.
-        let made = || audit.lines().unwrap().iter().filter(|line| line.contains("token")).count();
+        let made = || {
+            audit
+                .lines()
+                .unwrap()
+                .iter()
+                .filter(|line| line.contains("token"))
+                .count()
+        };
         while made() < 2 && started.elapsed() < DEADLINE / 2 {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+        kill(
+            Pid::from_raw(i32::try_from(child.id()).unwrap()),
+            Signal::SIGTERM,
+        )
+        .unwrap();
         let outcome = wait(child, started, DEADLINE).unwrap();
         assert_eq!(made(), 2, "{}", outcome.stderr);
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);

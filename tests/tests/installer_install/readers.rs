@@ -41,7 +41,12 @@ fn readers_never_see_a_partial_configuration() {
     isolated(|host| {
         let directory = host.dir("net.d");
         let file = directory.join("10-calico.conflist");
-        let text = |number: usize| format!(r#"{{"name": "n", "plugins": [{}{number}]}}"#, "1, ".repeat(number % 500));
+        let text = |number: usize| {
+            format!(
+                r#"{{"name": "n", "plugins": [{}{number}]}}"#,
+                "1, ".repeat(number % 500)
+            )
+        };
         let write = |number: usize| {
             atomic_file::replace(&file, text(number).as_bytes(), 0o600).unwrap();
         };
@@ -63,7 +68,11 @@ fn readers_never_see_a_partial_configuration() {
 }
 
 fn paths(directory: &Path) -> Vec<std::path::PathBuf> {
-    fs::read_dir(directory).unwrap().flatten().map(|entry| entry.path()).collect()
+    fs::read_dir(directory)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect()
 }
 
 #[test]
@@ -79,15 +88,28 @@ fn readers_and_runners_see_complete_files_during_installs() {
         };
         // A missing, non-executable or busy program would be an error here.
         let run = |name: &str| {
-            let status = Command::new(bin.join(name)).arg("-v").stdout(Stdio::null()).status();
-            assert!(status.unwrap_or_else(|error| panic!("{name}: {error}")).success());
+            let status = Command::new(bin.join(name))
+                .arg("-v")
+                .stdout(Stdio::null())
+                .status();
+            assert!(
+                status
+                    .unwrap_or_else(|error| panic!("{name}: {error}"))
+                    .success()
+            );
         };
         let install = || {
             for round in 0..10 {
-                first.program(&format!("{OWN_BIN}/portmap"), &format!("round {round}")).unwrap();
+                first
+                    .program(&format!("{OWN_BIN}/portmap"), &format!("round {round}"))
+                    .unwrap();
                 let mtu = (1400 + round).to_string();
                 let container = if round % 2 == 0 { &second } else { &first };
-                succeeded(&container.run(&[("CNI_MTU", &mtu), ("UPDATE_CNI_BINARIES", "true")]).unwrap());
+                succeeded(
+                    &container
+                        .run(&[("CNI_MTU", &mtu), ("UPDATE_CNI_BINARIES", "true")])
+                        .unwrap(),
+                );
             }
         };
         let runs = meanwhile(
@@ -100,32 +122,47 @@ fn readers_and_runners_see_complete_files_during_installs() {
             install,
         );
         assert!(runs > 0);
-        assert_eq!(fs::read(bin.join("calico")).unwrap(), fs::read(first.installer()).unwrap());
+        assert_eq!(
+            fs::read(bin.join("calico")).unwrap(),
+            fs::read(first.installer()).unwrap()
+        );
     });
 }
 
-/// containerd reloads the configuration after a Write, Rename or Remove event, but not after a Create event (INST-161).
+/// containerd reloads the configuration after a Write, Rename or Remove event, but not after a
+/// Create event (INST-161).
 #[test]
 fn watching_runtime_sees_a_rename_of_the_configuration() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
-        inotify.add_watch(&container.path(NET), AddWatchFlags::IN_ALL_EVENTS).unwrap();
+        inotify
+            .add_watch(&container.path(NET), AddWatchFlags::IN_ALL_EVENTS)
+            .unwrap();
         succeeded(&container.run(&[]).unwrap());
         let events = inotify.read_events().unwrap();
         let name = |event: &nix::sys::inotify::InotifyEvent| {
-            event.name.clone().unwrap_or_default().to_string_lossy().into_owned()
+            event
+                .name
+                .clone()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
         };
         let from = events
             .iter()
             .find(|event| event.mask.contains(AddWatchFlags::IN_MOVED_FROM))
             .expect("no move in the directory");
         assert!(name(from).ends_with(".tmp"), "{from:?}");
-        let of_the_file = events.iter().filter(|event| name(event) == "10-calico.conflist");
+        let of_the_file = events
+            .iter()
+            .filter(|event| name(event) == "10-calico.conflist");
         let masks = of_the_file.fold(AddWatchFlags::empty(), |all, event| all | event.mask);
         assert!(masks.contains(AddWatchFlags::IN_MOVED_TO), "{masks:?}");
         assert!(
-            !masks.intersects(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE),
+            !masks.intersects(
+                AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE
+            ),
             "{masks:?}"
         );
 
@@ -136,7 +173,9 @@ fn watching_runtime_sees_a_rename_of_the_configuration() {
                 | AddWatchFlags::IN_MOVE
                 | AddWatchFlags::IN_DELETE
                 | AddWatchFlags::IN_ATTRIB;
-            inotify.add_watch(&container.path(directory), writing).unwrap();
+            inotify
+                .add_watch(&container.path(directory), writing)
+                .unwrap();
             inotify
         };
         let watches = [BIN, NET].map(silent);
@@ -144,7 +183,9 @@ fn watching_runtime_sees_a_rename_of_the_configuration() {
         for watch in watches {
             let seen = watch.read_events();
             assert!(
-                seen.as_ref().is_err_and(|error| std::io::Error::from(*error).kind() == ErrorKind::WouldBlock),
+                seen.as_ref().is_err_and(
+                    |error| std::io::Error::from(*error).kind() == ErrorKind::WouldBlock
+                ),
                 "{seen:?}"
             );
         }

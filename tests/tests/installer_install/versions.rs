@@ -17,14 +17,21 @@ fn configuration_with_a_program_that_lacks_its_version_is_refused_by_name() {
         succeeded(&container.run(&[]).unwrap());
         container.program(&format!("{BIN}/portmap"), OLD).unwrap();
         let outcome = container.run(&[("CNI_MTU", "1400")]).unwrap();
-        failed(&outcome, "10-calico.conflist is not written, as programs lack its cniVersion 1.0.0: ");
+        failed(
+            &outcome,
+            "10-calico.conflist is not written, as programs lack its cniVersion 1.0.0: ",
+        );
         logged(&outcome, "host/opt/cni/bin/portmap supports 0.3.1, 0.4.0; ");
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
         // The remedies are an older `cniVersion` in the template, and the program of the image.
         let older = DEFAULT.replace("\"1.0.0\"", "\"0.4.0\"");
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &older)]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), older);
-        succeeded(&container.run(&[("CNI_MTU", "1400"), ("UPDATE_CNI_BINARIES", "true")]).unwrap());
+        succeeded(
+            &container
+                .run(&[("CNI_MTU", "1400"), ("UPDATE_CNI_BINARIES", "true")])
+                .unwrap(),
+        );
         assert!(container.conf(FILE).unwrap().contains("\"mtu\": 1400"));
     });
 }
@@ -37,7 +44,10 @@ fn configuration_newer_than_calicos_plugin_is_refused() {
         let template = r#"{"name": "n", "cniVersion": "9.0.0", "plugins": [{"type": "calico"}]}"#;
         let variables = [("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0")];
         let outcome = container.run(&variables).unwrap();
-        failed(&outcome, "10-calico.conflist is not written, as programs lack its cniVersion 9.0.0: ");
+        failed(
+            &outcome,
+            "10-calico.conflist is not written, as programs lack its cniVersion 9.0.0: ",
+        );
         logged(&outcome, "host/opt/cni/bin/calico supports ");
         assert!(container.names(NET).is_empty());
     });
@@ -49,16 +59,33 @@ fn configuration_with_a_program_that_gives_no_answer_is_written_with_a_warning()
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         for (mtu, script, words) in [
-            ("1400", "#!/no/such/interpreter\n", "host/opt/cni/bin/portmap cannot be run: No such file or directory"),
-            ("1300", "#!/bin/sh\nexec sleep 1000\n", "host/opt/cni/bin/portmap does not answer within 2s"),
-            ("1200", "#!/bin/sh\nexit 1\n", "host/opt/cni/bin/portmap does not answer VERSION (exit status: 1)"),
+            (
+                "1400",
+                "#!/no/such/interpreter\n",
+                "host/opt/cni/bin/portmap cannot be run: No such file or directory",
+            ),
+            (
+                "1300",
+                "#!/bin/sh\nexec sleep 1000\n",
+                "host/opt/cni/bin/portmap does not answer within 2s",
+            ),
+            (
+                "1200",
+                "#!/bin/sh\nexit 1\n",
+                "host/opt/cni/bin/portmap does not answer VERSION (exit status: 1)",
+            ),
         ] {
             container.script(&format!("{BIN}/portmap"), script).unwrap();
             let outcome = container.run(&[("CNI_MTU", mtu)]).unwrap();
             succeeded(&outcome);
             logged(&outcome, words);
             logged(&outcome, "run `calico doctor` on the node");
-            assert!(container.conf(FILE).unwrap().contains(&format!("\"mtu\": {mtu}")));
+            assert!(
+                container
+                    .conf(FILE)
+                    .unwrap()
+                    .contains(&format!("\"mtu\": {mtu}"))
+            );
         }
     });
 }
@@ -72,10 +99,19 @@ fn foreign_program_that_lacks_the_version_is_named_and_its_entry_stays() {
         container.file(&format!("{NET}/{FILE}"), &chained).unwrap();
         container.program(&format!("{BIN}/mesh"), OLD).unwrap();
         for (mtu, name) in [("1400", FILE), ("1300", "05-calico.conflist")] {
-            let outcome = container.run(&[("CNI_MTU", mtu), ("CNI_CONF_NAME", name)]).unwrap();
+            let outcome = container
+                .run(&[("CNI_MTU", mtu), ("CNI_CONF_NAME", name)])
+                .unwrap();
             succeeded(&outcome);
-            logged(&outcome, "host/opt/cni/bin/mesh supports 0.3.1, 0.4.0, and the configuration has cniVersion 1.0.0");
-            assert_eq!(kinds(&container.conf(name).unwrap()), ["calico", "portmap", "mesh"]);
+            logged(
+                &outcome,
+                "host/opt/cni/bin/mesh supports 0.3.1, 0.4.0, and the configuration has cniVersion \
+                 1.0.0",
+            );
+            assert_eq!(
+                kinds(&container.conf(name).unwrap()),
+                ["calico", "portmap", "mesh"]
+            );
         }
     });
 }
@@ -86,14 +122,20 @@ fn plugin_that_is_asked_has_no_capability_and_no_secret_of_the_installer() {
         let container = Container::new(host, "c").unwrap();
         let asked = container.path("asked");
         let script = format!(
-            "#!/bin/sh\ngrep -E '^(CapPrm|CapEff|NoNewPrivs)' /proc/self/status >{asked}\nenv >>{asked}\n",
+            "#!/bin/sh\ngrep -E '^(CapPrm|CapEff|NoNewPrivs)' /proc/self/status >{asked}\nenv \
+             >>{asked}\n",
             asked = asked.display()
         );
-        container.script(&format!("{OWN_BIN}/portmap"), &script).unwrap();
+        container
+            .script(&format!("{OWN_BIN}/portmap"), &script)
+            .unwrap();
         succeeded(&container.run(&[("CNI_TRY_SECONDS", "0")]).unwrap());
         let text = fs::read_to_string(&asked).unwrap();
         let none = "CapPrm:\t0000000000000000\nCapEff:\t0000000000000000\nNoNewPrivs:\t1\n";
         assert!(text.starts_with(none), "{text}");
-        assert!(text.contains("CNI_COMMAND=VERSION\n") && !text.contains("KUBERNETES_NODE_NAME"), "{text}");
+        assert!(
+            text.contains("CNI_COMMAND=VERSION\n") && !text.contains("KUBERNETES_NODE_NAME"),
+            "{text}"
+        );
     });
 }

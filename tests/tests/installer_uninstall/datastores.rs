@@ -23,21 +23,33 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUP: &str = "crd.projectcalico.org/v1";
 const RELEASE: [&str; 2] = ["--yes", "--release-addresses"];
 
-/// Assigns an address to a container without an interface, as after the deletion of a pod without DEL. Returns the
-/// address.
+/// Assigns an address to a container without an interface, as after the deletion of a pod without
+/// DEL. Returns the address.
 fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &str) -> String {
     let mut conf = json!({
-        "cniVersion": "1.0.0", "name": network, "type": "calico", "log_level": "error", "nodename": NODE,
+        "cniVersion": "1.0.0", "name": network, "type": "calico", "log_level": "error",
+        "nodename": NODE,
         "nodename_file_optional": true, "ipam": { "type": "calico-ipam" },
     });
-    conf.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
+    conf.as_object_mut()
+        .unwrap()
+        .extend(datastore.as_object().unwrap().clone());
     let netns = host.ensure_pod("pod").unwrap();
-    let call = Plugins::locate().unwrap().verb("calico-ipam", "ADD", container, &netns, &conf);
+    let call = Plugins::locate()
+        .unwrap()
+        .verb("calico-ipam", "ADD", container, &netns, &conf);
     let result = call.env("CNI_ARGS", args).run().unwrap().success();
-    result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
+    result["ips"][0]["address"]
+        .as_str()
+        .unwrap()
+        .split('/')
+        .next()
+        .unwrap()
+        .to_owned()
 }
 
-/// Asserts that uninstall releases only the address of a container of this network. `blocks` reads the blocks.
+/// Asserts that uninstall releases only the address of a container of this network. `blocks` reads
+/// the blocks.
 #[track_caller]
 fn only_what_is_this_networks_is_given_back(
     host: &Host,
@@ -48,7 +60,14 @@ fn only_what_is_this_networks_is_given_back(
     for (network, id) in [(NETWORK, "abc"), (NETWORK, "machine.1"), ("another", "abc")] {
         hold(host, datastore, network, id, "");
     }
-    let held = |block: &Value| block["allocations"].as_array().unwrap().iter().filter(|slot| !slot.is_null()).count();
+    let held = |block: &Value| {
+        block["allocations"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|slot| !slot.is_null())
+            .count()
+    };
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [3]);
     assert_eq!(blocks()[0]["affinity"], format!("host:{NODE}"));
 
@@ -56,19 +75,39 @@ fn only_what_is_this_networks_is_given_back(
     assert_eq!(dry.exit, Some(0), "{}{}", dry.stdout, dry.stderr);
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [3]);
     let outcome = uninstall(container, &RELEASE).run().unwrap();
-    assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(
+        outcome.exit,
+        Some(0),
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     let said = &outcome.stdout;
-    assert!(said.contains(&format!("released the addresses of 1 containers and 1 blocks of node {NODE}")), "{said}");
+    assert!(
+        said.contains(&format!(
+            "released the addresses of 1 containers and 1 blocks of node {NODE}"
+        )),
+        "{said}"
+    );
     for said in [said, &dry.stdout] {
         let (_, left) = said.split_once("left on this node:\n").unwrap();
         for handle in [format!("{NETWORK}.machine.1"), "another.abc".into()] {
-            let words = format!(", allocated to handle {handle}: it belongs to no container of this network; ");
+            let words = format!(
+                ", allocated to handle {handle}: it belongs to no container of this network; "
+            );
             assert!(left.contains(&words), "{words} is not in {said}");
         }
-        assert!(!left.contains(&format!("allocated to handle {NETWORK}.abc")), "{said}");
+        assert!(
+            !left.contains(&format!("allocated to handle {NETWORK}.abc")),
+            "{said}"
+        );
     }
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [2]);
-    assert_eq!(blocks()[0]["affinity"], Value::Null, "the block is nobody's");
+    assert_eq!(
+        blocks()[0]["affinity"],
+        Value::Null,
+        "the block is nobody's"
+    );
     assert!(container.names(NET).is_empty());
 }
 
@@ -77,7 +116,8 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
     api.cni_user().unwrap();
     for object in [
         json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }),
-        json!({ "apiVersion": GROUP, "kind": "ClusterInformation", "metadata": { "name": "default" },
+        json!({ "apiVersion": GROUP, "kind": "ClusterInformation",
+                "metadata": { "name": "default" },
                 "spec": { "datastoreReady": true } }),
         json!({ "apiVersion": GROUP, "kind": "IPPool", "metadata": { "name": "pool" },
                 "spec": { "cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": "all()" } }),
@@ -86,7 +126,10 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
     }
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();
     may_make_tokens(api, &pod.account, "calico-cni-plugin").unwrap();
-    for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)].iter().chain(variables) {
+    for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)]
+        .iter()
+        .chain(variables)
+    {
         pod.set(name, *value);
     }
     let outcome = pod.calico(&["install"]).run().unwrap();
@@ -100,17 +143,25 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
-        let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
+        let datastore =
+            json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
         let objects = Objects::new(api.admin(), ApiGroup::CrdV1, kubeconfig.clone());
         let blocks = || {
             let dump = objects.dump().unwrap().into_iter();
-            dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
+            dump.filter(|(key, _)| key.starts_with("ipamblocks/"))
+                .map(|(_, block)| block["spec"].clone())
+                .collect()
         };
         // Uninstall runs on every node, so it must list the blocks of the whole cluster only once.
         let audit = api.audit().unwrap();
-        uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
+        uninstall(&pod.container, &RELEASE[1..])
+            .run()
+            .unwrap()
+            .success();
         let requests = audit.lines().unwrap();
-        let lists = requests.iter().filter(|line| line.starts_with("list ") && line.contains("ipamblocks"));
+        let lists = requests
+            .iter()
+            .filter(|line| line.starts_with("list ") && line.contains("ipamblocks"));
         assert_eq!(lists.count(), 1, "{requests:?}");
         only_what_is_this_networks_is_given_back(host, &pod.container, &datastore, blocks);
         assert!(!kubeconfig.exists());
@@ -118,43 +169,89 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
 }
 
 fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str) -> String {
-    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace":
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "default", "namespace":
         "default" } });
     api.admin().apply_object(&account).unwrap();
     let object = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": { "nodeName": NODE, "automountServiceAccountToken": false,
                   "containers": [{ "name": "main", "image": "busybox" }] } });
-    api.admin().create(PODS, &object).unwrap().success().unwrap();
-    hold(host, datastore, NETWORK, name, &format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
+    api.admin()
+        .create(PODS, &object)
+        .unwrap()
+        .success()
+        .unwrap();
+    hold(
+        host,
+        datastore,
+        NETWORK,
+        name,
+        &format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"),
+    )
 }
 
 /// The pod's annotation has the address of its previous sandbox.
 #[test]
 fn release_during_an_add_is_refused_on_a_node_with_two_names() {
     on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
-        etcd.load(Content::ready().node(OTHER_NAME).pool("pool", "10.65.0.0/16", 26).pairs()).unwrap();
-        let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT, "nodename": OTHER_NAME });
+        etcd.load(
+            Content::ready()
+                .node(OTHER_NAME)
+                .pool("pool", "10.65.0.0/16", 26)
+                .pairs(),
+        )
+        .unwrap();
+        let datastore = json!({
+            "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT, "nodename": OTHER_NAME,
+        });
         let mut plugin = json!({
             "type": "calico", "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
             "kubernetes": { "kubeconfig": "__KUBECONFIG_FILEPATH__", "node_name": NODE },
         });
-        plugin.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
-        let list = json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+        plugin
+            .as_object_mut()
+            .unwrap()
+            .extend(datastore.as_object().unwrap().clone());
+        let list =
+            json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
         let pod = installation(host, api, &[("CNI_NETWORK_CONFIG", &list)]);
         let held = pod_with_address(host, api, &datastore, "new");
         let change = |path: &str, change: Value| {
-            api.admin().patch(&format!("{PODS}/new{path}"), &change).unwrap().success().unwrap();
+            api.admin()
+                .patch(&format!("{PODS}/new{path}"), &change)
+                .unwrap()
+                .success()
+                .unwrap();
         };
-        change("", json!({ "metadata": { "annotations": { "cni.projectcalico.org/podIP": "10.65.99.99/32" } } }));
+        change(
+            "",
+            json!({
+                "metadata": { "annotations": { "cni.projectcalico.org/podIP": "10.65.99.99/32" } }
+            }),
+        );
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-        let refused =
-            format!("pods in the API server use these addresses: default/new ({held}); delete these pods first");
+        let refused = format!(
+            "pods in the API server use these addresses: default/new ({held}); delete these pods \
+             first"
+        );
         assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
         change("/status", json!({ "status": { "phase": "Succeeded" } }));
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
-        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
-        assert!(outcome.stdout.contains(&format!("blocks of node {OTHER_NAME}")), "{}", outcome.stdout);
+        assert_eq!(
+            outcome.exit,
+            Some(0),
+            "{}{}",
+            outcome.stdout,
+            outcome.stderr
+        );
+        assert!(
+            outcome
+                .stdout
+                .contains(&format!("blocks of node {OTHER_NAME}")),
+            "{}",
+            outcome.stdout
+        );
     });
 }
 
@@ -164,23 +261,35 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
-        let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
+        let datastore =
+            json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
         // The kubelet has not reported the address of the pod "new" yet.
         let held = ["web", "new"].map(|name| pod_with_address(host, api, &datastore, name));
         let url = |name: &str| format!("{PODS}/{name}");
-        let change = |path: &str, change: &Value| _ = api.admin().patch(path, change).unwrap().success().unwrap();
+        let change = |path: &str, change: &Value| {
+            _ = api.admin().patch(path, change).unwrap().success().unwrap()
+        };
         let report = |name: &str, phase: &str, ip: &str| {
-            let status = json!({ "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
+            let status =
+                json!({ "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
             change(&format!("{}/status", url(name)), &status);
         };
         report("web", "Running", &held[0]);
         let annotations = json!({ "cni.projectcalico.org/podIP": format!("{}/32", held[1]) });
-        change(&url("new"), &json!({ "metadata": { "annotations": annotations } }));
+        change(
+            &url("new"),
+            &json!({ "metadata": { "annotations": annotations } }),
+        );
         let refused = format!(
-            "pods in the API server use these addresses: default/new ({}), default/web ({}); delete these pods first",
+            "pods in the API server use these addresses: default/new ({}), default/web ({}); \
+             delete these pods first",
             held[1], held[0]
         );
-        for options in [&RELEASE[1..], &RELEASE, &["--yes", "--tear-down-pods", "--release-addresses"]] {
+        for options in [
+            &RELEASE[1..],
+            &RELEASE,
+            &["--yes", "--tear-down-pods", "--release-addresses"],
+        ] {
             let outcome = uninstall(&pod.container, options).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
             assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
@@ -189,8 +298,20 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
             report(name, "Succeeded", ip);
         }
         let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
-        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
-        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
+        assert_eq!(
+            outcome.exit,
+            Some(0),
+            "{}{}",
+            outcome.stdout,
+            outcome.stderr
+        );
+        assert!(
+            outcome
+                .stdout
+                .contains("released the addresses of 2 containers"),
+            "{}",
+            outcome.stdout
+        );
     });
 }
 
@@ -201,13 +322,26 @@ fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
     }
     isolated(|host| {
         let etcd = Etcd::start(host).unwrap();
-        etcd.load(Content::ready().node(NODE).pool("pool", "10.65.0.0/16", 26).pairs()).unwrap();
+        etcd.load(
+            Content::ready()
+                .node(NODE)
+                .pool("pool", "10.65.0.0/16", 26)
+                .pairs(),
+        )
+        .unwrap();
         let container = Container::new(host, "c").unwrap();
         let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
-        let mut plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "nodename": NODE });
-        plugin.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
-        let list = json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
-        let outcome = container.run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")]).unwrap();
+        let mut plugin =
+            json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "nodename": NODE });
+        plugin
+            .as_object_mut()
+            .unwrap()
+            .extend(datastore.as_object().unwrap().clone());
+        let list =
+            json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+        let outcome = container
+            .run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")])
+            .unwrap();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         test(host, &etcd, &container, &datastore);
     });
@@ -217,10 +351,17 @@ fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
 fn release_on_etcd_releases_the_addresses_of_this_network() {
     on_etcd(|host, etcd, container, datastore| {
         let said = uninstall(container, &[]).run().unwrap().stdout;
-        assert!(said.contains("  endpoints of this node: they remain in the datastore; kube-controllers"), "{said}");
+        assert!(
+            said.contains(
+                "  endpoints of this node: they remain in the datastore; kube-controllers"
+            ),
+            "{said}"
+        );
         let blocks = || {
             let dump = etcd.dump().unwrap().into_iter();
-            dump.filter(|(key, _)| is_block(key)).map(|(_, block)| block).collect()
+            dump.filter(|(key, _)| is_block(key))
+                .map(|(_, block)| block)
+                .collect()
         };
         only_what_is_this_networks_is_given_back(host, container, datastore, blocks);
         assert!(!fs::exists(container.path(NET).join("10-calico.conflist")).unwrap());
@@ -233,14 +374,23 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
     on_etcd(|host, etcd, container, datastore| {
         host.add_uplink().unwrap();
         let netns = host.add_pod("here").unwrap();
-        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "nodename": NODE,
+        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico",
+                "nodename": NODE,
             "nodename_file_optional": true,
                                "ipam": { "type": "calico-ipam" } });
-        conf.as_object_mut().unwrap().extend(datastore.as_object().unwrap().clone());
-        Plugins::locate().unwrap().verb("calico", "ADD", "here", &netns, &conf).run().unwrap().success();
+        conf.as_object_mut()
+            .unwrap()
+            .extend(datastore.as_object().unwrap().clone());
+        Plugins::locate()
+            .unwrap()
+            .verb("calico", "ADD", "here", &netns, &conf)
+            .run()
+            .unwrap()
+            .success();
         let endpoints = || {
             let dump = etcd.dump().unwrap().into_iter();
-            dump.filter(|(key, _)| key.contains("/workloadendpoints/")).collect::<Vec<_>>()
+            dump.filter(|(key, _)| key.contains("/workloadendpoints/"))
+                .collect::<Vec<_>>()
         };
         let [(key, mut endpoint)] = endpoints().try_into().unwrap();
         let ip = hold(host, datastore, NETWORK, "elsewhere", "");
@@ -254,24 +404,45 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
         for options in [&options[1..], &options, &options] {
             let outcome = uninstall(container, options).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-            let refused =
-                format!("endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete their pods");
+            let refused = format!(
+                "endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete \
+                 their pods"
+            );
             assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
             assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
         }
         etcd.put(&other, b"\"no endpoint\"").unwrap();
         let outcome = uninstall(container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-        let unreadable =
-            format!("endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be read");
+        let unreadable = format!(
+            "endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be \
+             read"
+        );
         assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
         etcd.delete(&other).unwrap();
         // The run before has deleted the interface.
         let outcome = uninstall(container, &RELEASE).run().unwrap();
-        assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
-        assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);
+        assert_eq!(
+            outcome.exit,
+            Some(0),
+            "{}{}",
+            outcome.stdout,
+            outcome.stderr
+        );
+        assert!(
+            outcome
+                .stdout
+                .contains("released the addresses of 2 containers"),
+            "{}",
+            outcome.stdout
+        );
         assert_eq!(endpoints(), []);
-        assert!(container.names("var/lib/calico").iter().all(|name| *name != "cni-install-state.json"));
+        assert!(
+            container
+                .names("var/lib/calico")
+                .iter()
+                .all(|name| *name != "cni-install-state.json")
+        );
     });
 }
 

@@ -18,7 +18,13 @@ fn install(container: &Container) {
 
 #[track_caller]
 fn said(outcome: &Outcome, exit: i32) -> &str {
-    assert_eq!(outcome.exit, Some(exit), "{}\n{}", outcome.stdout, outcome.stderr);
+    assert_eq!(
+        outcome.exit,
+        Some(exit),
+        "{}\n{}",
+        outcome.stdout,
+        outcome.stderr
+    );
     &outcome.stdout
 }
 
@@ -44,9 +50,14 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
                         " in {}: all installed files are missing there; mount",
                         container.path(directory).display()
                     );
-                    let line =
-                        said.lines().find(|line| line.contains(&words)).unwrap_or_else(|| panic!("{words}: {said}"));
-                    assert!(line.starts_with("FAILED to find ") && line.contains("calico"), "{said}");
+                    let line = said
+                        .lines()
+                        .find(|line| line.contains(&words))
+                        .unwrap_or_else(|| panic!("{words}: {said}"));
+                    assert!(
+                        line.starts_with("FAILED to find ") && line.contains("calico"),
+                        "{said}"
+                    );
                     assert!(said.contains("everything: nothing is changed"), "{said}");
                     assert_eq!(container.fingerprint(), before);
                 }
@@ -54,7 +65,11 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
             fs::remove_dir(container.path(directory)).unwrap();
             fs::rename(&away, container.path(directory)).unwrap();
             said(&uninstall(&container, &["--yes"]).run().unwrap(), 0);
-            assert!([BIN, SECONDARY_BIN, NET].iter().all(|directory| container.names(directory).is_empty()));
+            assert!(
+                [BIN, SECONDARY_BIN, NET]
+                    .iter()
+                    .all(|directory| container.names(directory).is_empty())
+            );
         });
     }
 }
@@ -68,8 +83,14 @@ fn removed_files_are_dropped_from_the_state_with_forget_gone() {
             fs::remove_file(container.path(BIN).join(name)).unwrap();
         }
         said(&uninstall(&container, &["--yes"]).run().unwrap(), 1);
-        let outcome = uninstall(&container, &["--yes", "--forget-gone"]).run().unwrap();
-        assert!(said(&outcome, 0).contains("calico-ipam was gone already\n"), "{}", outcome.stdout);
+        let outcome = uninstall(&container, &["--yes", "--forget-gone"])
+            .run()
+            .unwrap();
+        assert!(
+            said(&outcome, 0).contains("calico-ipam was gone already\n"),
+            "{}",
+            outcome.stdout
+        );
         assert!(container.names(NET).is_empty() && !container.path("var").join(STATE).exists());
     });
 }
@@ -87,19 +108,49 @@ fn manual_uninstall_uses_the_given_plugin_directories() {
         fs::rename(container.path(BIN), container.path("host/home/bin")).unwrap();
         let root = container.path("host").display().to_string();
         let by_hand = |options: &[&str]| {
-            let call = Plugins::locate().unwrap().call("calico").args(["uninstall", "--yes", "--root", root.as_str()]);
+            let call = Plugins::locate().unwrap().call("calico").args([
+                "uninstall",
+                "--yes",
+                "--root",
+                root.as_str(),
+            ]);
             call.args(options.iter().copied()).run().unwrap()
         };
         let outcome = by_hand(&[]);
         let told = said(&outcome, 1);
-        assert!(told.contains("there; name their directory with --bin-dir, or add --forget-gone"), "{told}");
-        assert!(told.contains("there; name their directory with --secondary-bin-dir, or add --forget-gone"), "{told}");
+        assert!(
+            told.contains("there; name their directory with --bin-dir, or add --forget-gone"),
+            "{told}"
+        );
+        assert!(
+            told.contains(
+                "there; name their directory with --secondary-bin-dir, or add --forget-gone"
+            ),
+            "{told}"
+        );
         let outcome = by_hand(&["--bin-dir", "/home/bin"]);
-        assert_eq!(said(&outcome, 1).matches("FAILED to find").count(), 1, "{}", outcome.stdout);
+        assert_eq!(
+            said(&outcome, 1).matches("FAILED to find").count(),
+            1,
+            "{}",
+            outcome.stdout
+        );
         assert_eq!(container.names("host/home/bin").len(), 4);
 
-        said(&by_hand(&["--bin-dir", "/home/bin", "--secondary-bin-dir", "/secondary-bin-dir"]), 0);
-        assert!(["host/home/bin", SECONDARY_BIN, NET].iter().all(|directory| container.names(directory).is_empty()));
+        said(
+            &by_hand(&[
+                "--bin-dir",
+                "/home/bin",
+                "--secondary-bin-dir",
+                "/secondary-bin-dir",
+            ]),
+            0,
+        );
+        assert!(
+            ["host/home/bin", SECONDARY_BIN, NET]
+                .iter()
+                .all(|directory| container.names(directory).is_empty())
+        );
         assert!(!container.path("host/var").join(STATE).exists());
     });
 }

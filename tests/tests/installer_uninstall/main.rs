@@ -10,5 +10,9 @@ use integration_tests::plugin::{Call, Plugins};
 
 fn uninstall(container: &Container, options: &[&str]) -> Call {
     let root = container.path("").display().to_string();
-    Plugins::locate().unwrap().call("calico").args(["uninstall", "--root", &root]).args(options.iter().copied())
+    Plugins::locate()
+        .unwrap()
+        .call("calico")
+        .args(["uninstall", "--root", &root])
+        .args(options.iter().copied())
 }

@@ -1,5 +1,5 @@
-//! A deferred DEL belongs to a datastore by the identity of the datastore, or, without a recorded identity, by the
-//! endpoint as the configuration spells it.
+//! A deferred DEL belongs to a datastore by the identity of the datastore, or, without a recorded
+//! identity, by the endpoint as the configuration spells it.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,9 @@ use integration_tests::etcd::ENDPOINT;
 use integration_tests::journal::{JOURNAL, journal_entries};
 use serde_json::{Value, json};
 
-use super::{await_entries, await_replayed, conf, etcd, later_call, pod_with_deferred_del, with_etcd};
+use super::{
+    await_entries, await_replayed, conf, etcd, later_call, pod_with_deferred_del, with_etcd,
+};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
@@ -26,7 +28,11 @@ fn spelled_anew(conf: &Value) -> Value {
 fn record_identity(cluster: &Cluster<'_>) {
     let mut conf = conf(cluster);
     conf["cni.dev/valid-attachments"] = json!([]);
-    cluster.verb("GC", &cluster.pod(90), &conf).run().unwrap().success();
+    cluster
+        .verb("GC", &cluster.pod(90), &conf)
+        .run()
+        .unwrap()
+        .success();
 }
 
 fn set_guid(cluster: &Cluster<'_>, guid: &str) {
@@ -36,11 +42,18 @@ fn set_guid(cluster: &Cluster<'_>, guid: &str) {
 }
 
 fn is_held(cluster: &Cluster<'_>, pod: &Pod) -> bool {
-    cluster.accounts().held.values().any(|holder| *holder == handle(pod))
+    cluster
+        .accounts()
+        .held
+        .values()
+        .any(|holder| *holder == handle(pod))
 }
 
 fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
-    let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
+    let outcome = cluster
+        .store
+        .calico_ipam(&cluster.plugins, arguments)
+        .unwrap();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
     outcome.stdout
 }
@@ -54,7 +67,10 @@ fn deferred_del_is_replayed_with_a_different_spelling_of_the_datastore() {
         let conf = spelled_anew(&conf(cluster));
         cluster.await_replayed(&pod, &conf);
         assert!(!is_held(cluster, &pod));
-        assert_eq!(calico_ipam(cluster, &["check"]).lines().last(), Some("nothing is wrong"));
+        assert_eq!(
+            calico_ipam(cluster, &["check"]).lines().last(),
+            Some("nothing is wrong")
+        );
     });
 }
 
@@ -69,13 +85,19 @@ fn deferred_del_of_another_datastore_stays_listed_until_adopted() {
         await_entries(cluster, &pod, &conf(cluster), 1);
         later_call(cluster, "DEL", &pod);
         assert_eq!(journal_entries().len(), 1);
-        let listed: Value = serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
-        let [pending_del] = &listed.as_array().unwrap()[..] else { panic!("{listed}") };
+        let listed: Value =
+            serde_json::from_str(&calico_ipam(cluster, &["journal", "-o", "json"])).unwrap();
+        let [pending_del] = &listed.as_array().unwrap()[..] else {
+            panic!("{listed}")
+        };
         assert_eq!(pending_del["identity"], json!("etcd 0123456789abcdef"));
         assert_eq!(pending_del["container"], json!(pod.container_id));
         assert!(
             pending_del["ageSeconds"].is_u64()
-                && pending_del["reason"].as_str().unwrap().contains("ClusterInformation"),
+                && pending_del["reason"]
+                    .as_str()
+                    .unwrap()
+                    .contains("ClusterInformation"),
             "{pending_del}"
         );
         calico_ipam(cluster, &["journal", "adopt", &pod.container_id]);
@@ -89,9 +111,17 @@ fn deferred_del_without_identity_is_replayed_by_its_spelling() {
     with_etcd(|cluster| {
         set_guid(cluster, "0123456789abcdef");
         let pod = pod_with_deferred_del(cluster, 1);
-        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+        let [entry] = &journal_entries()[..] else {
+            panic!("{:?}", journal_entries())
+        };
         let mut pending_del: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
-        for key in ["identity", "noted", "allocated_before", "reason", "addresses"] {
+        for key in [
+            "identity",
+            "noted",
+            "allocated_before",
+            "reason",
+            "addresses",
+        ] {
             pending_del.as_object_mut().unwrap().remove(key);
         }
         fs::write(entry, pending_del.to_string()).unwrap();
@@ -125,12 +155,23 @@ fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
         cluster.add(&newcomer, &conf);
         assert_eq!(journal_entries().len(), 3);
         let held = cluster.accounts().held;
-        let address_of =
-            |pod: &Pod| held.iter().find(|(_, holder)| **holder == handle(pod)).map(|(address, _)| address.to_string());
-        let (deferred, address) = pods.iter().rev().find_map(|pod| Some((pod, address_of(pod)?))).unwrap();
+        let address_of = |pod: &Pod| {
+            held.iter()
+                .find(|(_, holder)| **holder == handle(pod))
+                .map(|(address, _)| address.to_string())
+        };
+        let (deferred, address) = pods
+            .iter()
+            .rev()
+            .find_map(|pod| Some((pod, address_of(pod)?)))
+            .unwrap();
         let asking = cluster.pod(21);
         let args = format!("IP={address}");
-        let outcome = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", &args).run().unwrap();
+        let outcome = cluster
+            .verb("ADD", &asking, &conf)
+            .env("CNI_ARGS", &args)
+            .run()
+            .unwrap();
         assert!(outcome.success().to_string().contains(&address));
         assert!(!is_held(cluster, deferred));
     });
@@ -140,10 +181,15 @@ fn add_replays_two_deferred_dels_and_those_of_a_requested_address() {
 fn failing_deferred_del_fails_only_the_add_of_its_container() {
     with_etcd(|cluster| {
         let conf = conf(cluster);
-        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else { panic!("one pod") };
+        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else {
+            panic!("one pod")
+        };
         let path = format!("/calico/ipam/v2/handle/{}", handle(pod));
         let sound = cluster.store.dump().unwrap()[&path].clone();
-        cluster.store.put(&path, &json!({ "block": "damaged" })).unwrap();
+        cluster
+            .store
+            .put(&path, &json!({ "block": "damaged" }))
+            .unwrap();
         let other = cluster.pod(2);
         cluster.add(&other, &conf);
         assert_eq!(journal_entries().len(), 1);
@@ -153,7 +199,9 @@ fn failing_deferred_del_fails_only_the_add_of_its_container() {
         cluster.store.put(&path, &sound).unwrap();
         cluster.add(pod, &conf);
         assert!(journal_entries().is_empty());
-        [pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        [pod, &other]
+            .into_iter()
+            .for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });
 }
@@ -164,28 +212,56 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address() {
     with_etcd(|cluster| {
         let mut conf = conf(cluster);
         conf["log_level"] = json!("info");
-        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else { panic!("one pod") };
+        let [pod] = &pods_with_deferred_dels(cluster, 1..2)[..] else {
+            panic!("one pod")
+        };
         let held = cluster.accounts().held;
-        let address = held.keys().map(ToString::to_string).find(|address| address.starts_with("10.65.")).unwrap();
+        let address = held
+            .keys()
+            .map(ToString::to_string)
+            .find(|address| address.starts_with("10.65."))
+            .unwrap();
         let content = cluster.store.dump().unwrap();
-        let (block, sound) = content.iter().find(|(key, _)| key.contains("/ipv4/block/")).unwrap();
+        let (block, sound) = content
+            .iter()
+            .find(|(key, _)| key.contains("/ipv4/block/"))
+            .unwrap();
         cluster.store.put(block, &json!("damaged")).unwrap();
         let other = cluster.pod(2);
         let added = cluster.verb("ADD", &other, &conf).run().unwrap();
         added.success();
-        let told: Vec<_> = added.stderr.lines().filter(|line| line.contains("the journal entry stays")).collect();
-        assert!(told.len() == 1 && told[0].contains(&pod.container_id), "{}", added.stderr);
+        let told: Vec<_> = added
+            .stderr
+            .lines()
+            .filter(|line| line.contains("the journal entry stays"))
+            .collect();
+        assert!(
+            told.len() == 1 && told[0].contains(&pod.container_id),
+            "{}",
+            added.stderr
+        );
         let asking = cluster.pod(3);
         let before = cluster.state();
         cluster.verb("ADD", pod, &conf).run().unwrap().error();
-        cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap().error();
+        cluster
+            .verb("ADD", &asking, &conf)
+            .env("CNI_ARGS", format!("IP={address}"))
+            .run()
+            .unwrap()
+            .error();
         cluster.assert_unchanged(&before);
         assert_eq!(journal_entries().len(), 1);
         cluster.store.put(block, sound).unwrap();
-        let asked = cluster.verb("ADD", &asking, &conf).env("CNI_ARGS", format!("IP={address}")).run().unwrap();
+        let asked = cluster
+            .verb("ADD", &asking, &conf)
+            .env("CNI_ARGS", format!("IP={address}"))
+            .run()
+            .unwrap();
         assert!(asked.success().to_string().contains(&address));
         assert!(journal_entries().is_empty());
-        [&other, &asking].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        [&other, &asking]
+            .into_iter()
+            .for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });
 }
@@ -198,7 +274,11 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed() {
         let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
         let mut collecting = conf.clone();
         collecting["cni.dev/valid-attachments"] = json!([]);
-        cluster.verb("GC", &cluster.pod(9), &collecting).run().unwrap().success();
+        cluster
+            .verb("GC", &cluster.pod(9), &collecting)
+            .run()
+            .unwrap()
+            .success();
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf);
         let path = conf["datastore_path"].as_str().unwrap();
@@ -262,14 +342,21 @@ fn add_with_its_own_deferred_del_of_an_unknown_datastore_names_the_remedy() {
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert_eq!(error.code, 11, "{error:?}");
-        assert!(error.details.contains(&format!("calico-ipam journal adopt {}", pod.container_id)), "{error:?}");
+        assert!(
+            error
+                .details
+                .contains(&format!("calico-ipam journal adopt {}", pod.container_id)),
+            "{error:?}"
+        );
         cluster.assert_unchanged(&before);
         let other = cluster.pod(2);
         cluster.add(&other, &conf);
         set_guid(cluster, "0123456789abcdef");
         cluster.add(&pod, &conf);
         assert!(journal_entries().is_empty());
-        [&pod, &other].into_iter().for_each(|pod| cluster.delete(pod, &conf));
+        [&pod, &other]
+            .into_iter()
+            .for_each(|pod| cluster.delete(pod, &conf));
         cluster.assert_nothing_left();
     });
 }

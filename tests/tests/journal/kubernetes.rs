@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread;
 
-use integration_tests::cluster::{Cluster, ControlPlane, Faulty, Pod, handle, on_api_server, on_restricted_api_server};
+use integration_tests::cluster::{
+    Cluster, ControlPlane, Faulty, Pod, handle, on_api_server, on_restricted_api_server,
+};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
@@ -22,7 +24,8 @@ use super::assert_ready_or_slow;
 /// Number of STATUS calls at once.
 const STATUSES: usize = 5;
 
-/// A pod whose DEL did not reach the API server: its interface is gone, but its address and endpoint remain.
+/// A pod whose DEL did not reach the API server: its interface is gone, but its address and
+/// endpoint remain.
 struct DeferredDel {
     pod: Pod,
     entry: PathBuf,
@@ -43,21 +46,31 @@ fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<DeferredDel> {
     faulty.proxy.go_away();
     let calls: Vec<_> = pods.iter().map(|pod| faulty.call("DEL", pod)).collect();
     thread::scope(|scope| {
-        let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
+        let started: Vec<_> = calls
+            .iter()
+            .map(|call| scope.spawn(|| call.run().unwrap()))
+            .collect();
         for outcome in started.into_iter().map(|thread| thread.join().unwrap()) {
             assert_eq!(outcome.success(), "");
         }
     });
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     faulty.proxy.arm(None);
-    let recorded: Vec<(PathBuf, Vec<u8>)> =
-        journal_entries().into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    let recorded: Vec<(PathBuf, Vec<u8>)> = journal_entries()
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
     assert_eq!(recorded.len(), pods.len());
     let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert!(recorded.iter().all(|(path, _)| mode(path) == 0o600));
     let deferred = |pod: Pod| {
-        let of_pod = |(_, text): &&(PathBuf, Vec<u8>)| String::from_utf8_lossy(text).contains(&handle(&pod));
-        let (entry, text) = recorded.iter().find(of_pod).expect("an entry names its handle").clone();
+        let of_pod =
+            |(_, text): &&(PathBuf, Vec<u8>)| String::from_utf8_lossy(text).contains(&handle(&pod));
+        let (entry, text) = recorded
+            .iter()
+            .find(of_pod)
+            .expect("an entry names its handle")
+            .clone();
         fs::remove_file(&entry).unwrap();
         DeferredDel { pod, entry, text }
     };
@@ -68,7 +81,10 @@ fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
     let accounts = faulty.cluster.accounts();
     let of_pod = handle(pod);
     let held = accounts.held.values().any(|holder| *holder == of_pod);
-    assert_eq!(held, accounts.counted.keys().any(|(holder, _)| *holder == of_pod));
+    assert_eq!(
+        held,
+        accounts.counted.keys().any(|(holder, _)| *holder == of_pod)
+    );
     held
 }
 
@@ -81,10 +97,16 @@ pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Iden
 
 /// Runs a test with `components/node-restriction`.
 fn on_restricted_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>) + Send) {
-    on_restricted_api_server(group, &["node1"], |cluster, control_plane| dual_stack(cluster, control_plane, test));
+    on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
+        dual_stack(cluster, control_plane, test)
+    });
 }
 
-fn dual_stack(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, test: impl FnOnce(&mut Faulty<'_>)) {
+fn dual_stack(
+    cluster: &Cluster<'_>,
+    control_plane: &ControlPlane<'_>,
+    test: impl FnOnce(&mut Faulty<'_>),
+) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
     let proxy = control_plane.proxy.clone();
@@ -111,9 +133,18 @@ fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
         let newcomer = faulty.pod();
         if verb == "GC" {
             // Addresses of pods without a journal entry belong to other cases.
-            let others: Vec<Value> = faulty.cluster.accounts().held.values().map(|holder| {
-                json!({ "containerID": holder.trim_start_matches(&format!("{NETWORK}.")), "ifname": "eth0" })
-            }).collect();
+            let others: Vec<Value> = faulty
+                .cluster
+                .accounts()
+                .held
+                .values()
+                .map(|holder| {
+                    json!({
+                        "containerID": holder.trim_start_matches(&format!("{NETWORK}.")),
+                        "ifname": "eth0",
+                    })
+                })
+                .collect();
             faulty.conf["cni.dev/valid-attachments"] = json!(others);
         }
         faulty.run(verb, &newcomer);
@@ -132,7 +163,12 @@ fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &
     faulty.await_replayed(pod);
     let mut checked = faulty.conf.clone();
     checked["prevResult"] = result;
-    faulty.cluster.verb("CHECK", pod, &checked).run().unwrap().success();
+    faulty
+        .cluster
+        .verb("CHECK", pod, &checked)
+        .run()
+        .unwrap()
+        .success();
     faulty.run("DEL", pod);
     assert!(!is_held(faulty, pod));
 }
@@ -146,8 +182,14 @@ fn replayed_by_many_at_once(faulty: &mut Faulty<'_>, deferred: &[DeferredDel]) {
         .collect();
     faulty.proxy.arm(None);
     thread::scope(|scope| {
-        let started: Vec<_> = calls.iter().map(|call| scope.spawn(|| call.run().unwrap())).collect();
-        let outcomes: Vec<_> = started.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let started: Vec<_> = calls
+            .iter()
+            .map(|call| scope.spawn(|| call.run().unwrap()))
+            .collect();
+        let outcomes: Vec<_> = started
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
         let (statuses, others) = outcomes.split_at(STATUSES);
         statuses.iter().for_each(assert_ready_or_slow);
         others.iter().for_each(|outcome| drop(outcome.success()));
@@ -171,11 +213,22 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     let before = store.dump().unwrap();
     let error = faulty.call("ADD", pod).run().unwrap().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
-    assert_eq!((store.dump().unwrap(), journal_entries().len()), (before, 1));
+    assert_eq!(
+        (store.dump().unwrap(), journal_entries().len()),
+        (before, 1)
+    );
     // A busy server also defers the replay.
-    let busy = Fault::Refuse(Refusal { code: 429, retry_after: Some(0) });
-    let error = faulty.faulted("STATUS", pod, Point::First("GET", CLUSTER), busy).error();
-    assert!(error.code == 50 && error.msg.contains("not ready"), "{error:?}");
+    let busy = Fault::Refuse(Refusal {
+        code: 429,
+        retry_after: Some(0),
+    });
+    let error = faulty
+        .faulted("STATUS", pod, Point::First("GET", CLUSTER), busy)
+        .error();
+    assert!(
+        error.code == 50 && error.msg.contains("not ready"),
+        "{error:?}"
+    );
     set_ready(true);
     faulty.await_replayed(pod);
 }
@@ -189,7 +242,9 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
         deferred.next().unwrap().restore();
         let requests = faulty.requests("STATUS", &bystander);
         for point in (0..requests).map(Point::Request) {
-            let deferred = deferred.next().expect("a call with a replay sends no more than 24 requests");
+            let deferred = deferred
+                .next()
+                .expect("a call with a replay sends no more than 24 requests");
             deferred.restore();
             faulty.faulted("STATUS", &bystander, point, Fault::Kill);
             assert!(faulty.proxy.fired(), "{point:?}");
@@ -203,9 +258,13 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
 #[test]
 fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
     on_group(ApiGroup::CrdV1, |faulty, identity| {
-        let [deferred] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let [deferred] = &outage(faulty, 1)[..] else {
+            panic!("one pod")
+        };
         let old = deferred.restore();
-        let Identity::Token(token) = identity else { panic!("plugins call with a token") };
+        let Identity::Token(token) = identity else {
+            panic!("plugins call with a token")
+        };
         let text = String::from_utf8_lossy(&deferred.text);
         assert!(!text.contains(token.as_str()), "{text}");
 
@@ -213,18 +272,38 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
         let new = faulty.sandbox(old);
         let mut checked = faulty.conf.clone();
         checked["prevResult"] = faulty.run("ADD", &new);
-        // The plugin is killed in the middle of the replay: the address is free, and its handle exists.
+        // The plugin is killed in the middle of the replay: the address is free, and its handle
+        // exists.
         deferred.restore();
-        let killed = faulty.faulted("STATUS", &new, Point::First("DELETE", "/ipamhandles/"), Fault::Kill);
+        let killed = faulty.faulted(
+            "STATUS",
+            &new,
+            Point::First("DELETE", "/ipamhandles/"),
+            Fault::Kill,
+        );
         assert!(faulty.proxy.fired() && killed.exit.is_none(), "{killed:?}");
         let accounts = faulty.cluster.accounts();
-        assert!(accounts.held.values().all(|holder| *holder == handle(&new)), "{accounts:#?}");
-        assert!(accounts.counted.keys().any(|(holder, _)| *holder == handle(old)), "{accounts:#?}");
+        assert!(
+            accounts.held.values().all(|holder| *holder == handle(&new)),
+            "{accounts:#?}"
+        );
+        assert!(
+            accounts
+                .counted
+                .keys()
+                .any(|(holder, _)| *holder == handle(old)),
+            "{accounts:#?}"
+        );
         assert_eq!(journal_entries(), std::slice::from_ref(&deferred.entry));
         // The next call completes the replay.
         faulty.await_replayed(&new);
         faulty.cluster.assert_only(&[&new]);
-        faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
+        faulty
+            .cluster
+            .verb("CHECK", &new, &checked)
+            .run()
+            .unwrap()
+            .success();
 
         // A replay after the DEL is complete changes nothing.
         deferred.restore();
@@ -239,27 +318,47 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
 #[test]
 fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
-        let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
-        let namespace = objects.client().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();
+        let Store::Kubernetes(objects) = &faulty.cluster.store else {
+            unreachable!()
+        };
+        let namespace = objects
+            .client()
+            .get("/api/v1/namespaces/kube-system")
+            .unwrap()
+            .success()
+            .unwrap();
         // GC makes the node store the identity.
         let collector = faulty.pod();
         faulty.conf["cni.dev/valid-attachments"] = json!([]);
         faulty.run("GC", &collector);
-        let [deferred] = &outage(faulty, 1)[..] else { panic!("one pod") };
+        let [deferred] = &outage(faulty, 1)[..] else {
+            panic!("one pod")
+        };
         let mut pending_del: Value = serde_json::from_slice(&deferred.text).unwrap();
         assert_eq!(
             pending_del["identity"],
-            json!(format!("kubernetes {}", namespace["metadata"]["uid"].as_str().unwrap()))
+            json!(format!(
+                "kubernetes {}",
+                namespace["metadata"]["uid"].as_str().unwrap()
+            ))
         );
 
         pending_del["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
         fs::write(&deferred.entry, pending_del.to_string()).unwrap();
         for verb in ["ADD", "STATUS", "DEL"] {
             faulty.run(verb, &collector);
-            assert_eq!(fs::read_to_string(&deferred.entry).unwrap(), pending_del.to_string(), "after {verb}");
+            assert_eq!(
+                fs::read_to_string(&deferred.entry).unwrap(),
+                pending_del.to_string(),
+                "after {verb}"
+            );
         }
         assert!(is_held(faulty, &deferred.pod));
-        let listed = faulty.cluster.store.calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"]).unwrap();
+        let listed = faulty
+            .cluster
+            .store
+            .calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"])
+            .unwrap();
         let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
         assert_eq!(listed[0]["identity"], pending_del["identity"], "{listed}");
 

@@ -1,4 +1,5 @@
-//! An unreachable datastore: DEL removes the pod's network, and later calls replay the remaining cleanup.
+//! An unreachable datastore: DEL removes the pod's network, and later calls replay the remaining
+//! cleanup.
 
 mod datastores;
 mod kubernetes;
@@ -32,7 +33,11 @@ fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
     isolated(|host| {
         host.add_uplink().unwrap();
         let store = Store::etcd(host).unwrap();
-        let mut cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store };
+        let mut cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store,
+        };
         cluster.load(&Content::dual_stack());
         test(&mut cluster);
     });
@@ -58,15 +63,26 @@ fn del_with_an_unreadable_endpoint_keeps_the_address() {
         let pod = cluster.pod(1);
         cluster.add(&pod, &conf);
         let content = cluster.store.dump().unwrap();
-        let key = content.keys().find(|key| key.contains("/workloadendpoints/")).unwrap();
+        let key = content
+            .keys()
+            .find(|key| key.contains("/workloadendpoints/"))
+            .unwrap();
         cluster.store.put(key, &json!("no endpoint")).unwrap();
         // The runtime's DEL after a failed ADD is not for the interface of the endpoint.
         let before = cluster.state();
-        cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "net1").run().unwrap().success();
+        cluster
+            .verb("DEL", &pod, &conf)
+            .env("CNI_IFNAME", "net1")
+            .run()
+            .unwrap()
+            .success();
         cluster.assert_unchanged(&before);
         assert!(journal_entries().is_empty());
         cluster.delete(&pod, &conf);
-        assert_eq!((journal_entries().len(), cluster.accounts().held.len()), (1, 1));
+        assert_eq!(
+            (journal_entries().len(), cluster.accounts().held.len()),
+            (1, 1)
+        );
         assert_eq!(kernel::host().unwrap()["links"], json!({}));
         cluster.store.delete(key).unwrap();
         cluster.delete(&pod, &conf);
@@ -83,7 +99,13 @@ fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     etcd(cluster).stop();
     cluster.delete(&pod, &conf);
     etcd(cluster).restart().unwrap();
-    assert!(cluster.accounts().held.values().any(|holder| *holder == handle(&pod)));
+    assert!(
+        cluster
+            .accounts()
+            .held
+            .values()
+            .any(|holder| *holder == handle(&pod))
+    );
     pod
 }
 
@@ -102,21 +124,26 @@ fn await_replayed(cluster: &Cluster<'_>, pod: &Pod) {
     await_entries(cluster, pod, &conf(cluster), 0);
 }
 
-/// Repeats STATUS until the journal has this number of entries. Only a STATUS that used up its two seconds is repeated.
+/// Repeats STATUS until the journal has this number of entries. Only a STATUS that used up its two
+/// seconds is repeated.
 #[track_caller]
 fn await_entries(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, entries: usize) {
     let is_done = || {
         let outcome = cluster.verb("STATUS", pod, conf).run()?;
         let is_done = outcome.exit == Some(0) && journal_entries().len() == entries;
-        assert!(is_done || outcome.wall >= LIMIT_OF_STATUS, "{outcome:?}, {:?}", journal_entries());
+        assert!(
+            is_done || outcome.wall >= LIMIT_OF_STATUS,
+            "{outcome:?}, {:?}",
+            journal_entries()
+        );
         Ok(is_done)
     };
     let done = await_that(PATIENCE, is_done);
     assert!(done.is_ok(), "{done:?}, {:?}", journal_entries());
 }
 
-/// Asserts that a STATUS beside other calls succeeded, or that it reports a datastore that was too slow for the two
-/// seconds of a STATUS.
+/// Asserts that a STATUS beside other calls succeeded, or that it reports a datastore that was too
+/// slow for the two seconds of a STATUS.
 #[track_caller]
 fn assert_ready_or_slow(outcome: &Outcome) {
     if outcome.exit != Some(0) {
@@ -140,11 +167,19 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
         assert_eq!(outcome.success(), "");
         let host = kernel::host().unwrap();
         assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
-        assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
+        assert_eq!(
+            kernel::pod(cluster.host, &pod.name).unwrap()["links"],
+            json!({})
+        );
 
-        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+        let [entry] = &journal_entries()[..] else {
+            panic!("{:?}", journal_entries())
+        };
         let recorded = fs::read_to_string(entry).unwrap();
-        assert!(recorded.contains(&handle(&pod)) && recorded.contains(NETWORK), "{recorded}");
+        assert!(
+            recorded.contains(&handle(&pod)) && recorded.contains(NETWORK),
+            "{recorded}"
+        );
         assert!(!recorded.contains("correct-horse"), "{recorded}");
 
         cluster.delete(&pod, &conf);
@@ -157,7 +192,8 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets() {
     });
 }
 
-/// A line about a deferred DEL has the container of that DEL, and also names the container of the call.
+/// A line about a deferred DEL has the container of that DEL, and also names the container of the
+/// call.
 #[test]
 fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
     with_etcd(|cluster| {
@@ -169,13 +205,25 @@ fn log_lines_of_a_replay_name_the_container_of_the_deferred_del() {
         let of = |id: &str, replayed_by: &str| {
             format!(" ContainerID=\"{id}\"{replayed_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
         };
-        let replay = of(&deferred.container_id, &format!(" ReplayedBy=\"{}\"", newcomer.container_id));
+        let replay = of(
+            &deferred.container_id,
+            &format!(" ReplayedBy=\"{}\"", newcomer.container_id),
+        );
         let call = of(&newcomer.container_id, "");
-        let (replaying, others): (Vec<_>, Vec<_>) = outcome.stderr.lines().partition(|line| line.ends_with(&replay));
+        let (replaying, others): (Vec<_>, Vec<_>) = outcome
+            .stderr
+            .lines()
+            .partition(|line| line.ends_with(&replay));
         for words in ["deleted the endpoint", "replayed a deferred DEL"] {
-            assert!(replaying.iter().any(|line| line.contains(words)), "{words:?}: {}", outcome.stderr);
+            assert!(
+                replaying.iter().any(|line| line.contains(words)),
+                "{words:?}: {}",
+                outcome.stderr
+            );
         }
-        others.iter().for_each(|line| assert!(line.ends_with(&call), "{line}"));
+        others
+            .iter()
+            .for_each(|line| assert!(line.ends_with(&call), "{line}"));
     });
 }
 
@@ -205,8 +253,17 @@ fn next_call_of_each_command_replays_the_deferred_del_of_another_pod() {
             later_call(cluster, verb, &newcomer);
             assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "after {verb}");
             let holders = cluster.accounts().held;
-            assert!(!holders.values().any(|holder| *holder == handle(&pod)), "after {verb}: {holders:?}");
-            assert!(!cluster.endpoints().keys().any(|name| name.contains(&pod.container_id)), "after {verb}");
+            assert!(
+                !holders.values().any(|holder| *holder == handle(&pod)),
+                "after {verb}: {holders:?}"
+            );
+            assert!(
+                !cluster
+                    .endpoints()
+                    .keys()
+                    .any(|name| name.contains(&pod.container_id)),
+                "after {verb}"
+            );
             cluster.delete(&newcomer, &conf(cluster));
             cluster.assert_nothing_left();
         }
@@ -241,7 +298,11 @@ fn no_deferred_del_is_replayed_while_the_datastore_is_not_ready() {
         cluster.store.put(CLUSTER, &not_ready).unwrap();
         let before = cluster.store.dump().unwrap();
         for pod in [pod, cluster.pod(2)] {
-            let error = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap().error();
+            let error = cluster
+                .verb("ADD", &pod, &conf(cluster))
+                .run()
+                .unwrap()
+                .error();
             assert!(error.msg.contains("not ready"), "{error:?}");
             assert_eq!(cluster.store.dump().unwrap(), before);
             assert_eq!(journal_entries().len(), 1);
@@ -264,9 +325,18 @@ fn failing_deferred_del_does_not_block_other_replays() {
         etcd(cluster).restart().unwrap();
         assert_eq!(journal_entries().len(), 2);
         let damaged = format!("/calico/ipam/v2/handle/{}", handle(&first));
-        cluster.store.put(&damaged, &json!({ "block": "damaged" })).unwrap();
+        cluster
+            .store
+            .put(&damaged, &json!({ "block": "damaged" }))
+            .unwrap();
         await_entries(cluster, &cluster.pod(3), &conf, 1);
-        assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&second)));
+        assert!(
+            !cluster
+                .accounts()
+                .held
+                .values()
+                .any(|holder| *holder == handle(&second))
+        );
     });
 }
 
@@ -303,16 +373,27 @@ fn concurrent_replays_release_an_address_once() {
                 let started: Vec<_> = calls
                     .iter()
                     .map(|call| {
-                        scope.spawn(|| wait(call.spawn().unwrap(), std::time::Instant::now(), DEADLINE).unwrap())
+                        scope.spawn(|| {
+                            wait(call.spawn().unwrap(), std::time::Instant::now(), DEADLINE)
+                                .unwrap()
+                        })
                     })
                     .collect();
-                started.into_iter().map(|thread| thread.join().unwrap()).collect()
+                started
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .collect()
             });
-            let [statuses @ .., add] = &outcomes[..] else { panic!("{outcomes:?}") };
+            let [statuses @ .., add] = &outcomes[..] else {
+                panic!("{outcomes:?}")
+            };
             add.success();
             statuses.iter().for_each(assert_ready_or_slow);
             await_replayed(cluster, &pod);
-            assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&other)]);
+            assert_eq!(
+                cluster.accounts().held.values().collect::<Vec<_>>(),
+                [&handle(&other)]
+            );
             cluster.assert_in_order();
             cluster.delete(&other, &conf);
             cluster.assert_nothing_left();
@@ -328,12 +409,19 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
         let conf = conf(cluster);
         let (old, new) = (cluster.pod(1), cluster.pod(2));
         let call = |cluster: &Cluster<'_>, verb: &str, pod: &Pod| {
-            cluster.verb(verb, pod, &conf).env("CNI_ARGS", ARGS).run().unwrap().success()
+            cluster
+                .verb(verb, pod, &conf)
+                .env("CNI_ARGS", ARGS)
+                .run()
+                .unwrap()
+                .success()
         };
         call(cluster, "ADD", &old);
         etcd(cluster).stop();
         call(cluster, "DEL", &old);
-        let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+        let [entry] = &journal_entries()[..] else {
+            panic!("{:?}", journal_entries())
+        };
         let pending_del = fs::read(entry).unwrap();
         fs::remove_file(entry).unwrap();
         etcd(cluster).restart().unwrap();
@@ -341,17 +429,24 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox() {
         call(cluster, "ADD", &new);
         fs::write(entry, pending_del).unwrap();
         await_replayed(cluster, &old);
-        assert_eq!(cluster.accounts().held.values().collect::<Vec<_>>(), [&handle(&new)]);
+        assert_eq!(
+            cluster.accounts().held.values().collect::<Vec<_>>(),
+            [&handle(&new)]
+        );
         let endpoints = cluster.endpoints();
         assert_eq!(endpoints.len(), 1);
-        assert_eq!(endpoints["prod/node1-k8s-web--0-eth0"]["spec"]["containerID"], json!(new.container_id));
+        assert_eq!(
+            endpoints["prod/node1-k8s-web--0-eth0"]["spec"]["containerID"],
+            json!(new.container_id)
+        );
         cluster.assert_in_order();
         call(cluster, "DEL", &new);
         cluster.assert_nothing_left();
     });
 }
 
-/// The names of the host interface and of the handle do not depend on the name of the pod's interface.
+/// The names of the host interface and of the handle do not depend on the name of the pod's
+/// interface.
 #[test]
 fn replay_for_a_different_interface_keeps_the_containers_interface() {
     with_etcd(|cluster| {
@@ -360,7 +455,12 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
         cluster.add(&pod, &conf);
         let before = cluster.state();
         etcd(cluster).stop();
-        cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "eth1").run().unwrap().success();
+        cluster
+            .verb("DEL", &pod, &conf)
+            .env("CNI_IFNAME", "eth1")
+            .run()
+            .unwrap()
+            .success();
         etcd(cluster).restart().unwrap();
         assert_eq!(journal_entries().len(), 1);
         await_replayed(cluster, &pod);
@@ -368,7 +468,12 @@ fn replay_for_a_different_interface_keeps_the_containers_interface() {
 
         etcd(cluster).stop();
         for ifname in ["eth1", "eth0"] {
-            cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", ifname).run().unwrap().success();
+            cluster
+                .verb("DEL", &pod, &conf)
+                .env("CNI_IFNAME", ifname)
+                .run()
+                .unwrap()
+                .success();
         }
         etcd(cluster).restart().unwrap();
         await_replayed(cluster, &pod);
@@ -399,6 +504,12 @@ fn damaged_journal_entry_does_not_block_other_replays() {
         let newcomer = cluster.pod(2);
         later_call(cluster, "ADD", &newcomer);
         assert_eq!(journal_entries(), [damaged]);
-        assert!(!cluster.accounts().held.values().any(|holder| *holder == handle(&pod)));
+        assert!(
+            !cluster
+                .accounts()
+                .held
+                .values()
+                .any(|holder| *holder == handle(&pod))
+        );
     });
 }

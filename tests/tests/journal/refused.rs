@@ -23,7 +23,9 @@ fn recorded_entry(outcome: &Outcome) -> Value {
     assert_eq!(outcome.success(), "");
     let host = kernel::host().unwrap();
     assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
-    let [entry] = &journal_entries()[..] else { panic!("{:?}", journal_entries()) };
+    let [entry] = &journal_entries()[..] else {
+        panic!("{:?}", journal_entries())
+    };
     serde_json::from_slice(&fs::read(entry).unwrap()).unwrap()
 }
 
@@ -47,7 +49,11 @@ fn del_without_cluster_information_removes_the_interface_and_is_deferred() {
         cluster.store.delete(CLUSTER).unwrap();
         let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
         recorded_entry(&outcome);
-        assert!(outcome.stderr.contains("ClusterInformation(default)"), "{}", outcome.stderr);
+        assert!(
+            outcome.stderr.contains("ClusterInformation(default)"),
+            "{}",
+            outcome.stderr
+        );
         cluster.store.put(CLUSTER, &ready).unwrap();
         await_replayed(cluster, &pod);
         cluster.assert_nothing_left();
@@ -92,25 +98,50 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred() {
         faulty.conf = with_warnings(faulty.conf.take());
         // After a single 401 the plugin reads the token again.
         let write = Point::First("PUT", "ipamblocks");
-        for (code, point) in [(401, Point::EveryRequest), (403, Point::EveryRequest), (403, write)] {
+        for (code, point) in [
+            (401, Point::EveryRequest),
+            (403, Point::EveryRequest),
+            (403, write),
+        ] {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
-            let refused = Fault::Refuse(Refusal { code, retry_after: None });
+            let refused = Fault::Refuse(Refusal {
+                code,
+                retry_after: None,
+            });
             let outcome = faulty.faulted("DEL", &pod, point, refused);
             let pending_del = recorded_entry(&outcome);
-            assert!(pending_del["reason"].as_str().unwrap().contains("connection is unauthorized"), "{pending_del}");
-            assert!(outcome.stderr.contains("connection is unauthorized"), "{}", outcome.stderr);
+            assert!(
+                pending_del["reason"]
+                    .as_str()
+                    .unwrap()
+                    .contains("connection is unauthorized"),
+                "{pending_del}"
+            );
+            assert!(
+                outcome.stderr.contains("connection is unauthorized"),
+                "{}",
+                outcome.stderr
+            );
             faulty.await_replayed(&pod);
             faulty.cluster.assert_nothing_left();
         }
 
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
-        let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
+        let Store::Kubernetes(objects) = &faulty.cluster.store else {
+            unreachable!()
+        };
         objects.client().undefine().unwrap();
         let outcome = faulty.call("DEL", &pod).run().unwrap();
         let pending_del = recorded_entry(&outcome);
-        assert!(pending_del["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{pending_del}");
+        assert!(
+            pending_del["reason"]
+                .as_str()
+                .unwrap()
+                .contains("ClusterInformation(default)"),
+            "{pending_del}"
+        );
     });
 }
 
@@ -120,7 +151,10 @@ fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred() {
         faulty.conf = with_warnings(faulty.conf.take());
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
-        let file = faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned();
+        let file = faulty.conf["kubernetes"]["kubeconfig"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let text = fs::read_to_string(&file).unwrap();
         for broken in ["", "apiVersion: v1\nkind: Config\n", "{ no yaml"] {
             fs::write(&file, broken).unwrap();

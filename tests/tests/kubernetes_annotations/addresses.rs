@@ -1,4 +1,5 @@
-//! Addresses that a pod requests in its annotations: allocated in IPAM (`ipAddrs`), or not (`ipAddrsNoIpam`).
+//! Addresses that a pod requests in its annotations: allocated in IPAM (`ipAddrs`), or not
+//! (`ipAddrsNoIpam`).
 
 use integration_tests::cluster::{Cluster, Pod, handle, on_each_group};
 use integration_tests::content::{Content, container_id};
@@ -16,11 +17,18 @@ fn requested_addresses_are_assigned_to_each_sandbox_of_the_pod() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
-        let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")]);
+        let pod = annotated(
+            cluster,
+            1,
+            &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")],
+        );
         let result = cluster.add(&pod, &conf);
         assert_eq!(addresses(&result), ["10.65.3.3/32", "fd00:65::33/128"]);
         assert_eq!(result["routes"], Value::Null);
-        assert_eq!(annotation(cluster, "pod1", "podIPs"), "10.65.3.3/32,fd00:65::33/128");
+        assert_eq!(
+            annotation(cluster, "pod1", "podIPs"),
+            "10.65.3.3/32,fd00:65::33/128"
+        );
         // As in upstream, Felix creates the host routes of such pods (CNI-127).
         assert_eq!(host_routes(), [""; 0]);
         cluster.assert_only(&[&pod]);
@@ -44,9 +52,18 @@ fn requested_addresses_without_a_handle_pass_to_the_next_sandbox() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
-        let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")]);
+        let pod = annotated(
+            cluster,
+            1,
+            &[("ipAddrs", "[\"10.65.3.3\", \"fd00:65::33\"]")],
+        );
         let result = cluster.add(&pod, &conf);
-        let handles = cluster.store.dump().unwrap().into_keys().filter(|key| key.starts_with("ipamhandles/"));
+        let handles = cluster
+            .store
+            .dump()
+            .unwrap()
+            .into_keys()
+            .filter(|key| key.starts_with("ipamhandles/"));
         handles.for_each(|key| cluster.store.delete(&key).unwrap());
         let newer = cluster.sandbox(&pod, 11);
         assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
@@ -64,7 +81,12 @@ fn address_annotation_takes_precedence_over_cni_args() {
         let conf = cluster.conf("node1", json!({}));
         let pod = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         let args = format!("{};IP=10.65.9.9", pod.args());
-        let result = cluster.verb("ADD", &pod, &conf).env("CNI_ARGS", args).run().unwrap().success();
+        let result = cluster
+            .verb("ADD", &pod, &conf)
+            .env("CNI_ARGS", args)
+            .run()
+            .unwrap()
+            .success();
         assert_eq!(addresses(&result), ["10.65.3.3/32"]);
         cluster.delete(&pod, &conf);
         cluster.assert_nothing_left();
@@ -79,16 +101,28 @@ fn unavailable_requested_address_fails_the_add_without_a_leak() {
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
 
-        let late = annotated(cluster, 2, &[("ipAddrs", "[\"fd00:65::44\", \"10.65.3.3\"]")]);
+        let late = annotated(
+            cluster,
+            2,
+            &[("ipAddrs", "[\"fd00:65::44\", \"10.65.3.3\"]")],
+        );
         let error = cluster.verb("ADD", &late, &conf).run().unwrap().error();
-        let upstreams = "error getting IP from IPAM: resource already exists: 10.65.3.3 with error: Address already assigned in block";
+        let upstreams = "error getting IP from IPAM: resource already exists: 10.65.3.3 with \
+                         error: Address already assigned in block";
         assert_eq!(error.msg, upstreams);
         assert!(error.details.contains("pod suite/pod1"), "{error:?}");
         cluster.assert_only(&[&holder]);
 
         let elsewhere = annotated(cluster, 3, &[("ipAddrs", "[\"192.0.2.1\"]")]);
-        let error = cluster.verb("ADD", &elsewhere, &conf).run().unwrap().error();
-        assert_eq!(error.msg, "error getting IP from IPAM: The provided IP address is not in a configured pool\n");
+        let error = cluster
+            .verb("ADD", &elsewhere, &conf)
+            .run()
+            .unwrap()
+            .error();
+        assert_eq!(
+            error.msg,
+            "error getting IP from IPAM: The provided IP address is not in a configured pool\n"
+        );
         cluster.assert_only(&[&holder]);
     });
 }
@@ -103,35 +137,65 @@ fn taken_address_names_its_holder_in_the_same_namespace_only() {
         let holder = annotated(cluster, 1, &wanted);
         let result = cluster.add(&holder, &conf);
 
-        let near = cluster.verb("ADD", &annotated(cluster, 2, &wanted), &conf).run().unwrap().error();
+        let near = cluster
+            .verb("ADD", &annotated(cluster, 2, &wanted), &conf)
+            .run()
+            .unwrap()
+            .error();
         assert!(
-            near.details.starts_with(&format!("it is held by handle {}, pod suite/pod1", handle(&holder))),
+            near.details.starts_with(&format!(
+                "it is held by handle {}, pod suite/pod1",
+                handle(&holder)
+            )),
             "{near:?}"
         );
 
         control_plane.servers.api.namespace(TENANT).unwrap();
         let far = tenants_pod(cluster, 3, &wanted);
         let call = |verb: &str, pod: &Pod, conf: &Value| {
-            let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}", pod.name);
-            cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
+            let args = format!(
+                "IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}",
+                pod.name
+            );
+            cluster
+                .verb(verb, pod, conf)
+                .env("CNI_ARGS", args)
+                .run()
+                .unwrap()
         };
         let outcome = call("ADD", &far, &conf);
         assert_eq!(outcome.error().details, "it is held by another namespace");
         assert_unnamed(&outcome, &holder);
         let with_a_list = tenants_pod(cluster, 4, &[("ipAddrsAnyOf", wanted[0].1)]);
         let outcome = call("ADD", &with_a_list, &conf);
-        assert_eq!(outcome.error().details, "10.65.3.3 is held by another namespace");
-        assert!(outcome.stderr.contains(": no listed address is free addresses="), "{}", outcome.stderr);
+        assert_eq!(
+            outcome.error().details,
+            "10.65.3.3 is held by another namespace"
+        );
+        assert!(
+            outcome
+                .stderr
+                .contains(": no listed address is free addresses="),
+            "{}",
+            outcome.stderr
+        );
         assert_unnamed(&outcome, &holder);
         cluster.assert_only(&[&holder]);
 
         conf["prevResult"] = result;
         let outcome = call("CHECK", &far, &conf);
         let details = outcome.error().details;
-        assert!(details.contains("10.65.3.3 is held by another namespace"), "{details}");
+        assert!(
+            details.contains("10.65.3.3 is held by another namespace"),
+            "{details}"
+        );
         assert_unnamed(&outcome, &holder);
         for Pod { name, .. } in [&far, &with_a_list] {
-            api(cluster).delete(&format!("/api/v1/namespaces/{TENANT}/pods/{name}")).unwrap().success().unwrap();
+            api(cluster)
+                .delete(&format!("/api/v1/namespaces/{TENANT}/pods/{name}"))
+                .unwrap()
+                .success()
+                .unwrap();
         }
     });
 }
@@ -140,25 +204,45 @@ fn taken_address_names_its_holder_in_the_same_namespace_only() {
 fn tenants_pod(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
     let name = format!("pod{number}");
     let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "annotations": named(annotations) },
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "annotations": named(annotations) },
         "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
     });
-    api(cluster).create(&format!("/api/v1/namespaces/{TENANT}/pods"), &pod).unwrap().success().unwrap();
+    api(cluster)
+        .create(&format!("/api/v1/namespaces/{TENANT}/pods"), &pod)
+        .unwrap()
+        .success()
+        .unwrap();
     let netns = cluster.host.add_pod(&name).unwrap();
-    Pod { name, netns, container_id: container_id(number), object: None }
+    Pod {
+        name,
+        netns,
+        container_id: container_id(number),
+        object: None,
+    }
 }
 
-/// Asserts that the log of a failed call names the holder of an address, and that the error does not.
+/// Asserts that the log of a failed call names the holder of an address, and that the error does
+/// not.
 #[track_caller]
 fn assert_unnamed(outcome: &Outcome, holder: &Pod) {
     for name in ["suite", "pod1", &holder.container_id] {
-        assert!(!outcome.stdout.contains(name), "{name} is in {}", outcome.stdout);
+        assert!(
+            !outcome.stdout.contains(name),
+            "{name} is in {}",
+            outcome.stdout
+        );
     }
     let whole = format!("handle {}, pod suite/pod1, node node1", handle(holder));
-    assert!(outcome.stderr.contains(&whole), "{whole} is not in {}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains(&whole),
+        "{whole} is not in {}",
+        outcome.stderr
+    );
 }
 
-/// Upstream releases the old address by address alone, and thus the other pod's allocation (CNI-246).
+/// Upstream releases the old address by address alone, and thus the other pod's allocation
+/// (CNI-246).
 #[test]
 fn annotated_address_reassigned_to_another_pod_is_not_released() {
     on_each_group(|cluster, _| {
@@ -166,7 +250,11 @@ fn annotated_address_reassigned_to_another_pod_is_not_released() {
         let conf = cluster.conf("node1", json!({}));
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
-        let annotations = [("podIP", "10.65.3.3/32"), ("containerID", "gone"), ("ipAddrs", "[\"10.65.3.4\"]")];
+        let annotations = [
+            ("podIP", "10.65.3.3/32"),
+            ("containerID", "gone"),
+            ("ipAddrs", "[\"10.65.3.4\"]"),
+        ];
         let pod = annotated(cluster, 2, &annotations);
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.65.3.4/32"]);
         cluster.assert_only(&[&holder, &pod]);
@@ -194,7 +282,10 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod() {
             let thief = cluster.pod(number);
             let conf = cluster.conf(node, json!({}));
             let error = cluster.verb("ADD", &thief, &conf).run().unwrap().error();
-            assert!(error.msg.ends_with("Address already assigned in block"), "{error:?}");
+            assert!(
+                error.msg.ends_with("Address already assigned in block"),
+                "{error:?}"
+            );
             assert!(error.details.contains("pod suite/pod1"), "{error:?}");
             cluster.remove_pod(&thief);
             cluster.assert_only(&[&holder]);
@@ -208,13 +299,26 @@ fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({}));
-        let forged = [("containerID", "vmi.suite.db"), ("podIP", "10.65.3.3/32"), ("ipAddrs", "[\"10.65.3.3\"]")];
+        let forged = [
+            ("containerID", "vmi.suite.db"),
+            ("podIP", "10.65.3.3/32"),
+            ("ipAddrs", "[\"10.65.3.3\"]"),
+        ];
         let pod = annotated(cluster, 1, &forged);
-        let machine = cluster.plugins.verb("calico-ipam", "ADD", "vmi.suite.db", &pod.netns, &conf);
-        machine.env("CNI_ARGS", format!("{};IP=10.65.3.3", pod.args())).run().unwrap().success();
+        let machine = cluster
+            .plugins
+            .verb("calico-ipam", "ADD", "vmi.suite.db", &pod.netns, &conf);
+        machine
+            .env("CNI_ARGS", format!("{};IP=10.65.3.3", pod.args()))
+            .run()
+            .unwrap()
+            .success();
         let before = cluster.accounts().held;
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert!(error.msg.ends_with("Address already assigned in block"), "{error:?}");
+        assert!(
+            error.msg.ends_with("Address already assigned in block"),
+            "{error:?}"
+        );
         assert_eq!(cluster.accounts().held, before);
     });
 }
@@ -223,21 +327,36 @@ fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi() {
 fn addresses_without_ipam_are_configured_and_not_allocated() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "feature_control": { "ip_addrs_no_ipam": true } }),
+        );
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
         let held = cluster.accounts().held;
         assert_eq!(held.values().collect::<Vec<_>>(), [&handle(&holder)]);
 
-        let pod = annotated(cluster, 2, &[("ipAddrsNoIpam", "[\"10.65.3.3\", \"fd00:77::7\"]")]);
-        let broken = cluster.verb("ADD", &pod, &conf).env("CNI_NETNS", "/run/netns/missing").run().unwrap().error();
+        let pod = annotated(
+            cluster,
+            2,
+            &[("ipAddrsNoIpam", "[\"10.65.3.3\", \"fd00:77::7\"]")],
+        );
+        let broken = cluster
+            .verb("ADD", &pod, &conf)
+            .env("CNI_NETNS", "/run/netns/missing")
+            .run()
+            .unwrap()
+            .error();
         assert!(broken.msg.contains("/run/netns/missing"), "{broken:?}");
         assert_eq!(cluster.accounts().held, held);
 
         let result = cluster.add(&pod, &conf);
         assert_eq!(addresses(&result), ["10.65.3.3/32", "fd00:77::7/128"]);
         assert_eq!(result["routes"], Value::Null);
-        assert_eq!(annotation(cluster, "pod2", "podIPs"), "10.65.3.3/32,fd00:77::7/128");
+        assert_eq!(
+            annotation(cluster, "pod2", "podIPs"),
+            "10.65.3.3/32,fd00:77::7/128"
+        );
         assert_eq!(host_routes(), [""; 0]);
         let inside = kernel::pod(cluster.host, "pod2").unwrap();
         assert_eq!(inside["links"]["eth0"]["addrs"][0], "10.65.3.3/32 global");

@@ -27,24 +27,38 @@ fn mac_address_is_set_from_the_pods_annotation() {
     });
 }
 
-/// Upstream's ADD fails while the pod's status still has the address of the previous sandbox (CNI-240).
+/// Upstream's ADD fails while the pod's status still has the address of the previous sandbox
+/// (CNI-240).
 #[test]
 fn floating_addresses_are_accepted_for_a_new_sandbox() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "feature_control": { "floating_ips": true } }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "feature_control": { "floating_ips": true } }),
+        );
         let pod = annotated(
             cluster,
             1,
-            &[("floatingIPs", "[\"1.1.1.1\"]"), ("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]")],
+            &[
+                ("floatingIPs", "[\"1.1.1.1\"]"),
+                ("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]"),
+            ],
         );
         let first = cluster.add(&pod, &conf);
         let ip = addresses(&first)[0].trim_end_matches("/32");
         let status = json!({ "status": { "podIP": ip, "podIPs": [{ "ip": ip }] } });
-        api(cluster).patch(&format!("{}/status", pod_path("pod1")), &status).unwrap().success().unwrap();
+        api(cluster)
+            .patch(&format!("{}/status", pod_path("pod1")), &status)
+            .unwrap()
+            .success()
+            .unwrap();
         let newer = cluster.sandbox(&pod, 11);
         assert_ne!(cluster.add(&newer, &conf)["ips"], first["ips"]);
-        assert_eq!(annotation(cluster, "pod1", "containerID"), newer.container_id.as_str());
+        assert_eq!(
+            annotation(cluster, "pod1", "containerID"),
+            newer.container_id.as_str()
+        );
         for sandbox in [&pod, &newer] {
             cluster.delete(sandbox, &conf);
         }
@@ -55,10 +69,16 @@ fn floating_addresses_are_accepted_for_a_new_sandbox() {
 fn floating_address_of_a_missing_family_is_refused() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "feature_control": { "floating_ips": true } }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "feature_control": { "floating_ips": true } }),
+        );
         let pod = annotated(cluster, 1, &[("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]")]);
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert!(error.msg.contains("fd11::1 needs an IPv6 address"), "{error:?}");
+        assert!(
+            error.msg.contains("fd11::1 needs an IPv6 address"),
+            "{error:?}"
+        );
         cluster.assert_only(&[]);
     });
 }
@@ -69,7 +89,11 @@ fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
     with_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         host.add_uplink().unwrap();
-        let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
+        let cluster = Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store: Store::Etcd(etcd),
+        };
         cluster.load(&Content::dual_stack());
         api.namespace("suite").unwrap();
         create(
@@ -98,7 +122,10 @@ fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
         // A second ADD must not extend the list, as upstream's does (CNI-240).
         for sandbox in [sandbox(1), sandbox(2)] {
             let result = cluster.add(&sandbox, &conf);
-            let own: Vec<_> = addresses(&result).iter().map(|ip| ip.split_once('/').unwrap().0.to_owned()).collect();
+            let own: Vec<_> = addresses(&result)
+                .iter()
+                .map(|ip| ip.split_once('/').unwrap().0.to_owned())
+                .collect();
             let endpoints = cluster.endpoints();
             let spec = &endpoints.values().next().unwrap()["spec"];
             assert_eq!(
@@ -119,14 +146,25 @@ fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
 fn invalid_qos_annotations_are_only_warned_about() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "log_level": "info", "mode": "vxlan", "windows_loopback_DSR": true }));
-        let keys = ["qos.projectcalico.org/ingressBandwidth", "qos.projectcalico.org/egressPacketBurst"];
+        let conf = cluster.conf(
+            "node1",
+            json!({ "log_level": "info", "mode": "vxlan", "windows_loopback_DSR": true }),
+        );
+        let keys = [
+            "qos.projectcalico.org/ingressBandwidth",
+            "qos.projectcalico.org/egressPacketBurst",
+        ];
         let pod = annotated(cluster, 1, &[(keys[0], "much"), (keys[1], "5")]);
         let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
         outcome.success();
         for word in [keys[0], keys[1], "\"mode\"", "\"windows_loopback_DSR\""] {
             let said = |line: &&str| line.contains("[WARN") && line.contains(word);
-            assert_eq!(outcome.stderr.lines().filter(said).count(), 1, "{word}: {}", outcome.stderr);
+            assert_eq!(
+                outcome.stderr.lines().filter(said).count(),
+                1,
+                "{word}: {}",
+                outcome.stderr
+            );
         }
         cluster.delete(&pod, &conf);
     });

@@ -1,5 +1,5 @@
-//! Annotations of pods and namespaces, and settings that only pods have, with `components/node-restriction`, in both
-//! API groups.
+//! Annotations of pods and namespaces, and settings that only pods have, with
+//! `components/node-restriction`, in both API groups.
 
 mod addresses;
 mod any_of;
@@ -27,8 +27,18 @@ fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
 
 /// Adds Calico's prefix to names without a domain.
 fn named(annotations: &[(&str, &str)]) -> Value {
-    let full = |name: &str| if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
-    annotations.iter().map(|(name, value)| (full(name), json!(value))).collect::<Map<_, _>>().into()
+    let full = |name: &str| {
+        if name.contains('/') {
+            name.to_owned()
+        } else {
+            format!("{PREFIX}{name}")
+        }
+    };
+    annotations
+        .iter()
+        .map(|(name, value)| (full(name), json!(value)))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 fn annotated(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
@@ -46,7 +56,11 @@ fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str
         "metadata": { "name": name, "namespace": NAMESPACE, "annotations": named(annotations) },
         "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
     });
-    client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap()
+    client
+        .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
+        .unwrap()
+        .success()
+        .unwrap()
 }
 
 fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
@@ -58,18 +72,34 @@ fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
 fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let metadata = json!({ "metadata": { "annotations": annotations, "labels": labels } });
-    api(cluster).patch(&path, &metadata).unwrap().success().unwrap();
+    api(cluster)
+        .patch(&path, &metadata)
+        .unwrap()
+        .success()
+        .unwrap();
 }
 
 fn addresses(result: &Value) -> Vec<&str> {
-    result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
+    result["ips"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|ip| ip["address"].as_str().unwrap())
+        .collect()
 }
 
 /// Returns the destinations of the host's routes, without link-local ones.
 fn host_routes() -> Vec<String> {
     let host = kernel::host().unwrap();
-    let destinations = host["routes"].as_array().unwrap().iter().map(|route| route["dst"].as_str().unwrap());
-    destinations.filter(|to| *to != "fe80::/64").map(str::to_owned).collect()
+    let destinations = host["routes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|route| route["dst"].as_str().unwrap());
+    destinations
+        .filter(|to| *to != "fe80::/64")
+        .map(str::to_owned)
+        .collect()
 }
 
 #[track_caller]

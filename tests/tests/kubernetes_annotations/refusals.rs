@@ -6,27 +6,47 @@ use serde_json::{Value, json};
 
 use crate::{annotated, api};
 
-/// Annotations, additional keys of the configuration, the CNI error code, and the beginning of the message.
-type Refusal = (&'static [(&'static str, &'static str)], Value, u32, &'static str);
+/// Annotations, additional keys of the configuration, the CNI error code, and the beginning of the
+/// message.
+type Refusal = (
+    &'static [(&'static str, &'static str)],
+    Value,
+    u32,
+    &'static str,
+);
 
 fn refusals() -> Vec<Refusal> {
-    let (usual, features) =
-        (json!({}), json!({ "feature_control": { "ip_addrs_no_ipam": true, "floating_ips": true } }));
+    let (usual, features) = (
+        json!({}),
+        json!({ "feature_control": { "ip_addrs_no_ipam": true, "floating_ips": true } }),
+    );
     let host_local = json!({ "ipam": { "type": "host-local", "subnet": "10.9.0.0/24" } });
     vec![
         (
             &[("ipAddrs", "[\"10.65.3.3\"")],
             usual.clone(),
             6,
-            "failed to parse IPs [\"10.65.3.3\" for annotation \"cni.projectcalico.org/ipAddrs\": failed to parse '[\"10.65.3.3\"' as JSON: unexpected end of JSON input",
+            "failed to parse IPs [\"10.65.3.3\" for annotation \"cni.projectcalico.org/ipAddrs\": \
+             failed to parse '[\"10.65.3.3\"' as JSON: unexpected end of JSON input",
         ),
-        (&[("ipAddrs", "[]")], usual.clone(), 7, "annotation \"cni.projectcalico.org/ipAddrs\" specified but empty"),
-        (&[("ipAddrs", "[\"10.65.3.3/32\"]")], usual.clone(), 7, "invalid IP format: 10.65.3.3/32"),
+        (
+            &[("ipAddrs", "[]")],
+            usual.clone(),
+            7,
+            "annotation \"cni.projectcalico.org/ipAddrs\" specified but empty",
+        ),
+        (
+            &[("ipAddrs", "[\"10.65.3.3/32\"]")],
+            usual.clone(),
+            7,
+            "invalid IP format: 10.65.3.3/32",
+        ),
         (
             &[("ipAddrs", "[\"10.65.3.3\", \"10.65.3.4\"]")],
             usual.clone(),
             7,
-            "cannot have more than one IPv4 address for \"cni.projectcalico.org/ipAddrs\" annotation",
+            "cannot have more than one IPv4 address for \"cni.projectcalico.org/ipAddrs\" \
+             annotation",
         ),
         (
             &[("ipAddrs", "[\"10.65.3.3\"]")],
@@ -56,10 +76,14 @@ fn refusals() -> Vec<Refusal> {
             &[("ipAddrsNoIpam", "[\"fd00::1\", \"fd00::2\"]")],
             features.clone(),
             7,
-            "cannot have more than one IPv6 address for \"cni.projectcalico.org/ipAddrsNoIpam\" annotation",
+            "cannot have more than one IPv6 address for \"cni.projectcalico.org/ipAddrsNoIpam\" \
+             annotation",
         ),
         (
-            &[("ipAddrs", "[\"10.65.3.3\"]"), ("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            &[
+                ("ipAddrs", "[\"10.65.3.3\"]"),
+                ("ipAddrsNoIpam", "[\"10.65.3.3\"]"),
+            ],
             features.clone(),
             7,
             "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time",
@@ -68,7 +92,9 @@ fn refusals() -> Vec<Refusal> {
             &[("ipAddrsAnyOf", "[\"10.65.3.3\"")],
             usual.clone(),
             6,
-            "failed to parse IPs [\"10.65.3.3\" for annotation \"cni.projectcalico.org/ipAddrsAnyOf\": failed to parse '[\"10.65.3.3\"' as JSON: unexpected end of JSON input",
+            "failed to parse IPs [\"10.65.3.3\" for annotation \
+             \"cni.projectcalico.org/ipAddrsAnyOf\": failed to parse '[\"10.65.3.3\"' as JSON: \
+             unexpected end of JSON input",
         ),
         (
             &[("ipAddrsAnyOf", "[]")],
@@ -76,24 +102,37 @@ fn refusals() -> Vec<Refusal> {
             7,
             "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" specified but empty",
         ),
-        (&[("ipAddrsAnyOf", "[\"10.65.3.3\", \"pool4\"]")], usual.clone(), 7, "invalid IP format: pool4"),
+        (
+            &[("ipAddrsAnyOf", "[\"10.65.3.3\", \"pool4\"]")],
+            usual.clone(),
+            7,
+            "invalid IP format: pool4",
+        ),
         (
             &[("ipAddrsAnyOf", "[\"0.0.0.0/0\"]")],
             usual.clone(),
             7,
-            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" names 0.0.0.0/0, which has more than 256 addresses",
+            "annotation \"cni.projectcalico.org/ipAddrsAnyOf\" names 0.0.0.0/0, which has more \
+             than 256 addresses",
         ),
         (
-            &[("ipAddrsAnyOf", "[\"10.65.3.3\"]"), ("ipAddrs", "[\"10.65.3.3\"]")],
+            &[
+                ("ipAddrsAnyOf", "[\"10.65.3.3\"]"),
+                ("ipAddrs", "[\"10.65.3.3\"]"),
+            ],
             usual.clone(),
             7,
             "can't have both annotations: 'ipAddrs' and 'ipAddrsAnyOf' in use at the same time",
         ),
         (
-            &[("ipAddrsAnyOf", "[\"10.65.3.3\"]"), ("ipAddrsNoIpam", "[\"10.65.3.3\"]")],
+            &[
+                ("ipAddrsAnyOf", "[\"10.65.3.3\"]"),
+                ("ipAddrsNoIpam", "[\"10.65.3.3\"]"),
+            ],
             features.clone(),
             7,
-            "can't have both annotations: 'ipAddrsNoIpam' and 'ipAddrsAnyOf' in use at the same time",
+            "can't have both annotations: 'ipAddrsNoIpam' and 'ipAddrsAnyOf' in use at the same \
+             time",
         ),
         (
             &[("ipAddrsAnyOf", "[\"192.0.2.1\"]")],
@@ -105,17 +144,34 @@ fn refusals() -> Vec<Refusal> {
             &[("hwAddr", "1c:0c:0a:c0")],
             usual.clone(),
             7,
-            "failed to parse MAC address 1c:0c:0a:c0 provided via cni.projectcalico.org/hwAddr: address 1c:0c:0a:c0: invalid MAC address",
+            "failed to parse MAC address 1c:0c:0a:c0 provided via cni.projectcalico.org/hwAddr: \
+             address 1c:0c:0a:c0: invalid MAC address",
         ),
         (
             &[("hwAddr", "")],
             usual.clone(),
             7,
-            "failed to parse MAC address  provided via cni.projectcalico.org/hwAddr: address : invalid MAC address",
+            "failed to parse MAC address  provided via cni.projectcalico.org/hwAddr: address : \
+             invalid MAC address",
         ),
-        (&[("hwAddr", "01:00:5e:00:00:01")], usual.clone(), 7, "failed to set MAC address 01:00:5e:00:00:01"),
-        (&[("floatingIPs", "[\"1.1.1.1\"]")], usual.clone(), 7, "requested feature is not enabled: floating_ips"),
-        (&[("floatingIPs", "1.1.1.1")], features.clone(), 6, "failed to parse '1.1.1.1' as JSON: "),
+        (
+            &[("hwAddr", "01:00:5e:00:00:01")],
+            usual.clone(),
+            7,
+            "failed to set MAC address 01:00:5e:00:00:01",
+        ),
+        (
+            &[("floatingIPs", "[\"1.1.1.1\"]")],
+            usual.clone(),
+            7,
+            "requested feature is not enabled: floating_ips",
+        ),
+        (
+            &[("floatingIPs", "1.1.1.1")],
+            features.clone(),
+            6,
+            "failed to parse '1.1.1.1' as JSON: ",
+        ),
         (
             &[("floatingIPs", "[\"1.1.1\"]")],
             features.clone(),
@@ -134,9 +190,24 @@ fn refusals() -> Vec<Refusal> {
             7,
             "failed to parse '8.8.8.8' as a CIDR: invalid CIDR address: 8.8.8.8",
         ),
-        (&[("allowedSourcePrefixes", "8.8.8.0/24")], usual.clone(), 6, "failed to parse '8.8.8.0/24' as JSON: "),
-        (&[("podIPs", "10.65.3.3/32,ten")], usual.clone(), 7, "address of the pod: invalid CIDR address: ten"),
-        (&[("ipv4pools", "pool4")], usual.clone(), 6, "failed to parse 'pool4' as JSON: "),
+        (
+            &[("allowedSourcePrefixes", "8.8.8.0/24")],
+            usual.clone(),
+            6,
+            "failed to parse '8.8.8.0/24' as JSON: ",
+        ),
+        (
+            &[("podIPs", "10.65.3.3/32,ten")],
+            usual.clone(),
+            7,
+            "address of the pod: invalid CIDR address: ten",
+        ),
+        (
+            &[("ipv4pools", "pool4")],
+            usual.clone(),
+            6,
+            "failed to parse 'pool4' as JSON: ",
+        ),
         (
             &[("ipv6pools", "[\"pool6\"")],
             usual.clone(),
@@ -155,7 +226,12 @@ fn refusals() -> Vec<Refusal> {
             999,
             "the given pool (10.99.0.0/16) does not exist, or is not enabled",
         ),
-        (&[("ipFamilies", "[\"ipv4\"]")], usual, 7, "error parsing ipFamilies: [\"ipv4\"]"),
+        (
+            &[("ipFamilies", "[\"ipv4\"]")],
+            usual,
+            7,
+            "error parsing ipFamilies: [\"ipv4\"]",
+        ),
     ]
 }
 

@@ -15,8 +15,12 @@ use serde_json::{Value, json};
 use crate::{annotated, annotation};
 
 fn watches_a_directory(process: u32) -> bool {
-    let files = fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten();
-    files.filter_map(|file| fs::read_to_string(file.path()).ok()).any(|text| text.contains("inotify wd:"))
+    let files = fs::read_dir(format!("/proc/{process}/fdinfo"))
+        .unwrap()
+        .flatten();
+    files
+        .filter_map(|file| fs::read_to_string(file.path()).ok())
+        .any(|text| text.contains("inotify wd:"))
 }
 
 #[test]
@@ -25,19 +29,30 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
         cluster.load(&Content::dual_stack());
         let directory = cluster.host.dir("endpoint-status");
         let wait = |seconds: i64| {
-            cluster.conf("node1", json!({ "policy_setup_timeout_seconds": seconds, "endpoint_status_dir": directory }))
+            cluster.conf(
+                "node1",
+                json!({
+                    "policy_setup_timeout_seconds": seconds, "endpoint_status_dir": directory,
+                }),
+            )
         };
         let pod = annotated(cluster, 1, &[]);
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &wait(-1)).run().unwrap().error();
-        assert!(error.msg.contains("policy_setup_timeout_seconds"), "{error:?}");
+        assert!(
+            error.msg.contains("policy_setup_timeout_seconds"),
+            "{error:?}"
+        );
         cluster.assert_unchanged(&before);
 
         // Felix writes the file only after the endpoint exists.
         let (file, conf) = (directory.join("k8s suite%2Fpod1 eth0"), wait(600));
         let call = cluster.verb("ADD", &pod, &conf);
         let child = call.spawn().unwrap();
-        await_that(plugin::DEADLINE, || Ok(!annotation(cluster, "pod1", "podIP").is_null())).unwrap();
+        await_that(plugin::DEADLINE, || {
+            Ok(!annotation(cluster, "pod1", "podIP").is_null())
+        })
+        .unwrap();
         await_that(plugin::DEADLINE, || Ok(watches_a_directory(child.id()))).unwrap();
         fs::write(&file, "").unwrap();
         let outcome = plugin::wait(child, Instant::now(), plugin::DEADLINE).unwrap();
@@ -51,7 +66,9 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
         let outcome = cluster.verb("ADD", &late, &brief).run().unwrap();
         outcome.success();
         assert!(
-            outcome.stderr.contains("by which Felix reports the policy of the pod"),
+            outcome
+                .stderr
+                .contains("by which Felix reports the policy of the pod"),
             "it does not wait: {}",
             outcome.stderr
         );
@@ -60,9 +77,14 @@ fn add_waits_for_the_policy_status_file_until_the_timeout() {
     });
 }
 
-/// Adds a pod that waits at a gate, calls `meanwhile`, opens the gate, and deletes the pod. `judge` gets the outcome of
-/// the ADD.
-fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: impl FnOnce(&Outcome)) {
+/// Adds a pod that waits at a gate, calls `meanwhile`, opens the gate, and deletes the pod. `judge`
+/// gets the outcome of the ADD.
+fn add_at_a_gate(
+    cluster: &Cluster,
+    pod: &Pod,
+    meanwhile: impl FnOnce(),
+    judge: impl FnOnce(&Outcome),
+) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gate = format!("http://{}/ready", listener.local_addr().unwrap());
     let conf = cluster.conf("node1", json!({ "readiness_gates": [gate] }));
@@ -70,7 +92,9 @@ fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: 
     let (mut asking, _) = listener.accept().unwrap();
     meanwhile();
     let _ = asking.read(&mut [0; 4096]).unwrap();
-    asking.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
+    asking
+        .write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n")
+        .unwrap();
     judge(&plugin::wait(child, Instant::now(), plugin::DEADLINE).unwrap());
     drop(listener);
     cluster.delete(pod, &conf);
@@ -112,8 +136,14 @@ fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged() {
         let pod = annotated(cluster, 1, &[]);
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &required).run().unwrap().error();
-        assert!(error.msg.starts_with("failed to read MTU file /var/lib/calico/mtu"), "{error:?}");
-        // The file is checked before an address is assigned; otherwise the block's sequence number would have changed.
+        assert!(
+            error
+                .msg
+                .starts_with("failed to read MTU file /var/lib/calico/mtu"),
+            "{error:?}"
+        );
+        // The file is checked before an address is assigned; otherwise the block's sequence number
+        // would have changed.
         cluster.assert_unchanged(&before);
         let mut by_file = cluster.conf("node1", json!({ "nodename_file_optional": false }));
         by_file.as_object_mut().unwrap().remove("nodename");
@@ -128,7 +158,10 @@ fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged() {
         by_file["require_mtu_file"] = json!(true);
         let result = cluster.add(&pod, &by_file);
         assert_eq!(result["interfaces"][1]["mtu"], 1430);
-        assert_eq!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"], 1430);
+        assert_eq!(
+            kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"],
+            1430
+        );
         cluster.delete(&pod, &by_file);
         assert_eq!(annotation(cluster, "pod1", "podIP"), "");
         cluster.assert_nothing_left();

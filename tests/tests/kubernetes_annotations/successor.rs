@@ -7,19 +7,37 @@ use serde_json::{Value, json};
 use crate::{annotated, annotation, api, create};
 
 fn uid(cluster: &Cluster<'_>) -> String {
-    let pod = api(cluster).get(&pod_path("pod1")).unwrap().success().unwrap();
+    let pod = api(cluster)
+        .get(&pod_path("pod1"))
+        .unwrap()
+        .success()
+        .unwrap();
     pod["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
-fn run(cluster: &Cluster<'_>, verb: &str, pod: &Pod, uid: &str, conf: &Value) -> integration_tests::plugin::Outcome {
+fn run(
+    cluster: &Cluster<'_>,
+    verb: &str,
+    pod: &Pod,
+    uid: &str,
+    conf: &Value,
+) -> integration_tests::plugin::Outcome {
     let args = format!("{};K8S_POD_UID={uid}", pod.args());
-    cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
+    cluster
+        .verb(verb, pod, conf)
+        .env("CNI_ARGS", args)
+        .run()
+        .unwrap()
 }
 
 /// Replaces the pod by another one of the same name. Returns the previous UID.
 fn replaced(cluster: &Cluster<'_>) -> String {
     let before = uid(cluster);
-    api(cluster).delete(&pod_path("pod1")).unwrap().success().unwrap();
+    api(cluster)
+        .delete(&pod_path("pod1"))
+        .unwrap()
+        .success()
+        .unwrap();
     create(api(cluster), "pod1", &[]);
     assert_ne!(uid(cluster), before);
     before
@@ -35,7 +53,10 @@ fn add_for_a_deleted_pod_fails_beside_a_pod_of_the_same_name() {
         let before = cluster.state();
         let error = run(cluster, "ADD", &old, &old_uid, &conf).error();
         assert_eq!(error.msg, "pod suite/pod1 is not the pod of this call");
-        assert!(error.details.contains(&old_uid) && error.details.contains(&uid(cluster)), "{error:?}");
+        assert!(
+            error.details.contains(&old_uid) && error.details.contains(&uid(cluster)),
+            "{error:?}"
+        );
         cluster.assert_unchanged(&before);
         run(cluster, "ADD", &old, &uid(cluster), &conf).success();
         run(cluster, "DEL", &old, &uid(cluster), &conf).success();

@@ -1,4 +1,5 @@
-//! Migrations of clusters where an aggregated API server serves v3. The tests have its APIService, and no such server.
+//! Migrations of clusters where an aggregated API server serves v3. The tests have its APIService,
+//! and no such server.
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use libcalico::kubernetes::ApiGroup;
@@ -14,7 +15,10 @@ const REPORT: &str = "/api/v1/namespaces/kube-system/configmaps/calico-migration
 /// Name of an object of v1 that the API server refuses to create in v3.
 const REFUSED: &str = "node1";
 /// Addresses and handles in the block of the scene.
-const OWNERS: [(&str, &str); 2] = [("10.65.1.0", "k8s-pod-network.lower"), ("10.65.1.1", "k8s-pod-network.Mixed")];
+const OWNERS: [(&str, &str); 2] = [
+    ("10.65.1.0", "k8s-pod-network.lower"),
+    ("10.65.1.1", "k8s-pod-network.Mixed"),
+];
 
 /// Replaces the APIService of the API server by that of another server. Returns its `spec`.
 fn aggregate(scene: &Scene<'_>) -> Value {
@@ -24,7 +28,8 @@ fn aggregate(scene: &Scene<'_>) -> Value {
         let mut service = admin.get(API_SERVICE)?.success()?;
         // Without the label, the API server does not restore its own.
         service["metadata"]["labels"] = json!({});
-        service["spec"]["service"] = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
+        service["spec"]["service"] =
+            json!({ "namespace": "calico-apiserver", "name": "calico-api" });
         service["spec"]["insecureSkipTLSVerify"] = json!(true);
         let answer = admin.replace(API_SERVICE, &service)?;
         // The API server may have written the status of the APIService since.
@@ -35,8 +40,12 @@ fn aggregate(scene: &Scene<'_>) -> Value {
         Ok(true)
     };
     await_that(PATIENCE, replace).unwrap();
-    await_that(PATIENCE, || Ok(admin.get("/apis/projectcalico.org/v3").is_ok_and(|answer| answer.code == 503)))
-        .unwrap();
+    await_that(PATIENCE, || {
+        Ok(admin
+            .get("/apis/projectcalico.org/v3")
+            .is_ok_and(|answer| answer.code == 503))
+    })
+    .unwrap();
     spec
 }
 
@@ -51,11 +60,15 @@ fn create_owners(scene: &Scene<'_>) {
         let container = handle.rsplit('.').next();
         let annotations = json!({
             "cni.projectcalico.org/podIP": format!("{address}/32"),
-            "cni.projectcalico.org/podIPs": format!("{address}/32"), "cni.projectcalico.org/containerID": container,
+            "cni.projectcalico.org/podIPs": format!("{address}/32"),
+            "cni.projectcalico.org/containerID": container,
         });
-        let spec = json!({ "nodeName": NODES[0], "containers": [{ "name": "c", "image": "none" }] });
+        let spec =
+            json!({ "nodeName": NODES[0], "containers": [{ "name": "c", "image": "none" }] });
         let metadata = json!({ "name": name, "namespace": NAMESPACE, "annotations": annotations });
-        scene.world.apply(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }));
+        scene.world.apply(
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }),
+        );
     }
 }
 
@@ -69,16 +82,23 @@ fn migration_takes_the_aggregated_api_server_away() {
         let aggregated = aggregate(scene);
         migration.create(Some("first"));
         process.end_and_restart();
-        migration.until(&process, "a dry run", || migration.condition("DryRun")["message"] == "first");
+        migration.until(&process, "a dry run", || {
+            migration.condition("DryRun")["message"] == "first"
+        });
         let summary = scene.world.get(REPORT)["data"]["summary"].clone();
-        assert!(summary.as_str().unwrap().contains("not checked: "), "{summary}");
+        assert!(
+            summary.as_str().unwrap().contains("not checked: "),
+            "{summary}"
+        );
         assert_eq!(service(scene), aggregated, "a dry run takes nothing away");
 
         migration.delete();
         process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         let nodes = NODES.map(|name| scene.node(name));
-        let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, scene.api.admin()));
+        let mut kubelets = nodes
+            .each_ref()
+            .map(|node| Kubelet::new(node, scene.api.admin()));
         let audit = scene.api.audit().unwrap();
         with_pods(&mut kubelets, || {
             migration.create(None);
@@ -86,10 +106,17 @@ fn migration_takes_the_aggregated_api_server_away() {
             migration.finish(&mut process);
         });
         assert_failed_under_the_lock(&kubelets, &audit);
-        assert!(migration.is_locked(ApiGroup::CrdV1), "v1 stays, and stays locked");
+        assert!(
+            migration.is_locked(ApiGroup::CrdV1),
+            "v1 stays, and stays locked"
+        );
         kubelets.iter_mut().for_each(Kubelet::start);
         assert_accounts(scene.api, &kubelets, &OWNERS);
-        assert_eq!(service(scene)["service"], Value::Null, "the API server itself serves v3");
+        assert_eq!(
+            service(scene)["service"],
+            Value::Null,
+            "the API server itself serves v3"
+        );
         let saved = migration.object()["metadata"]["annotations"][SAVED_API_SERVICE].clone();
         let saved: Value = serde_json::from_str(saved.as_str().unwrap()).unwrap();
         assert_eq!(saved["spec"], aggregated);
@@ -97,7 +124,11 @@ fn migration_takes_the_aggregated_api_server_away() {
         migration.delete();
         process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
-        assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
+        assert_eq!(
+            scene.world.calico("tiers", "security"),
+            Value::Null,
+            "v1 is deleted"
+        );
         assert!(!scene.in_v3("Tier", None, "security").is_null());
         for kubelet in &mut kubelets {
             while !kubelet.pods.is_empty() {
@@ -113,12 +144,19 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
     on(|scene| {
         let migration = scene.migration;
         let mut process = scene.start("one");
-        let statuses = moved_kinds().into_iter().find(|moved| moved.v3.kind == "CalicoNodeStatus").unwrap().v3;
+        let statuses = moved_kinds()
+            .into_iter()
+            .find(|moved| moved.v3.kind == "CalicoNodeStatus")
+            .unwrap()
+            .v3;
         scene.refuse(statuses, REFUSED, false);
         let aggregated = aggregate(scene);
         migration.create(None);
         process.end_and_restart();
-        migration.await_message(&process, "projectcalico.org/v3 refuses 1 object: CalicoNodeStatus/node1");
+        migration.await_message(
+            &process,
+            "projectcalico.org/v3 refuses 1 object: CalicoNodeStatus/node1",
+        );
         assert_eq!(service(scene), aggregated);
         assert!(migration.is_ready(ApiGroup::CrdV1), "v1 was not locked");
 
@@ -128,14 +166,24 @@ fn refused_and_aborted_migrations_give_the_aggregated_api_server_back() {
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert!(process.terminate().unwrap().success());
         scene.world.remove(API_SERVICE);
-        let serves = || Ok(scene.api.admin().get(&statuses.collection(None)).is_ok_and(|answer| answer.code == 200));
+        let serves = || {
+            Ok(scene
+                .api
+                .admin()
+                .get(&statuses.collection(None))
+                .is_ok_and(|answer| answer.code == 200))
+        };
         await_that(PATIENCE, serves).unwrap();
         scene.refuse(statuses, REFUSED, true);
         let aggregated = aggregate(scene);
         migration.create(None);
         process.restart().unwrap();
         migration.await_message(&process, "the datastore is not locked");
-        assert!(migration.message().contains("refuses 1 object"), "{}", migration.message());
+        assert!(
+            migration.message().contains("refuses 1 object"),
+            "{}",
+            migration.message()
+        );
         assert!(migration.is_ready(ApiGroup::CrdV1));
         assert_eq!(service(scene), aggregated);
         migration.delete();

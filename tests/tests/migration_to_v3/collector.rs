@@ -1,4 +1,5 @@
-//! Kubernetes' garbage collector, which deletes each object whose owners do not exist, during a migration.
+//! Kubernetes' garbage collector, which deletes each object whose owners do not exist, during a
+//! migration.
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::{Client, program};
@@ -18,11 +19,21 @@ const UNKNOWN: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 fn start_collector(scene: &Scene<'_>) -> ServerProcess {
     let directory = scene.host.dir("kube-controller-manager");
     let kubeconfig = format!("--kubeconfig={}", scene.api.admin_kubeconfig().display());
-    let args =
-        [kubeconfig.as_str(), "--leader-elect=false", "--secure-port=0", "--controllers=garbage-collector-controller"];
+    let args = [
+        kubeconfig.as_str(),
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--controllers=garbage-collector-controller",
+    ];
     let mut collector = ServerProcess::default();
     let args = args.map(str::to_owned);
-    collector.start(&program("kube-controller-manager").unwrap(), &args, &directory.join("log")).unwrap();
+    collector
+        .start(
+            &program("kube-controller-manager").unwrap(),
+            &args,
+            &directory.join("log"),
+        )
+        .unwrap();
     collector
 }
 
@@ -36,23 +47,37 @@ fn create_owned(client: &Client, name: &str, owners: &Value) {
     let metadata = json!({ "name": name, "ownerReferences": owners });
     let annotations = json!({ CALICO_METADATA: metadata.to_string() });
     let spec = json!({ "tier": "security", "selector": "all()" });
-    create(client, &at(ApiGroup::CrdV1, "GlobalNetworkPolicy", None, name), annotations, &spec);
+    create(
+        client,
+        &at(ApiGroup::CrdV1, "GlobalNetworkPolicy", None, name),
+        annotations,
+        &spec,
+    );
 }
 
 /// Waits until the garbage collector has deleted an object of v3 whose owner does not exist.
 fn await_collection(scene: &Scene<'_>, name: &str) {
     let owner = json!({
-        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy", "name": "missing", "uid": UNKNOWN,
+        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy", "name": "missing",
+        "uid": UNKNOWN,
     });
     let metadata = json!({ "name": name, "ownerReferences": [owner] });
     let location: Location = at(ApiGroup::V3, "GlobalNetworkPolicy", None, name);
     let policy = json!({
-        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy", "metadata": metadata,
+        "apiVersion": ApiGroup::V3.api_version(), "kind": "GlobalNetworkPolicy",
+        "metadata": metadata,
         "spec": { "tier": "default", "selector": "all()" },
     });
     let admin = scene.api.admin();
-    admin.create(&location.collection(), &policy).unwrap().success().unwrap();
-    await_that(PATIENCE * 2, || Ok(admin.get(&location.url_path())?.code == 404)).unwrap();
+    admin
+        .create(&location.collection(), &policy)
+        .unwrap()
+        .success()
+        .unwrap();
+    await_that(PATIENCE * 2, || {
+        Ok(admin.get(&location.url_path())?.code == 404)
+    })
+    .unwrap();
 }
 
 #[test]
@@ -64,9 +89,21 @@ fn owned_copies_outlive_the_garbage_collector() {
         let (admin, migration) = (scene.api.admin(), scene.migration);
         let tier = scene.world.calico("tiers", "security");
         let v1 = ApiGroup::CrdV1.api_version();
-        create_owned(admin, "security.owned", &owner(v1, "Tier", "security", &tier["metadata"]["uid"]));
-        create_owned(admin, "security.orphan", &owner(v1, "Tier", "security", &json!(UNKNOWN)));
-        create_owned(admin, "security.of-nothing", &owner("v1", "Namespace", "missing", &json!(UNKNOWN)));
+        create_owned(
+            admin,
+            "security.owned",
+            &owner(v1, "Tier", "security", &tier["metadata"]["uid"]),
+        );
+        create_owned(
+            admin,
+            "security.orphan",
+            &owner(v1, "Tier", "security", &json!(UNKNOWN)),
+        );
+        create_owned(
+            admin,
+            "security.of-nothing",
+            &owner("v1", "Namespace", "missing", &json!(UNKNOWN)),
+        );
         let namespace = scene.world.get(&format!("/api/v1/namespaces/{NAMESPACE}"));
         create_owned(
             admin,
@@ -88,20 +125,33 @@ fn owned_copies_outlive_the_garbage_collector() {
         let copy = |name: &str| scene.in_v3("GlobalNetworkPolicy", None, name);
         let owners = |name: &str| {
             let copy = copy(name);
-            assert!(copy["metadata"]["annotations"][MIGRATED_BY].is_string(), "{name}: {copy}");
+            assert!(
+                copy["metadata"]["annotations"][MIGRATED_BY].is_string(),
+                "{name}: {copy}"
+            );
             copy["metadata"]["ownerReferences"].clone()
         };
         let tier_in_v3 = scene.in_v3("Tier", None, "security");
         let reference = &owners("security.owned")[0];
-        assert_eq!((&reference["kind"], &reference["uid"]), (&json!("Tier"), &tier_in_v3["metadata"]["uid"]));
+        assert_eq!(
+            (&reference["kind"], &reference["uid"]),
+            (&json!("Tier"), &tier_in_v3["metadata"]["uid"])
+        );
         assert_eq!(reference["apiVersion"], ApiGroup::V3.api_version());
         for name in ["security.orphan", "security.of-nothing"] {
             assert_eq!(owners(name), Value::Null, "{name}");
         }
-        assert_eq!(owners("security.of-kubernetes")[0]["uid"], namespace["metadata"]["uid"]);
+        assert_eq!(
+            owners("security.of-kubernetes")[0]["uid"],
+            namespace["metadata"]["uid"]
+        );
 
         // The reference has its meaning: the policy is deleted with its tier.
-        admin.delete(&at(ApiGroup::V3, "Tier", None, "security").url_path()).unwrap().success().unwrap();
+        admin
+            .delete(&at(ApiGroup::V3, "Tier", None, "security").url_path())
+            .unwrap()
+            .success()
+            .unwrap();
         await_that(PATIENCE * 2, || Ok(copy("security.owned").is_null())).unwrap();
         assert!(!copy("security.orphan").is_null());
     });

@@ -1,4 +1,5 @@
-//! The course of a migration: all kinds, the way back, the refusal of a configuration that names v1, and the end.
+//! The course of a migration: all kinds, the way back, the refusal of a configuration that names
+//! v1, and the end.
 
 use std::collections::BTreeSet;
 
@@ -14,15 +15,25 @@ use super::objects::sources;
 use super::{Scene, on};
 
 /// A kind of v1's group that no migration copies.
-const GADGETS: Resource =
-    Resource { api_version: "crd.projectcalico.org/v1", kind: "Gadget", plural: "gadgets", namespaced: false };
+const GADGETS: Resource = Resource {
+    api_version: "crd.projectcalico.org/v1",
+    kind: "Gadget",
+    plural: "gadgets",
+    namespaced: false,
+};
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Returns the names of the definitions in v1's group.
 fn definitions_of_v1(admin: &Client) -> Vec<String> {
     let all = admin.get(DEFINITIONS).unwrap().success().unwrap();
-    let names = all["items"].as_array().unwrap().iter().map(|one| one["metadata"]["name"].as_str().unwrap().to_owned());
-    names.filter(|name| name.ends_with(".crd.projectcalico.org")).collect()
+    let names = all["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["metadata"]["name"].as_str().unwrap().to_owned());
+    names
+        .filter(|name| name.ends_with(".crd.projectcalico.org"))
+        .collect()
 }
 
 #[test]
@@ -48,29 +59,49 @@ fn all_21_kinds_are_copied() {
             .map(|one| one["kind"].as_str().unwrap())
             .collect();
         assert_eq!(with_copies, kinds);
-        assert_eq!((&progress["typeProgress"], counted.len()), (&json!("21 / 21"), 21));
+        assert_eq!(
+            (&progress["typeProgress"], counted.len()),
+            (&json!("21 / 21"), 21)
+        );
         assert!(!migration.is_ready(ApiGroup::CrdV1) && migration.is_ready(ApiGroup::V3));
         let blocked = migration.condition("PodsBlocked");
-        assert_eq!((&blocked["status"], &blocked["reason"]), (&json!("False"), &json!("V3Opened")));
+        assert_eq!(
+            (&blocked["status"], &blocked["reason"]),
+            (&json!("False"), &json!("V3Opened"))
+        );
 
         process.restart().unwrap();
         migration.await_phase(&process, "Complete");
-        assert!(!object["status"]["startedAt"].is_null() && !migration.object()["status"]["completedAt"].is_null());
+        assert!(
+            !object["status"]["startedAt"].is_null()
+                && !migration.object()["status"]["completedAt"].is_null()
+        );
         migration.delete();
         process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         // The API server deletes the objects of a definition before the definition.
         let is_only_gadgets = || definitions_of_v1(admin) == ["gadgets.crd.projectcalico.org"];
-        migration.until(&process, "v1 has only another program's definition", is_only_gadgets);
-        process.await_log("gadgets.crd.projectcalico.org", 1).unwrap();
-        assert!(!scene.in_v3("Tier", None, "security").is_null(), "v3 is complete");
+        migration.until(
+            &process,
+            "v1 has only another program's definition",
+            is_only_gadgets,
+        );
+        process
+            .await_log("gadgets.crd.projectcalico.org", 1)
+            .unwrap();
+        assert!(
+            !scene.in_v3("Tier", None, "security").is_null(),
+            "v3 is complete"
+        );
     });
 }
 
 /// Returns the number of copies in v3.
 fn copies(scene: &Scene<'_>) -> usize {
     let all = scene.dump(ApiGroup::V3);
-    all.values().filter(|object| object["metadata"]["annotations"][MIGRATED_BY].is_string()).count()
+    all.values()
+        .filter(|object| object["metadata"]["annotations"][MIGRATED_BY].is_string())
+        .count()
 }
 
 #[test]
@@ -95,24 +126,41 @@ fn aborted_migration_leaves_v1_as_it_was() {
         migration.create(None);
         process.end_and_restart();
         scene.await_lock(&process);
-        let status = scene.create_in_v3("CalicoNodeStatus", None, "node1", &json!({ "other": true }));
+        let status =
+            scene.create_in_v3("CalicoNodeStatus", None, "node1", &json!({ "other": true }));
         migration.await_phase(&process, "WaitingForConflictResolution");
-        assert!(migration.message().contains("the datastore is not locked"), "{}", migration.message());
+        assert!(
+            migration.message().contains("the datastore is not locked"),
+            "{}",
+            migration.message()
+        );
         assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
-        assert!(copies(scene) >= sources().len() - 1, "{:?}", scene.dump(ApiGroup::V3).keys());
+        assert!(
+            copies(scene) >= sources().len() - 1,
+            "{:?}",
+            scene.dump(ApiGroup::V3).keys()
+        );
         migration.delete();
         process.end_and_restart();
         migration.until(&process, "the object is gone", || migration.is_gone());
         assert_eq!(scene.dump(ApiGroup::CrdV1), before);
-        let left: Vec<Value> =
-            scene.dump(ApiGroup::V3).into_values().map(|object| object["metadata"]["uid"].clone()).collect();
+        let left: Vec<Value> = scene
+            .dump(ApiGroup::V3)
+            .into_values()
+            .map(|object| object["metadata"]["uid"].clone())
+            .collect();
         assert_eq!(left, [status["metadata"]["uid"].clone()]);
         assert!(process.terminate().unwrap().success());
         let node = scene.node(NODES[0]);
         let mut kubelet = Kubelet::new(&node, scene.api.admin());
         kubelet.start();
         let held = Accounts::of(&scene.dump(ApiGroup::CrdV1)).held;
-        assert!(kubelet.addresses().all(|(address, handle)| held.get(&address) == Some(&handle)), "{held:?}");
+        assert!(
+            kubelet
+                .addresses()
+                .all(|(address, handle)| held.get(&address) == Some(&handle)),
+            "{held:?}"
+        );
         kubelet.end();
         assert!(kubelet.failed.is_empty(), "{:?}", kubelet.failed);
     });
@@ -130,9 +178,19 @@ fn conflist_that_names_v1_is_refused_before_the_lock() {
             migration.create(None);
             process.end_and_restart();
             migration.await_message(&process, refusal);
-            assert_eq!((migration.phase().as_str(), migration.is_ready(ApiGroup::CrdV1)), ("Pending", true));
+            assert_eq!(
+                (
+                    migration.phase().as_str(),
+                    migration.is_ready(ApiGroup::CrdV1)
+                ),
+                ("Pending", true)
+            );
             // Without a finalizer, the object does not wait for kube-controllers.
-            assert!(!migration.object()["metadata"]["finalizers"].to_string().contains(FINALIZER));
+            assert!(
+                !migration.object()["metadata"]["finalizers"]
+                    .to_string()
+                    .contains(FINALIZER)
+            );
             migration.delete();
             assert!(migration.is_gone());
         }
@@ -142,8 +200,14 @@ fn conflist_that_names_v1_is_refused_before_the_lock() {
         process.end_and_restart();
         migration.await_message(&process, refusal);
         assert_eq!(scene.dump(ApiGroup::V3).len(), 0);
-        let is_lock = |request: &Request| request.verb == "update" && request.resource == "clusterinformations";
-        assert!(!audit.requests().unwrap().iter().any(is_lock), "{:?}", audit.lines());
+        let is_lock = |request: &Request| {
+            request.verb == "update" && request.resource == "clusterinformations"
+        };
+        assert!(
+            !audit.requests().unwrap().iter().any(is_lock),
+            "{:?}",
+            audit.lines()
+        );
 
         migration.report_rollout("DaemonSet", PLUGIN);
         process.end_and_restart();

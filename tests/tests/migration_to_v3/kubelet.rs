@@ -55,7 +55,15 @@ pub(crate) struct Kubelet<'a> {
 
 impl<'a> Kubelet<'a> {
     pub(crate) fn new(node: &'a Node, admin: &'a Client) -> Kubelet<'a> {
-        Kubelet { node, admin, more: Value::Null, pods: Vec::new(), ended: None, started: 0, failed: Vec::new() }
+        Kubelet {
+            node,
+            admin,
+            more: Value::Null,
+            pods: Vec::new(),
+            ended: None,
+            started: 0,
+            failed: Vec::new(),
+        }
     }
 
     /// Starts and ends pods until `stop`, always the oldest one.
@@ -74,35 +82,55 @@ impl<'a> Kubelet<'a> {
     pub(crate) fn start(&mut self) {
         self.started += 1;
         let name = format!("{}-{}", self.node.name, self.started);
-        let spec = json!({ "nodeName": self.node.name, "containers": [{ "name": "c", "image": "none" }] });
+        let spec =
+            json!({ "nodeName": self.node.name, "containers": [{ "name": "c", "image": "none" }] });
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
         self.admin.create(&pods, &pod).unwrap().success().unwrap();
-        let number = self.started + 1000 * NODES.iter().position(|node| *node == self.node.name).unwrap();
+        let number = self.started
+            + 1000
+                * NODES
+                    .iter()
+                    .position(|node| *node == self.node.name)
+                    .unwrap();
         let sandbox = self.node.sandbox(number, Some((NAMESPACE, &name))).unwrap();
         let answer = self.until_success("ADD", &sandbox);
-        let address = answer["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
+        let address = answer["ips"][0]["address"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap();
         self.pods.push((sandbox, address.parse().unwrap()));
     }
 
-    /// Ends the oldest pod. After a failure, another pod is started first: a kubelet treats each pod by itself.
+    /// Ends the oldest pod. After a failure, another pod is started first: a kubelet treats each
+    /// pod by itself.
     pub(crate) fn end(&mut self) {
         let (sandbox, _) = self.pods.remove(0);
         if self.attempt("DEL", &sandbox).is_none() {
             self.start();
             self.until_success("DEL", &sandbox);
         }
-        self.node.on(|host| host.delete_pod(&sandbox.netns)).unwrap();
+        self.node
+            .on(|host| host.delete_pod(&sandbox.netns))
+            .unwrap();
         let (_, name) = sandbox.pod.as_ref().unwrap();
-        self.admin.delete(&pod_path(name)).unwrap().success().unwrap();
+        self.admin
+            .delete(&pod_path(name))
+            .unwrap()
+            .success()
+            .unwrap();
         self.ended = Some(sandbox);
     }
 
     /// Makes a call that completes deferred DELs of the node.
     pub(crate) fn replay(&self) -> Result<()> {
         let running = self.pods.first().map(|(sandbox, _)| sandbox);
-        let Some(sandbox) = running.or(self.ended.as_ref()) else { return Ok(()) };
+        let Some(sandbox) = running.or(self.ended.as_ref()) else {
+            return Ok(());
+        };
         self.node.run(&self.node.verb("STATUS", sandbox)).map(drop)
     }
 
@@ -118,7 +146,9 @@ impl<'a> Kubelet<'a> {
 
     /// Returns address and handle of each running pod.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (IpAddr, String)> {
-        self.pods.iter().map(|(sandbox, address)| (*address, format!("{NETWORK}.{}", sandbox.container_id)))
+        self.pods
+            .iter()
+            .map(|(sandbox, address)| (*address, format!("{NETWORK}.{}", sandbox.container_id)))
     }
 
     fn until_success(&mut self, verb: &'static str, sandbox: &Sandbox) -> Value {
@@ -134,13 +164,21 @@ impl<'a> Kubelet<'a> {
     /// Makes one call. Returns `None` after a failure, which is recorded.
     fn attempt(&mut self, verb: &'static str, sandbox: &Sandbox) -> Option<Value> {
         let began = OffsetDateTime::now_utc();
-        let outcome = self.node.run(&self.node.verb_with(verb, sandbox, &self.more)).unwrap();
+        let outcome = self
+            .node
+            .run(&self.node.verb_with(verb, sandbox, &self.more))
+            .unwrap();
         if outcome.exit == Some(0) {
             return Some(outcome.answer());
         }
         let error = outcome.error();
         let error = format!("{} {}", error.msg, error.details);
-        self.failed.push(FailedCall { verb, began, ended: OffsetDateTime::now_utc(), error });
+        self.failed.push(FailedCall {
+            verb,
+            began,
+            ended: OffsetDateTime::now_utc(),
+            error,
+        });
         None
     }
 }
@@ -165,15 +203,24 @@ pub(crate) fn v3(api: &ApiServer) -> Objects {
     Objects::new(api.admin(), ApiGroup::V3, api.admin_kubeconfig())
 }
 
-/// Waits until each running pod has its address in one block of v3, and no other owner but `others` has one. Expects
-/// that `calico-ipam check` finds no problem in v3.
+/// Waits until each running pod has its address in one block of v3, and no other owner but `others`
+/// has one. Expects that `calico-ipam check` finds no problem in v3.
 #[track_caller]
 pub(crate) fn assert_accounts(api: &ApiServer, kubelets: &[Kubelet<'_>], others: &[(&str, &str)]) {
-    let others = others.iter().map(|(address, handle)| (address.parse::<IpAddr>().unwrap(), (*handle).to_owned()));
-    let expected: BTreeMap<IpAddr, String> =
-        kubelets.iter().flat_map(Kubelet::addresses).chain(others.clone()).collect();
+    let others = others
+        .iter()
+        .map(|(address, handle)| (address.parse::<IpAddr>().unwrap(), (*handle).to_owned()));
+    let expected: BTreeMap<IpAddr, String> = kubelets
+        .iter()
+        .flat_map(Kubelet::addresses)
+        .chain(others.clone())
+        .collect();
     let pods: usize = kubelets.iter().map(|kubelet| kubelet.pods.len()).sum();
-    assert_eq!(expected.len(), pods + others.len(), "two owners have one address");
+    assert_eq!(
+        expected.len(),
+        pods + others.len(),
+        "two owners have one address"
+    );
     let accounts = || Accounts::of(&v3(api).dump().unwrap());
     // A DEL during the lock, or a slow one, may be deferred: a later call of its node completes it.
     let are_equal = || {
@@ -183,15 +230,34 @@ pub(crate) fn assert_accounts(api: &ApiServer, kubelets: &[Kubelet<'_>], others:
     let seen = await_that(PATIENCE, are_equal);
     assert!(seen.is_ok(), "{expected:#?}\n{:#?}", accounts());
     assert_eq!(accounts().problems, Vec::<String>::new());
-    let check = Store::Kubernetes(v3(api)).calico_ipam(&Plugins::locate().unwrap(), &["check"]).unwrap();
-    assert_eq!(check.exit, Some(0), "calico-ipam check: {}{}", check.stdout, check.stderr);
+    let check = Store::Kubernetes(v3(api))
+        .calico_ipam(&Plugins::locate().unwrap(), &["check"])
+        .unwrap();
+    assert_eq!(
+        check.exit,
+        Some(0),
+        "calico-ipam check: {}{}",
+        check.stdout,
+        check.stderr
+    );
 }
 
 /// Creates a node whose configuration names no API group, so that its plugins follow a migration.
-pub(crate) fn following_node(host: &Host, name: &str, (api, account): (&ApiServer, &ServiceAccount)) -> Node {
-    let store = Store::Kubernetes(Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig()));
+pub(crate) fn following_node(
+    host: &Host,
+    name: &str,
+    (api, account): (&ApiServer, &ServiceAccount),
+) -> Node {
+    let store = Store::Kubernetes(Objects::new(
+        api.admin(),
+        ApiGroup::CrdV1,
+        api.admin_kubeconfig(),
+    ));
     let mut node = Node::on_api_server(host, name, &store, (api, account), json!({})).unwrap();
-    node.conf.as_object_mut().unwrap().remove("calico_api_group");
+    node.conf
+        .as_object_mut()
+        .unwrap()
+        .remove("calico_api_group");
     node
 }
 
@@ -212,28 +278,48 @@ pub(crate) fn with_pods(kubelets: &mut [Kubelet<'_>], work: impl FnOnce()) {
     });
 }
 
-/// Asserts that each failed call overlaps the time between the lock of v1 and the opening of v3, according to the API
-/// server, and that an ADD is among the calls.
+/// Asserts that each failed call overlaps the time between the lock of v1 and the opening of v3,
+/// according to the API server, and that an ADD is among the calls.
 #[track_caller]
 pub(crate) fn assert_failed_under_the_lock(kubelets: &[Kubelet<'_>], audit: &Audit) {
     let (locked, opened) = time_of_the_lock(audit);
-    let failed: Vec<&FailedCall> = kubelets.iter().flat_map(|kubelet| &kubelet.failed).collect();
-    assert!(failed.iter().any(|call| call.verb == "ADD"), "the lock stops no pod");
+    let failed: Vec<&FailedCall> = kubelets
+        .iter()
+        .flat_map(|kubelet| &kubelet.failed)
+        .collect();
+    assert!(
+        failed.iter().any(|call| call.verb == "ADD"),
+        "the lock stops no pod"
+    );
     for call in &failed {
-        assert!(call.began < opened && call.ended > locked, "{call:#?}\nlocked {locked}, open {opened}");
-        assert!(call.error.contains("Calico is currently not ready to process requests"), "{call:#?}");
+        assert!(
+            call.began < opened && call.ended > locked,
+            "{call:#?}\nlocked {locked}, open {opened}"
+        );
+        assert!(
+            call.error
+                .contains("Calico is currently not ready to process requests"),
+            "{call:#?}"
+        );
     }
 }
 
-/// Returns the time at which v1 was locked, and the time at which v3 was open, according to the API server.
+/// Returns the time at which v1 was locked, and the time at which v3 was open, according to the API
+/// server.
 fn time_of_the_lock(audit: &Audit) -> (OffsetDateTime, OffsetDateTime) {
     let requests = audit.requests().unwrap();
     let writes: Vec<&Request> = requests
         .iter()
-        .filter(|one| one.verb == "update" && one.resource == "clusterinformations" && one.code == Some(200))
+        .filter(|one| {
+            one.verb == "update" && one.resource == "clusterinformations" && one.code == Some(200)
+        })
         .collect();
     let of_group = |group: ApiGroup| writes.iter().filter(move |one| one.group == group.name());
-    let locked = of_group(ApiGroup::CrdV1).next().unwrap_or_else(|| panic!("no lock: {writes:?}"));
-    let opened = of_group(ApiGroup::V3).next_back().unwrap_or_else(|| panic!("v3 is not open: {writes:?}"));
+    let locked = of_group(ApiGroup::CrdV1)
+        .next()
+        .unwrap_or_else(|| panic!("no lock: {writes:?}"));
+    let opened = of_group(ApiGroup::V3)
+        .next_back()
+        .unwrap_or_else(|| panic!("v3 is not open: {writes:?}"));
     (locked.received, opened.answered)
 }

@@ -1,4 +1,5 @@
-//! A write to v1 after v3 is open, by a program that does not observe the lock, on an API server without the seal.
+//! A write to v1 after v3 is open, by a program that does not observe the lock, on an API server
+//! without the seal.
 
 use integration_tests::controllers::{METRICS_PORT, metrics};
 use libcalico::kubernetes::ApiGroup;
@@ -16,18 +17,35 @@ fn late_write_is_reported() {
         process.end_and_restart();
         // During the wait before the first copy, which exists for such writes.
         scene.await_lock(&process);
-        create(admin, &at(ApiGroup::CrdV1, "IPAMHandle", None, "early"), json!({}), &handle("early"));
+        create(
+            admin,
+            &at(ApiGroup::CrdV1, "IPAMHandle", None, "early"),
+            json!({}),
+            &handle("early"),
+        );
         migration.await_open(&mut process);
         assert!(!scene.in_v3("IPAMHandle", None, "early").is_null());
-        create(admin, &at(ApiGroup::CrdV1, "IPAMHandle", None, "late"), json!({}), &handle("late"));
+        create(
+            admin,
+            &at(ApiGroup::CrdV1, "IPAMHandle", None, "late"),
+            json!({}),
+            &handle("late"),
+        );
 
         process.restart().unwrap();
         migration.await_phase(&process, "Complete");
-        process.await_log("written in v1 after v3 opened", 1).unwrap();
-        assert!(process.log().unwrap().contains("IPAMHandle/late"), "{}", process.log().unwrap());
+        process
+            .await_log("written in v1 after v3 opened", 1)
+            .unwrap();
+        assert!(
+            process.log().unwrap().contains("IPAMHandle/late"),
+            "{}",
+            process.log().unwrap()
+        );
         migration.until(&process, "the metric counts the write", || {
             let page = metrics(METRICS_PORT).unwrap_or_default();
-            page.lines().any(|line| line == "calico_migration_late_writes 1")
+            page.lines()
+                .any(|line| line == "calico_migration_late_writes 1")
         });
         assert_eq!(scene.in_v3("IPAMHandle", None, "late"), Value::Null);
     });

@@ -1,4 +1,5 @@
-//! Pods that start and end on two nodes while a migration runs. kube-controllers run in a pod on the host network.
+//! Pods that start and end on two nodes while a migration runs. kube-controllers run in a pod on
+//! the host network.
 
 use integration_tests::accounts::Accounts;
 use integration_tests::cluster::{NAMESPACE, on_api_server};
@@ -17,15 +18,23 @@ use super::kubelet::{
 #[track_caller]
 fn assert_v3_is_unusable(node: &Node) {
     let sandbox = node.sandbox(999, Some((NAMESPACE, "early"))).unwrap();
-    let error = node.run(&node.verb_with("ADD", &sandbox, &naming_v3())).unwrap().error();
-    assert!(error.msg.contains("error getting ClusterInformation"), "{error:?}");
+    let error = node
+        .run(&node.verb_with("ADD", &sandbox, &naming_v3()))
+        .unwrap()
+        .error();
+    assert!(
+        error.msg.contains("error getting ClusterInformation"),
+        "{error:?}"
+    );
     node.on(|host| host.delete_pod(&sandbox.netns)).unwrap();
 }
 
 #[test]
 fn pods_start_and_end_on_two_nodes_during_a_migration() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
-        let content = NODES.iter().fold(Content::ready(), |content, node| content.node(node));
+        let content = NODES
+            .iter()
+            .fold(Content::ready(), |content, node| content.node(node));
         cluster.load(&content.pool("pool4", "10.65.0.0/24", 28));
         let api = &control_plane.servers.api;
         let migration = Migration::new(api);
@@ -34,14 +43,19 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
         assert_v3_is_unusable(&nodes[0]);
         let audit = api.audit().unwrap();
         let mut kubelets = nodes.each_ref().map(|node| Kubelet::new(node, api.admin()));
-        let mut process = migration.setup("controllers").start(cluster.host, "controllers").unwrap();
+        let mut process = migration
+            .setup("controllers")
+            .start(cluster.host, "controllers")
+            .unwrap();
         with_pods(&mut kubelets, || {
             process.await_log("this replica is the leader", 1).unwrap();
             migration.create(None);
             process.end_and_restart();
             migration.await_open(&mut process);
         });
-        process.await_log("migration: v3 is open; no pod could start or end for ", 1).unwrap();
+        process
+            .await_log("migration: v3 is open; no pod could start or end for ", 1)
+            .unwrap();
         // The phase stays Converged until kube-controllers run again.
         start_and_end_with_v3_named(&mut kubelets);
         with_pods(&mut kubelets, || {
@@ -51,12 +65,23 @@ fn pods_start_and_end_on_two_nodes_during_a_migration() {
 
         assert_failed_under_the_lock(&kubelets, &audit);
         let blocked = migration.condition("PodsBlocked")["message"].clone();
-        eprintln!("{} calls failed: {blocked}", kubelets.iter().map(|kubelet| kubelet.failed.len()).sum::<usize>());
-        let seconds = blocked.as_str().and_then(|text| text.strip_prefix("no pod could start or end for "));
+        eprintln!(
+            "{} calls failed: {blocked}",
+            kubelets
+                .iter()
+                .map(|kubelet| kubelet.failed.len())
+                .sum::<usize>()
+        );
+        let seconds = blocked
+            .as_str()
+            .and_then(|text| text.strip_prefix("no pod could start or end for "));
         let seconds: Option<u64> = seconds.and_then(|text| text.strip_suffix(" s")?.parse().ok());
         assert!(seconds.is_some_and(|seconds| seconds > 0), "{blocked}");
 
-        assert!(migration.is_locked(ApiGroup::CrdV1), "v1 stays, and stays locked");
+        assert!(
+            migration.is_locked(ApiGroup::CrdV1),
+            "v1 stays, and stays locked"
+        );
         start_and_end_with_v3_named(&mut kubelets);
         assert_accounts(api, &kubelets, &[]);
         migration.delete();

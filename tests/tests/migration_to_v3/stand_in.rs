@@ -1,4 +1,5 @@
-//! Objects of calico-node and Typha, without their programs: what a migration demands of them, and when.
+//! Objects of calico-node and Typha, without their programs: what a migration demands of them, and
+//! when.
 
 use integration_tests::controllers::Controllers;
 use integration_tests::migration::{PLUGIN, installer};
@@ -39,7 +40,11 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         let migration = scene.migration;
         let mut process = scene.start("one");
         migration.roll_out("DaemonSet", "calico-node", &node(false));
-        migration.roll_out("Deployment", "calico-typha", &program("calico-typha", false));
+        migration.roll_out(
+            "Deployment",
+            "calico-typha",
+            &program("calico-typha", false),
+        );
         // Only a person knows which plugin `install-cni` of calico-node installs (MB-3).
         begin(scene, &mut process, "with v1 locked no pod could start");
         assert!(migration.is_ready(ApiGroup::CrdV1));
@@ -50,12 +55,17 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         process.restart().unwrap();
         migration.await_message(&process, WAITS_FOR_USER);
         let message = migration.message();
-        assert!(message.contains("calico-node") && message.contains("calico-typha"), "{message}");
+        assert!(
+            message.contains("calico-node") && message.contains("calico-typha"),
+            "{message}"
+        );
         migration.roll_out("DaemonSet", "calico-node", &node(true));
         process.end_and_restart();
         migration.until(&process, "Typha alone is missing", || {
             let message = migration.message();
-            message.starts_with(WAITS_FOR_USER) && message.contains("calico-typha") && !message.contains("calico-node")
+            message.starts_with(WAITS_FOR_USER)
+                && message.contains("calico-typha")
+                && !message.contains("calico-node")
         });
         // Upstream does not look whether Typha is rolled out.
         migration.apply_workload("Deployment", "calico-typha", &program("calico-typha", true));
@@ -63,23 +73,37 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3() {
         migration.await_message(&process, "Waiting for calico-typha");
         migration.delete();
         process.end_and_restart();
-        migration.await_message(&process, "Deletion pending: migration is Converged and cannot be rolled back.");
+        migration.await_message(
+            &process,
+            "Deletion pending: migration is Converged and cannot be rolled back.",
+        );
         assert_eq!(migration.phase(), "Converged");
 
         // The same process sees the end of the roll-out.
         migration.report_rollout("Deployment", "calico-typha");
         migration.until(&process, "the object is gone", || migration.is_gone());
-        assert_eq!(scene.world.calico("tiers", "security"), Value::Null, "v1 is deleted");
+        assert_eq!(
+            scene.world.calico("tiers", "security"),
+            Value::Null,
+            "v1 is deleted"
+        );
     });
 }
 
 #[test]
 fn migration_without_workloads_waits_for_the_word_of_a_person() {
     on(|scene| {
-        let (migration, path) = (scene.migration, format!("/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}"));
+        let (migration, path) = (
+            scene.migration,
+            format!("/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}"),
+        );
         let mut process = scene.start("one");
         scene.world.remove(&path);
-        begin(scene, &mut process, "no DaemonSet calico-cni or calico-node in kube-system");
+        begin(
+            scene,
+            &mut process,
+            "no DaemonSet calico-cni or calico-node in kube-system",
+        );
         assert!(migration.is_ready(ApiGroup::CrdV1));
         migration.annotate(PLUGINS, Some(FOLLOW));
         process.end_and_restart();
@@ -94,14 +118,26 @@ fn migration_on_the_network_of_pods_or_with_a_named_group_is_refused() {
         assert!(scene.start("one").terminate().unwrap().success());
         migration.create(None);
         let v1 = ApiGroup::CrdV1.api_version();
-        let mut named = migration.setup("one").env("CALICO_API_GROUP", v1).start(scene.host, "named").unwrap();
-        migration.await_message(&named, "CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1");
+        let mut named = migration
+            .setup("one")
+            .env("CALICO_API_GROUP", v1)
+            .start(scene.host, "named")
+            .unwrap();
+        migration.await_message(
+            &named,
+            "CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1",
+        );
         assert!(named.terminate().unwrap().success());
 
         let metadata = json!({ "name": "in-pods", "namespace": "kube-system" });
         let spec = json!({ "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] });
-        scene.world.apply(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }));
-        let process = migration.setup("in-pods").start(scene.host, "in-pods").unwrap();
+        scene.world.apply(
+            json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }),
+        );
+        let process = migration
+            .setup("in-pods")
+            .start(scene.host, "in-pods")
+            .unwrap();
         migration.await_message(&process, "kube-controllers is not on the host network");
         assert!(migration.is_ready(ApiGroup::CrdV1));
     });

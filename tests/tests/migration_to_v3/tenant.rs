@@ -1,4 +1,5 @@
-//! Tenants with the rights of `edit` in their namespaces, while v3 is served by definitions and v1 is locked.
+//! Tenants with the rights of `edit` in their namespaces, while v3 is served by definitions and v1
+//! is locked.
 
 use std::fs;
 
@@ -30,12 +31,17 @@ fn owner(kind: &str, name: &str, uid: &Value) -> Value {
 
 /// Gives the user `tenant` the rights of `edit` on Calico's policies in [`NAMESPACE`].
 pub(crate) fn prepare(api: &ApiServer) -> Result<()> {
-    api.admin().apply(&fs::read_to_string(deploy("rbac/users/calico-user-roles.yaml"))?)?;
-    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "calico-edit" });
+    api.admin().apply(&fs::read_to_string(deploy(
+        "rbac/users/calico-user-roles.yaml",
+    ))?)?;
+    let role = json!({
+        "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "calico-edit",
+    });
     let user = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant" });
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": { "name": "tenant", "namespace": NAMESPACE }, "roleRef": role, "subjects": [user],
+        "metadata": { "name": "tenant", "namespace": NAMESPACE }, "roleRef": role,
+        "subjects": [user],
     });
     api.admin().apply_object(&binding).map(drop)
 }
@@ -61,13 +67,20 @@ fn assert_released(scene: &Scene<'_>, process: &Controllers, named: &str) {
     assert_eq!(migration.phase(), "WaitingForConflictResolution");
     assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
     let conflict = migration.condition("Conflict");
-    assert!(conflict["message"].as_str().unwrap().starts_with(named), "{conflict}");
+    assert!(
+        conflict["message"].as_str().unwrap().starts_with(named),
+        "{conflict}"
+    );
     let blocked = migration.condition("PodsBlocked");
-    assert_eq!((&blocked["status"], &blocked["reason"]), (&json!("False"), &json!("Unlocked")));
+    assert_eq!(
+        (&blocked["status"], &blocked["reason"]),
+        (&json!("False"), &json!("Unlocked"))
+    );
     process.await_log("the object is not copied", 1).unwrap();
 }
 
-/// Waits for the next attempt at a migration. Without a restart, kube-controllers pause for five minutes at least.
+/// Waits for the next attempt at a migration. Without a restart, kube-controllers pause for five
+/// minutes at least.
 fn await_next_lock(scene: &Scene<'_>, process: &mut Controllers) {
     process.end_and_restart();
     scene.await_lock(process);
@@ -84,26 +97,53 @@ fn policies_of_a_tenant_cannot_hold_the_lock() {
         await_next_lock(scene, &mut process);
         create(&tenant, &policy("web"), json!({}), &other_spec());
         assert_released(scene, &process, "NetworkPolicy/suite/web: ");
-        tenant.delete(&policy("web").url_path()).unwrap().success().unwrap();
+        tenant
+            .delete(&policy("web").url_path())
+            .unwrap()
+            .success()
+            .unwrap();
 
         // An edited copy: the former attempt has left it.
         let copy = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
-        assert!(copy["metadata"]["annotations"][MIGRATED_BY].is_string(), "{copy}");
+        assert!(
+            copy["metadata"]["annotations"][MIGRATED_BY].is_string(),
+            "{copy}"
+        );
         await_next_lock(scene, &mut process);
-        tenant.patch(&policy("old").url_path(), &json!({ "spec": other_spec() })).unwrap().success().unwrap();
+        tenant
+            .patch(&policy("old").url_path(), &json!({ "spec": other_spec() }))
+            .unwrap()
+            .success()
+            .unwrap();
         assert_released(scene, &process, "NetworkPolicy/suite/old: ");
         let mut original = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
         original["spec"] = copy["spec"].clone();
-        tenant.replace(&policy("old").url_path(), &original).unwrap().success().unwrap();
+        tenant
+            .replace(&policy("old").url_path(), &original)
+            .unwrap()
+            .success()
+            .unwrap();
 
         // A copy that cannot be replaced, because its deletion waits for the tenant.
         await_next_lock(scene, &mut process);
         let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
-        tenant.patch(&policy("old").url_path(), &held).unwrap().success().unwrap();
-        tenant.delete(&policy("old").url_path()).unwrap().success().unwrap();
+        tenant
+            .patch(&policy("old").url_path(), &held)
+            .unwrap()
+            .success()
+            .unwrap();
+        tenant
+            .delete(&policy("old").url_path())
+            .unwrap()
+            .success()
+            .unwrap();
         assert_released(scene, &process, "NetworkPolicy/suite/old: ");
         let free = json!({ "metadata": { "finalizers": null } });
-        tenant.patch(&policy("old").url_path(), &free).unwrap().success().unwrap();
+        tenant
+            .patch(&policy("old").url_path(), &free)
+            .unwrap()
+            .success()
+            .unwrap();
 
         process.end_and_restart();
         migration.await_open(&mut process);
@@ -125,25 +165,50 @@ fn forged_marks_change_own_objects_only() {
         let forged = json!({ MIGRATED_BY: FORGED, SOURCE_REVISION: "1" });
         create(&tenant, &policy("web"), forged.clone(), &other_spec());
         create(&tenant, &policy("without-source"), forged, &other_spec());
-        // References in the tenant's policy of v1: to an object of others, and to a tier under a wrong name.
+        // References in the tenant's policy of v1: to an object of others, and to a tier under a
+        // wrong name.
         let tier = scene.world.calico("tiers", "security")["metadata"]["uid"].clone();
-        let owners = [owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]), owner("Tier", "default", &tier)];
+        let owners = [
+            owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]),
+            owner("Tier", "default", &tier),
+        ];
         let metadata = json!({ "name": "owned", "ownerReferences": owners });
         let annotations = json!({ CALICO_METADATA: metadata.to_string() });
-        create(admin, &at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "owned"), annotations, &spec);
+        create(
+            admin,
+            &at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "owned"),
+            annotations,
+            &spec,
+        );
 
         let mut process = scene.start("one");
         migration.create(None);
         process.end_and_restart();
         migration.await_open(&mut process);
         let own = |name: &str| scene.in_v3("NetworkPolicy", Some(NAMESPACE), name);
-        let source = admin.get(&at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "web").url_path()).unwrap();
-        assert_eq!(own("web")["spec"]["selector"], source.success().unwrap()["spec"]["selector"]);
-        assert_eq!(own("web")["metadata"]["annotations"][MIGRATED_BY], migration.object()["metadata"]["uid"]);
+        let source = admin
+            .get(&at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "web").url_path())
+            .unwrap();
+        assert_eq!(
+            own("web")["spec"]["selector"],
+            source.success().unwrap()["spec"]["selector"]
+        );
+        assert_eq!(
+            own("web")["metadata"]["annotations"][MIGRATED_BY],
+            migration.object()["metadata"]["uid"]
+        );
         assert_eq!(own("without-source"), Value::Null);
         assert_eq!(own("owned")["metadata"]["ownerReferences"], Value::Null);
-        assert_eq!(scene.in_v3("NetworkSet", Some("others"), "shop"), only_in_v3);
-        assert_eq!(scene.in_v3("NetworkPolicy", Some("others"), "shop")["spec"]["selector"], spec["selector"]);
-        process.await_log("a reference to an owner is not copied", 2).unwrap();
+        assert_eq!(
+            scene.in_v3("NetworkSet", Some("others"), "shop"),
+            only_in_v3
+        );
+        assert_eq!(
+            scene.in_v3("NetworkPolicy", Some("others"), "shop")["spec"]["selector"],
+            spec["selector"]
+        );
+        process
+            .await_log("a reference to an owner is not copied", 2)
+            .unwrap();
     });
 }

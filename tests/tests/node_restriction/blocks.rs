@@ -1,4 +1,5 @@
-//! Blocks of other nodes: the token of a node can borrow addresses from them, but not delete or take them.
+//! Blocks of other nodes: the token of a node can borrow addresses from them, but not delete or
+//! take them.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -8,8 +9,8 @@ use crate::scene::{Scene, assert_denied, restricted};
 
 const POLICY: &str = "calico-cni-blocks";
 
-/// Creates six blocks: for `node1`, for `node2` and without an owner, one without addresses and one with an address of
-/// `node2` each.
+/// Creates six blocks: for `node1`, for `node2` and without an owner, one without addresses and one
+/// with an address of `node2` each.
 fn create_blocks(scene: &Scene<'_>) {
     for (cidr, owner, allocations) in [
         ("10.65.1.0/30", "host:node1", &[][..]),
@@ -20,12 +21,23 @@ fn create_blocks(scene: &Scene<'_>) {
         ("10.65.3.4/30", "", &["node2"][..]),
     ] {
         let block = scene.block(cidr, owner, allocations);
-        scene.api.admin().create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
+        scene
+            .api
+            .admin()
+            .create(&scene.path("ipamblocks"), &block)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 }
 
 #[track_caller]
-fn assert_edit_denied(scene: &Scene<'_>, thief: &Client, name: &str, edit: impl FnOnce(&mut Value)) {
+fn assert_edit_denied(
+    scene: &Scene<'_>,
+    thief: &Client,
+    name: &str,
+    edit: impl FnOnce(&mut Value),
+) {
     let path = scene.object_path("ipamblocks", name);
     let spec = || scene.api.admin().get(&path).unwrap().success().unwrap()["spec"].clone();
     let before = spec();
@@ -38,24 +50,38 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
         create_blocks(scene);
         let thief = scene.plugins_of("node1");
         for foreign in ["10-65-2-0-30", "10-65-2-4-30"] {
-            assert_denied(thief.delete(&scene.object_path("ipamblocks", foreign)), POLICY);
-            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["affinity"] = json!("host:node1"));
+            assert_denied(
+                thief.delete(&scene.object_path("ipamblocks", foreign)),
+                POLICY,
+            );
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                block["spec"]["affinity"] = json!("host:node1")
+            });
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["spec"].as_object_mut().unwrap().remove("affinity");
             });
-            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["deleted"] = json!(true));
-            assert_edit_denied(scene, &thief, foreign, |block| block["spec"]["cidr"] = json!("10.66.0.0/30"));
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                block["spec"]["deleted"] = json!(true)
+            });
+            assert_edit_denied(scene, &thief, foreign, |block| {
+                block["spec"]["cidr"] = json!("10.66.0.0/30")
+            });
             assert_edit_denied(scene, &thief, foreign, |block| {
                 block["metadata"]["finalizers"] = json!(["example.com/held"]);
             });
             // The garbage collector of Kubernetes would delete a block whose owner does not exist.
             assert_edit_denied(scene, &thief, foreign, |block| {
-                let gone = json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
+                let gone =
+                    json!({ "apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "none" });
                 block["metadata"]["ownerReferences"] = json!([gone]);
             });
         }
-        assert_edit_denied(scene, &thief, "10-65-3-4-30", |block| block["spec"]["affinity"] = json!("host:node1"));
-        assert_edit_denied(scene, &thief, "10-65-1-4-30", |block| block["spec"]["affinity"] = json!("host:node2"));
+        assert_edit_denied(scene, &thief, "10-65-3-4-30", |block| {
+            block["spec"]["affinity"] = json!("host:node1")
+        });
+        assert_edit_denied(scene, &thief, "10-65-1-4-30", |block| {
+            block["spec"]["affinity"] = json!("host:node2")
+        });
         let block = scene.block("10.65.4.0/30", "host:node2", &[]);
         assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         // A second block must not have the range of another node's block, even in another spelling.
@@ -69,7 +95,10 @@ fn other_blocks_keep_their_owner(group: ApiGroup) {
             assert_denied(thief.create(&scene.path("ipamblocks"), &block), POLICY);
         }
         // A block of this node cannot be deleted while another node has an address in it.
-        assert_denied(thief.delete(&scene.object_path("ipamblocks", "10-65-1-4-30")), POLICY);
+        assert_denied(
+            thief.delete(&scene.object_path("ipamblocks", "10-65-1-4-30")),
+            POLICY,
+        );
     });
 }
 
@@ -78,28 +107,47 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(group: ApiGroup) {
         create_blocks(scene);
         let plugins = scene.plugins_of("node1");
         let block = scene.block("10.65.4.0/30", "host:node1", &["node1"]);
-        plugins.create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
-        for (name, cidr, owner) in
-            [("10-65-2-4-30", "10.65.2.4/30", "host:node2"), ("10-65-3-4-30", "10.65.3.4/30", "")]
-        {
+        plugins
+            .create(&scene.path("ipamblocks"), &block)
+            .unwrap()
+            .success()
+            .unwrap();
+        for (name, cidr, owner) in [
+            ("10-65-2-4-30", "10.65.2.4/30", "host:node2"),
+            ("10-65-3-4-30", "10.65.3.4/30", ""),
+        ] {
             for allocations in [&["node2", "node1"][..], &["node2"][..]] {
                 let spec = scene.block(cidr, owner, allocations)["spec"].take();
                 let written =
-                    scene.change(&plugins, &scene.object_path("ipamblocks", name), |block| block["spec"] = spec);
+                    scene.change(&plugins, &scene.object_path("ipamblocks", name), |block| {
+                        block["spec"] = spec
+                    });
                 written.unwrap().success().unwrap();
             }
         }
-        let given_up = scene.change(&plugins, &scene.object_path("ipamblocks", "10-65-1-4-30"), |block| {
-            block["spec"].as_object_mut().unwrap().remove("affinity");
-        });
+        let given_up = scene.change(
+            &plugins,
+            &scene.object_path("ipamblocks", "10-65-1-4-30"),
+            |block| {
+                block["spec"].as_object_mut().unwrap().remove("affinity");
+            },
+        );
         given_up.unwrap().success().unwrap();
-        // The plugin that releases the last address of a block without an owner deletes the stored block, which still
-        // has the address.
+        // The plugin that releases the last address of a block without an owner deletes the stored
+        // block, which still has the address.
         for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
-            plugins.delete(&scene.object_path("ipamblocks", name)).unwrap().success().unwrap();
+            plugins
+                .delete(&scene.object_path("ipamblocks", name))
+                .unwrap()
+                .success()
+                .unwrap();
         }
         let ipv6 = scene.block("fd00:10:244:0:1::40/126", "host:node1", &[]);
-        plugins.create(&scene.path("ipamblocks"), &ipv6).unwrap().success().unwrap();
+        plugins
+            .create(&scene.path("ipamblocks"), &ipv6)
+            .unwrap()
+            .success()
+            .unwrap();
     });
 }
 
@@ -110,34 +158,72 @@ fn token_of_a_node_still_makes_the_listed_ipam_writes() {
         create_blocks(scene);
         let thief = scene.plugins_of("node1");
         let blocks = scene.path("ipamblocks");
-        // Any entry in any block: a release, the assignment of each address, and entries that contradict each other.
+        // Any entry in any block: a release, the assignment of each address, and entries that
+        // contradict each other.
         let foreign = scene.object_path("ipamblocks", "10-65-2-4-30");
         let taken = scene.block("10.65.2.4/30", "host:node2", &["node1"; 4]);
         let mut contradicting = taken.clone();
         contradicting["spec"]["unallocated"] = json!([0, 1, 2, 3]);
         contradicting["spec"]["attributes"] = json!([]);
-        for mut entries in [scene.block("10.65.2.4/30", "host:node2", &[]), taken, contradicting] {
+        for mut entries in [
+            scene.block("10.65.2.4/30", "host:node2", &[]),
+            taken,
+            contradicting,
+        ] {
             let spec = entries["spec"].take();
-            let expected = [&spec["allocations"], &spec["unallocated"], &spec["attributes"]].map(Value::clone);
-            let written = scene.change(&thief, &foreign, |block| block["spec"] = spec).unwrap().success().unwrap();
+            let expected = [
+                &spec["allocations"],
+                &spec["unallocated"],
+                &spec["attributes"],
+            ]
+            .map(Value::clone);
+            let written = scene
+                .change(&thief, &foreign, |block| block["spec"] = spec)
+                .unwrap()
+                .success()
+                .unwrap();
             assert_eq!(
-                ["allocations", "unallocated", "attributes"].map(|field| written["spec"][field].clone()),
+                ["allocations", "unallocated", "attributes"]
+                    .map(|field| written["spec"][field].clone()),
                 expected
             );
         }
         // The deletion of any block without an owner, with the addresses in it.
-        thief.delete(&scene.object_path("ipamblocks", "10-65-3-4-30")).unwrap().success().unwrap();
+        thief
+            .delete(&scene.object_path("ipamblocks", "10-65-3-4-30"))
+            .unwrap()
+            .success()
+            .unwrap();
         // Any range without a block: around the blocks of others, and outside of all pools.
         for cidr in ["10.65.0.0/16", "172.16.0.0/30"] {
-            thief.create(&blocks, &scene.block(cidr, "host:node1", &["node1"])).unwrap().success().unwrap();
+            thief
+                .create(&blocks, &scene.block(cidr, "host:node1", &["node1"]))
+                .unwrap()
+                .success()
+                .unwrap();
         }
         // Any handle.
-        let (handles, handle) = (scene.path("ipamhandles"), scene.object_path("ipamhandles", "net.node2"));
-        let spec = json!({ "handleID": "net.node2", "block": { "10.65.2.4/30": 1 }, "deleted": false });
+        let (handles, handle) = (
+            scene.path("ipamhandles"),
+            scene.object_path("ipamhandles", "net.node2"),
+        );
+        let spec =
+            json!({ "handleID": "net.node2", "block": { "10.65.2.4/30": 1 }, "deleted": false });
         let object = scene.calico("IPAMHandle", "net.node2", spec);
-        scene.api.admin().create(&handles, &object).unwrap().success().unwrap();
-        let changed = scene.change(&thief, &handle, |handle| handle["spec"]["block"] = json!({}));
-        assert_eq!(changed.unwrap().success().unwrap()["spec"]["block"], json!({}));
+        scene
+            .api
+            .admin()
+            .create(&handles, &object)
+            .unwrap()
+            .success()
+            .unwrap();
+        let changed = scene.change(&thief, &handle, |handle| {
+            handle["spec"]["block"] = json!({})
+        });
+        assert_eq!(
+            changed.unwrap().success().unwrap()["spec"]["block"],
+            json!({})
+        );
         thief.delete(&handle).unwrap().success().unwrap();
         thief.create(&handles, &object).unwrap().success().unwrap();
     });
@@ -148,15 +234,33 @@ fn blocks_that_ipam_deletes_may_be_deleted() {
     restricted(ApiGroup::CrdV1, |scene| {
         let plugins = scene.plugins_of("node1");
         for (attribute, owner, deleted) in [
-            (json!({ "handle_id": "Windows-Reserved-IPAM-Handle" }), "host:node1", false),
-            (json!({ "handle_id": "net.a", "releasedAt": "2026-01-02T03:04:05Z" }), "host:node1", false),
+            (
+                json!({ "handle_id": "Windows-Reserved-IPAM-Handle" }),
+                "host:node1",
+                false,
+            ),
+            (
+                json!({ "handle_id": "net.a", "releasedAt": "2026-01-02T03:04:05Z" }),
+                "host:node1",
+                false,
+            ),
             (json!({ "handle_id": "net.a" }), "host:node2", true),
         ] {
             let mut block = scene.block("10.65.1.0/30", owner, &["node1"]);
             block["spec"]["attributes"][0] = attribute;
             block["spec"]["deleted"] = json!(deleted);
-            scene.api.admin().create(&scene.path("ipamblocks"), &block).unwrap().success().unwrap();
-            plugins.delete(&scene.object_path("ipamblocks", "10-65-1-0-30")).unwrap().success().unwrap();
+            scene
+                .api
+                .admin()
+                .create(&scene.path("ipamblocks"), &block)
+                .unwrap()
+                .success()
+                .unwrap();
+            plugins
+                .delete(&scene.object_path("ipamblocks", "10-65-1-0-30"))
+                .unwrap()
+                .success()
+                .unwrap();
         }
     });
 }

@@ -30,7 +30,13 @@ impl<'s> Node<'s> {
 
     fn with(scene: &'s Scene<'s>, name: &'static str, token: Identity) -> Node<'s> {
         let kubeconfig = scene.api.kubeconfig(name, &token).unwrap();
-        Node { scene, name, plugins: Plugins::locate().unwrap(), token, kubeconfig }
+        Node {
+            scene,
+            name,
+            plugins: Plugins::locate().unwrap(),
+            token,
+            kubeconfig,
+        }
     }
 
     /// Replaces the token, as the agent does.
@@ -48,28 +54,54 @@ impl<'s> Node<'s> {
     #[track_caller]
     fn succeed(&self, verb: &str, pod: &str) {
         let outcome = self.verb(verb, pod);
-        assert_eq!(outcome.exit, Some(0), "{verb} {pod}: {} {}", outcome.stdout, outcome.stderr);
+        assert_eq!(
+            outcome.exit,
+            Some(0),
+            "{verb} {pod}: {} {}",
+            outcome.stdout,
+            outcome.stderr
+        );
     }
 
     fn verb(&self, verb: &str, pod: &str) -> Outcome {
         let conf = json!({
-            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
+            "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico",
+            "log_level": "error",
             "datastore_type": "kubernetes", "calico_api_group": self.scene.group.api_version(),
-            "kubernetes": { "kubeconfig": self.kubeconfig }, "nodename": self.name, "nodename_file_optional": true,
+            "kubernetes": { "kubeconfig": self.kubeconfig }, "nodename": self.name,
+            "nodename_file_optional": true,
             "ipam": { "type": "calico-ipam" }, "policy": { "type": "k8s" },
         });
         let args = format!("K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME={pod}");
-        let call = self.plugins.verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
+        let call = self
+            .plugins
+            .verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
         call.env("CNI_ARGS", args).run().unwrap()
     }
 
     /// Returns for each block of the node the number of addresses in use.
     fn blocks(&self) -> Vec<usize> {
-        let list = self.scene.api.admin().get(&self.scene.path("ipamblocks")).unwrap().success().unwrap();
+        let list = self
+            .scene
+            .api
+            .admin()
+            .get(&self.scene.path("ipamblocks"))
+            .unwrap()
+            .success()
+            .unwrap();
         let owner = format!("host:{}", self.name);
-        let own = list["items"].as_array().unwrap().iter().filter(|block| block["spec"]["affinity"] == owner.as_str());
+        let own = list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|block| block["spec"]["affinity"] == owner.as_str());
         let taken = |block: &Value| {
-            block["spec"]["allocations"].as_array().unwrap().iter().filter(|index| !index.is_null()).count()
+            block["spec"]["allocations"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|index| !index.is_null())
+                .count()
         };
         own.map(taken).collect()
     }
@@ -78,20 +110,44 @@ impl<'s> Node<'s> {
 /// Creates the objects that an ADD needs. The pool has room for two blocks of four addresses.
 fn prepare(scene: &Scene<'_>, selector: &str) {
     for (kind, name, spec) in [
-        ("ClusterInformation", "default", json!({ "datastoreReady": true })),
-        ("IPPool", "pool4", json!({ "cidr": "10.65.0.0/29", "blockSize": 30, "nodeSelector": selector })),
+        (
+            "ClusterInformation",
+            "default",
+            json!({ "datastoreReady": true }),
+        ),
+        (
+            "IPPool",
+            "pool4",
+            json!({ "cidr": "10.65.0.0/29", "blockSize": 30, "nodeSelector": selector }),
+        ),
     ] {
-        scene.api.admin().apply_object(&scene.calico(kind, name, spec)).unwrap();
+        scene
+            .api
+            .admin()
+            .apply_object(&scene.calico(kind, name, spec))
+            .unwrap();
     }
 }
 
 /// Makes each block old enough for another node to take it, if it is empty.
 fn age_blocks(scene: &Scene<'_>) {
-    let list = scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap();
+    let list = scene
+        .api
+        .admin()
+        .get(&scene.path("ipamblocks"))
+        .unwrap()
+        .success()
+        .unwrap();
     for block in list["items"].as_array().unwrap() {
         let path = scene.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
         let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
-        scene.api.admin().patch(&path, &long_ago).unwrap().success().unwrap();
+        scene
+            .api
+            .admin()
+            .patch(&path, &long_ago)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 }
 
@@ -104,12 +160,20 @@ fn life(group: ApiGroup) {
         let user = format!("system:serviceaccount:{SYSTEM}:{PLUGINS}");
         let refused = || -> Vec<String> {
             let requests = audit.of(&user).unwrap();
-            requests.iter().filter(|request| request.code == Some(403)).map(ToString::to_string).collect()
+            requests
+                .iter()
+                .filter(|request| request.code == Some(403))
+                .map(ToString::to_string)
+                .collect()
         };
 
         far.add("far-1");
         pods.iter().for_each(|pod| near.add(pod));
-        assert_eq!((near.blocks(), far.blocks()), (vec![4], vec![2]), "the fifth address is borrowed");
+        assert_eq!(
+            (near.blocks(), far.blocks()),
+            (vec![4], vec![2]),
+            "the fifth address is borrowed"
+        );
         pods.iter().for_each(|pod| near.succeed("DEL", pod));
         assert_eq!((near.blocks(), far.blocks()), (vec![0], vec![1]));
         assert_eq!(refused(), Vec::<String>::new());
@@ -121,7 +185,10 @@ fn life(group: ApiGroup) {
         assert_eq!((near.blocks(), far.blocks()), (vec![4], vec![1]));
         let refused = refused();
         let is_reclaim = |line: &String| line.starts_with("update blockaffinities node2-");
-        assert!(!refused.is_empty() && refused.iter().all(is_reclaim), "{refused:?}");
+        assert!(
+            !refused.is_empty() && refused.iter().all(is_reclaim),
+            "{refused:?}"
+        );
 
         // A block whose pool does not select the node is deleted with its last address.
         prepare(scene, "!all()");
@@ -147,8 +214,15 @@ fn plugins_of_an_unbound_node_work_beside_bound_ones() {
         const UNBOUND: &str = "calico-cni-plugin";
         prepare(scene, "all()");
         let bound = Node::new(scene, "node1");
-        let unbound = Node::with(scene, "node2", Identity::Token(scene.api.token(SYSTEM, UNBOUND).unwrap()));
-        let (own, others) = (["b1", "b2", "b3", "b4", "b5"], ["u1", "u2", "u3", "u4", "u5"]);
+        let unbound = Node::with(
+            scene,
+            "node2",
+            Identity::Token(scene.api.token(SYSTEM, UNBOUND).unwrap()),
+        );
+        let (own, others) = (
+            ["b1", "b2", "b3", "b4", "b5"],
+            ["u1", "u2", "u3", "u4", "u5"],
+        );
         let blocks = || (bound.blocks(), unbound.blocks());
         let audit = scene.api.audit().unwrap();
 
@@ -156,7 +230,9 @@ fn plugins_of_an_unbound_node_work_beside_bound_ones() {
         bound.add(own[0]);
         others.iter().for_each(|pod| unbound.add(pod));
         assert_eq!(blocks(), (vec![2], vec![4]));
-        others[1..].iter().for_each(|pod| unbound.succeed("DEL", pod));
+        others[1..]
+            .iter()
+            .for_each(|pod| unbound.succeed("DEL", pod));
         assert_eq!(blocks(), (vec![1], vec![1]));
         own[1..].iter().for_each(|pod| bound.add(pod));
         assert_eq!(blocks(), (vec![4], vec![2]));
@@ -167,12 +243,24 @@ fn plugins_of_an_unbound_node_work_beside_bound_ones() {
         // The bound node borrows after the unbound one has taken its empty block.
         age_blocks(scene);
         others.iter().for_each(|pod| unbound.add(pod));
-        assert_eq!((bound.blocks().len(), unbound.blocks().iter().sum::<usize>()), (0, 5));
+        assert_eq!(
+            (bound.blocks().len(), unbound.blocks().iter().sum::<usize>()),
+            (0, 5)
+        );
         bound.add(own[0]);
-        assert_eq!((bound.blocks().len(), unbound.blocks().iter().sum::<usize>()), (0, 6));
+        assert_eq!(
+            (bound.blocks().len(), unbound.blocks().iter().sum::<usize>()),
+            (0, 6)
+        );
         bound.succeed("DEL", own[0]);
         others.iter().for_each(|pod| unbound.succeed("DEL", pod));
-        assert_eq!((unbound.blocks().iter().sum::<usize>(), journal_entries().len()), (0, 0));
+        assert_eq!(
+            (
+                unbound.blocks().iter().sum::<usize>(),
+                journal_entries().len()
+            ),
+            (0, 0)
+        );
         for account in [PLUGINS, UNBOUND] {
             audit.assert_nothing_refused(&format!("system:serviceaccount:{SYSTEM}:{account}"));
         }
@@ -187,7 +275,13 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token() {
         let mut node = Node::new(scene, "node1");
         node.add("late");
         let plugins = scene.api.client(&node.token).unwrap();
-        scene.api.admin().delete("/api/v1/nodes/node1").unwrap().success().unwrap();
+        scene
+            .api
+            .admin()
+            .delete("/api/v1/nodes/node1")
+            .unwrap()
+            .success()
+            .unwrap();
         // The server remembers a valid token for some seconds.
         await_that(PATIENCE, || Ok(plugins.get("/version")?.code == 401)).unwrap();
         node.succeed("DEL", "late");
@@ -213,11 +307,29 @@ fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block() {
         prepare(scene, "all()");
         let node = Node::new(scene, "node1");
         node.add("last");
-        let blocks = || scene.api.admin().get(&scene.path("ipamblocks")).unwrap().success().unwrap()["items"].take();
+        let blocks = || {
+            scene
+                .api
+                .admin()
+                .get(&scene.path("ipamblocks"))
+                .unwrap()
+                .success()
+                .unwrap()["items"]
+                .take()
+        };
         let stored = blocks();
-        let path = scene.object_path("ipamblocks", stored[0]["metadata"]["name"].as_str().unwrap());
+        let path = scene.object_path(
+            "ipamblocks",
+            stored[0]["metadata"]["name"].as_str().unwrap(),
+        );
         let without_owner = json!({ "spec": { "affinity": null, "affinityClaimTime": null } });
-        scene.api.admin().patch(&path, &without_owner).unwrap().success().unwrap();
+        scene
+            .api
+            .admin()
+            .patch(&path, &without_owner)
+            .unwrap()
+            .success()
+            .unwrap();
         node.succeed("DEL", "last");
         assert_eq!((blocks(), journal_entries().len()), (json!([]), 0));
     });

@@ -1,4 +1,5 @@
-//! `deploy/components/node-restriction` on a real API server, and the seal of `deploy/components/migrate-to-v3`.
+//! `deploy/components/node-restriction` on a real API server, and the seal of
+//! `deploy/components/migrate-to-v3`.
 
 mod affinities;
 mod blocks;

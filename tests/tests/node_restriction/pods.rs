@@ -1,4 +1,5 @@
-//! Changes of pods: the token of a node may write three annotations of that node's pods, and nothing else.
+//! Changes of pods: the token of a node may write three annotations of that node's pods, and
+//! nothing else.
 
 use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::ApiGroup;
@@ -41,8 +42,18 @@ fn token_of_a_node_patches_no_pod_of_another_node() {
         let thief = scene.plugins_of("node1");
         scene.pod("node2", "far");
         assert_unchanged_by(scene, &thief, "far", &addresses());
-        assert_unchanged_by(scene, &thief, "far", &json!({ "status": { "podIP": "10.9.9.9" } }));
-        scene.plugins_of("node2").patch(&status_path("far"), &addresses()).unwrap().success().unwrap();
+        assert_unchanged_by(
+            scene,
+            &thief,
+            "far",
+            &json!({ "status": { "podIP": "10.9.9.9" } }),
+        );
+        scene
+            .plugins_of("node2")
+            .patch(&status_path("far"), &addresses())
+            .unwrap()
+            .success()
+            .unwrap();
     });
 }
 
@@ -57,17 +68,33 @@ fn token_of_a_node_changes_only_three_annotations_of_its_pods() {
             json!({ "metadata": { "annotations": { "other": "a" } } }),
             json!({ "metadata": { "annotations": { "kept": "b" } } }),
             json!({ "metadata": { "annotations": { "kept": null } } }),
-            json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipAddrs": "[\"10.65.0.9\"]" } } }),
+            json!({
+                "metadata": {
+                    "annotations": { "cni.projectcalico.org/ipAddrs": "[\"10.65.0.9\"]" }
+                }
+            }),
             json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }),
             json!({ "status": { "phase": "Failed" } }),
             json!({ "status": { "podIP": "10.9.9.9", "podIPs": [{ "ip": "10.9.9.9" }] } }),
         ] {
             assert_unchanged_by(scene, &thief, "near", &patch);
         }
-        let patched = thief.patch(&status_path("near"), &addresses()).unwrap().success().unwrap();
-        assert_eq!(patched["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "10.65.0.1/32");
-        let emptied = json!({ "metadata": { "annotations": { "cni.projectcalico.org/podIP": "" } } });
-        thief.patch(&status_path("near"), &emptied).unwrap().success().unwrap();
+        let patched = thief
+            .patch(&status_path("near"), &addresses())
+            .unwrap()
+            .success()
+            .unwrap();
+        assert_eq!(
+            patched["metadata"]["annotations"]["cni.projectcalico.org/podIP"],
+            "10.65.0.1/32"
+        );
+        let emptied =
+            json!({ "metadata": { "annotations": { "cni.projectcalico.org/podIP": "" } } });
+        thief
+            .patch(&status_path("near"), &emptied)
+            .unwrap()
+            .success()
+            .unwrap();
     });
 }
 
@@ -77,15 +104,25 @@ fn pod_with_a_reported_status_is_patched() {
     restricted(ApiGroup::CrdV1, |scene| {
         scene.pod("node1", "running");
         let resources = json!({ "requests": { "cpu": "0.1", "memory": "1024Mi" } });
-        let container = json!({ "name": "c", "image": "none", "imageID": "", "ready": true, "restartCount": 1,
+        let container = json!({ "name": "c", "image": "none", "imageID": "", "ready": true,
+                "restartCount": 1,
             "allocatedResources": { "cpu": "100m" }, "resources": resources,
             "state": { "running": { "startedAt": "2026-01-02T03:04:05Z" } } });
-        let status = json!({ "phase": "Running", "podIP": "10.65.0.1", "podIPs": [{ "ip": "10.65.0.1" }],
+        let status = json!({ "phase": "Running", "podIP": "10.65.0.1",
+                "podIPs": [{ "ip": "10.65.0.1" }],
             "startTime": "2026-01-02T03:04:05Z", "containerStatuses": [container],
             "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z" }] });
-        let reported = scene.api.admin().patch(&status_path("running"), &json!({ "status": status })).unwrap();
+        let reported = scene
+            .api
+            .admin()
+            .patch(&status_path("running"), &json!({ "status": status }))
+            .unwrap();
         reported.success().unwrap();
         let plugins = scene.plugins_of("node1");
-        plugins.patch(&status_path("running"), &addresses()).unwrap().success().unwrap();
+        plugins
+            .patch(&status_path("running"), &addresses())
+            .unwrap()
+            .success()
+            .unwrap();
     });
 }

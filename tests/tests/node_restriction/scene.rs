@@ -1,10 +1,12 @@
-//! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a node.
+//! A cluster of two nodes with `components/node-restriction`, and clients with the tokens of a
+//! node.
 
 use anyhow::Result;
 use integration_tests::controllers::deletion_mark;
 use integration_tests::kubernetes::node_restriction::{PLUGINS, await_denial};
 use integration_tests::kubernetes::{
-    Answer, ApiServer, Client, Identity, Kubernetes, on_prepared_kubernetes, token_path, token_request,
+    Answer, ApiServer, Client, Identity, Kubernetes, on_prepared_kubernetes, token_path,
+    token_request,
 };
 use integration_tests::manifests::{NAMESPACE as SYSTEM, compose, kustomizers};
 use integration_tests::namespaces::Host;
@@ -27,7 +29,11 @@ pub(crate) fn restricted(group: ApiGroup, test: impl FnOnce(&Scene<'_>) + Send) 
 }
 
 /// Runs a test as [`restricted`] does, with more components.
-pub(crate) fn restricted_with(group: ApiGroup, components: &'static [&str], test: impl FnOnce(&Scene<'_>) + Send) {
+pub(crate) fn restricted_with(
+    group: ApiGroup,
+    components: &'static [&str],
+    test: impl FnOnce(&Scene<'_>) + Send,
+) {
     if let Err(missing) = kustomizers() {
         return skipped(&missing.to_string());
     }
@@ -60,8 +66,13 @@ fn install(api: &ApiServer, group: ApiGroup, components: &[&str]) -> Result<()> 
 /// Waits until each policy is in force, a moment after it was written.
 fn await_policies(api: &ApiServer, group: ApiGroup) -> Result<()> {
     api.await_node_restriction(group, &api.token_of_node("node1")?)?;
-    let (agent, tokens) = (agent_of(api, "node1")?, format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)));
-    await_denial("calico-cni-tokens", || agent.create(&tokens, &token_request(json!({}))))
+    let (agent, tokens) = (
+        agent_of(api, "node1")?,
+        format!("{}?dryRun=All", token_path(SYSTEM, PLUGINS)),
+    );
+    await_denial("calico-cni-tokens", || {
+        agent.create(&tokens, &token_request(json!({})))
+    })
 }
 
 /// Creates a pod of the agent on a node, and returns a client with that pod's token.
@@ -77,7 +88,8 @@ fn agent_of(api: &ApiServer, node: &str) -> Result<Client> {
 
 impl Scene<'_> {
     pub(crate) fn pod(&self, node: &str, name: &str) {
-        let metadata = json!({ "name": name, "namespace": NAMESPACE, "annotations": { "kept": "a" } });
+        let metadata =
+            json!({ "name": name, "namespace": NAMESPACE, "annotations": { "kept": "a" } });
         let spec = json!({ "nodeName": node, "containers": [{ "name": "c", "image": "none" }] });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         self.api.admin().apply_object(&pod).unwrap();
@@ -108,17 +120,21 @@ impl Scene<'_> {
         format!("{}/{name}", self.path(plural))
     }
 
-    /// Returns a block with four addresses. `allocations` has the node of each address in use; `owner` may be empty.
+    /// Returns a block with four addresses. `allocations` has the node of each address in use;
+    /// `owner` may be empty.
     pub(crate) fn block(&self, cidr: &str, owner: &str, allocations: &[&str]) -> Value {
         let taken = allocations.len();
-        let indexes: Vec<Option<usize>> = (0..4).map(|index| (index < taken).then_some(index)).collect();
+        let indexes: Vec<Option<usize>> = (0..4)
+            .map(|index| (index < taken).then_some(index))
+            .collect();
         let free: Vec<usize> = (taken..4).collect();
         let attribute = |node: &&str| {
             let owner = json!({ "node": node, "namespace": NAMESPACE, "pod": "p" });
             json!({ "handle_id": format!("net.{node}"), "secondary": owner })
         };
         let attributes: Vec<Value> = allocations.iter().map(attribute).collect();
-        let mut spec = json!({ "cidr": cidr, "strictAffinity": false, "deleted": false, "sequenceNumber": 1,
+        let mut spec = json!({ "cidr": cidr, "strictAffinity": false, "deleted": false,
+                "sequenceNumber": 1,
             "allocations": indexes, "unallocated": free, "attributes": attributes });
         if !owner.is_empty() {
             spec["affinity"] = json!(owner);
@@ -129,17 +145,27 @@ impl Scene<'_> {
     /// Returns a confirmed affinity.
     pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Value {
         let mark = deletion_mark(self.group, false);
-        let spec = json!({ "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": mark });
+        let spec = json!({
+            "state": "confirmed", "node": node, "type": "host", "cidr": cidr, "deleted": mark,
+        });
         self.calico("BlockAffinity", &format!("{node}-{}", dashed(cidr)), spec)
     }
 
     /// Returns an object, and does not store it.
     pub(crate) fn calico(&self, kind: &str, name: &str, spec: Value) -> Value {
-        json!({ "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name }, "spec": spec })
+        json!({
+            "apiVersion": self.group.api_version(), "kind": kind, "metadata": { "name": name },
+            "spec": spec,
+        })
     }
 
     /// Changes the object at a path by `edit` and replaces it as `client`.
-    pub(crate) fn change(&self, client: &Client, path: &str, edit: impl FnOnce(&mut Value)) -> Result<Answer> {
+    pub(crate) fn change(
+        &self,
+        client: &Client,
+        path: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<Answer> {
         let mut object = self.api.admin().get(path)?.success()?;
         edit(&mut object);
         client.replace(path, &object)

@@ -1,4 +1,5 @@
-//! The seal of v1 in `deploy/components/migrate-to-v3`, beside the policies of `deploy/components/node-restriction`.
+//! The seal of v1 in `deploy/components/migrate-to-v3`, beside the policies of
+//! `deploy/components/node-restriction`.
 
 use anyhow::Result;
 use integration_tests::controllers::{PATIENCE, await_that};
@@ -19,9 +20,14 @@ fn with_seal(test: impl FnOnce(&Scene<'_>) + Send) {
     restricted_with(ApiGroup::CrdV1, &["components/migrate-to-v3"], test);
 }
 
-/// Locks or unlocks v1 as a migration does, or without the mark of a migration as another program does.
+/// Locks or unlocks v1 as a migration does, or without the mark of a migration as another program
+/// does.
 fn set_lock(scene: &Scene<'_>, is_ready: bool, mark: Option<&str>) {
-    let mut information = scene.calico("ClusterInformation", "default", json!({ "datastoreReady": is_ready }));
+    let mut information = scene.calico(
+        "ClusterInformation",
+        "default",
+        json!({ "datastoreReady": is_ready }),
+    );
     if let Some(mark) = mark {
         information["metadata"]["annotations"] = json!({ V1_LOCKED_BY: mark });
     }
@@ -41,7 +47,10 @@ fn await_open(scene: &Scene<'_>) {
 
 fn try_to_write(scene: &Scene<'_>) -> Result<Answer> {
     let block = scene.block("10.65.9.0/30", "host:node1", &[]);
-    scene.api.admin().create(&format!("{}?dryRun=All", scene.path("ipamblocks")), &block)
+    scene
+        .api
+        .admin()
+        .create(&format!("{}?dryRun=All", scene.path("ipamblocks")), &block)
 }
 
 /// Returns an object of each sealed kind, with its plural. A node may write all of them.
@@ -63,8 +72,14 @@ fn path_of(scene: &Scene<'_>, plural: &str, object: &Value) -> String {
 fn write_all(scene: &Scene<'_>, client: &Client) {
     for (plural, object) in objects(scene, "10.65.2.0/30") {
         let path = path_of(scene, plural, &object);
-        client.create(&scene.path(plural), &object).unwrap().success().unwrap();
-        let labelled = scene.change(client, &path, |object| object["metadata"]["labels"] = json!({ "a": "b" }));
+        client
+            .create(&scene.path(plural), &object)
+            .unwrap()
+            .success()
+            .unwrap();
+        let labelled = scene.change(client, &path, |object| {
+            object["metadata"]["labels"] = json!({ "a": "b" })
+        });
         labelled.unwrap().success().unwrap();
         client.delete(&path).unwrap().success().unwrap();
     }
@@ -77,7 +92,11 @@ fn write_to_sealed_v1_is_refused() {
         set_lock(scene, true, None);
         await_open(scene);
         for (plural, object) in objects(scene, "10.65.1.0/30") {
-            plugins.create(&scene.path(plural), &object).unwrap().success().unwrap();
+            plugins
+                .create(&scene.path(plural), &object)
+                .unwrap()
+                .success()
+                .unwrap();
         }
         seal(scene);
         for client in [admin, &plugins] {
@@ -89,16 +108,28 @@ fn write_to_sealed_v1_is_refused() {
             for (plural, object) in objects(scene, "10.65.1.0/30") {
                 let path = path_of(scene, plural, &object);
                 let labels = json!({ "a": "b" });
-                assert_denied(scene.change(client, &path, |object| object["metadata"]["labels"] = labels), SEAL);
+                assert_denied(
+                    scene.change(client, &path, |object| {
+                        object["metadata"]["labels"] = labels
+                    }),
+                    SEAL,
+                );
                 assert_denied(client.delete(&path), SEAL);
             }
         }
         assert_denied(admin.delete(&scene.path("ipamhandles")), SEAL);
         // The migration writes the same kinds in v3.
         let pool = scene.calico("IPPool", "pool4", json!({ "cidr": "10.65.0.0/16" }));
-        admin.create(&scene.path("ippools"), &pool).unwrap().success().unwrap();
+        admin
+            .create(&scene.path("ippools"), &pool)
+            .unwrap()
+            .success()
+            .unwrap();
         scene.api.define(ApiGroup::V3.api_version()).unwrap();
-        let in_v3 = Scene { group: ApiGroup::V3, ..*scene };
+        let in_v3 = Scene {
+            group: ApiGroup::V3,
+            ..*scene
+        };
         write_all(&in_v3, admin);
 
         set_lock(scene, true, None);
@@ -112,7 +143,10 @@ fn write_to_sealed_v1_is_refused() {
 fn upgrade_ipam_is_not_concerned() {
     with_seal(|scene| {
         let rights = [deploy("components/upgrade-ipam/rbac.yaml")];
-        let account = scene.api.account_of(SYSTEM, "upgrade-ipam", &rights).unwrap();
+        let account = scene
+            .api
+            .account_of(SYSTEM, "upgrade-ipam", &rights)
+            .unwrap();
         seal(scene);
         set_lock(scene, false, None);
         await_open(scene);
@@ -124,7 +158,13 @@ fn upgrade_ipam_is_not_concerned() {
 fn seal_without_cluster_information_refuses_nothing() {
     with_seal(|scene| {
         seal(scene);
-        scene.api.admin().delete(&scene.object_path(INFORMATION, "default")).unwrap().success().unwrap();
+        scene
+            .api
+            .admin()
+            .delete(&scene.object_path(INFORMATION, "default"))
+            .unwrap()
+            .success()
+            .unwrap();
         await_open(scene);
         write_all(scene, &scene.plugins_of("node1"));
     });
@@ -136,7 +176,13 @@ fn definitions_of_sealed_v1_are_deleted_with_their_objects() {
     with_seal(|scene| {
         await_open(scene);
         for (plural, object) in objects(scene, "10.65.1.0/30") {
-            scene.api.admin().create(&scene.path(plural), &object).unwrap().success().unwrap();
+            scene
+                .api
+                .admin()
+                .create(&scene.path(plural), &object)
+                .unwrap()
+                .success()
+                .unwrap();
         }
         seal(scene);
         scene.api.admin().undefine().unwrap();
@@ -146,7 +192,10 @@ fn definitions_of_sealed_v1_are_deleted_with_their_objects() {
 #[test]
 fn token_of_a_node_neither_seals_nor_opens_v1() {
     with_seal(|scene| {
-        let (plugins, path) = (scene.plugins_of("node1"), scene.object_path(INFORMATION, "default"));
+        let (plugins, path) = (
+            scene.plugins_of("node1"),
+            scene.object_path(INFORMATION, "default"),
+        );
         set_lock(scene, true, None);
         let sealed = scene.change(&plugins, &path, |information| {
             information["spec"]["datastoreReady"] = json!(false);
@@ -154,7 +203,9 @@ fn token_of_a_node_neither_seals_nor_opens_v1() {
         });
         assert_eq!(sealed.unwrap().code, 403);
         seal(scene);
-        let opened = scene.change(&plugins, &path, |information| information["spec"]["datastoreReady"] = json!(true));
+        let opened = scene.change(&plugins, &path, |information| {
+            information["spec"]["datastoreReady"] = json!(true)
+        });
         assert_eq!(opened.unwrap().code, 403);
         let unmarked = json!({ "metadata": { "annotations": null } });
         assert_eq!(plugins.patch(&path, &unmarked).unwrap().code, 403);

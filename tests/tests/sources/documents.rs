@@ -14,7 +14,12 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
     let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
     ensure!(text.contains(heading), "{document} has no table {heading}");
     let tables = text.split(heading).skip(1);
-    let rows = tables.flat_map(|table| table.lines().skip(2).take_while(|line| line.starts_with('|')));
+    let rows = tables.flat_map(|table| {
+        table
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'))
+    });
     Ok(rows.map(str::to_owned).collect())
 }
 
@@ -26,7 +31,9 @@ fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
     ensure!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
         let cells: Vec<_> = row.split('|').collect();
-        let [_, _, files, tests, _] = cells.as_slice() else { bail!("{} cells in {row}", cells.len()) };
+        let [_, _, files, tests, _] = cells.as_slice() else {
+            bail!("{} cells in {row}", cells.len())
+        };
         let mut text = String::new();
         for file in quoted(files) {
             text += &fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned())?;
@@ -45,34 +52,57 @@ fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
 #[test]
 fn security_documents_name_tests_that_exist() -> Result<()> {
     let workspace = workspace()?;
-    let read = |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
+    let read =
+        |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
     let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
     let rows = rows("SECURITY.md", "| result | shown by |")?;
-    let claims: Vec<_> = rows.iter().filter_map(|row| row.rsplit('|').nth(1)).collect();
+    let claims: Vec<_> = rows
+        .iter()
+        .filter_map(|row| row.rsplit('|').nth(1))
+        .collect();
     ensure!(claims.len() > 15, "{} claims", claims.len());
     for claim in claims {
-        ensure!(claim.contains("no test: ") || quoted(claim).any(is_test_name), "nothing shows the claim: {claim}");
+        ensure!(
+            claim.contains("no test: ") || quoted(claim).any(is_test_name),
+            "nothing shows the claim: {claim}"
+        );
     }
-    let sources = all_files()?.iter().map(fs::read_to_string).collect::<Result<String, _>>()?;
-    for test in [&security, &threats].into_iter().flat_map(|text| quoted(text)).filter(|name| is_test_name(name)) {
-        ensure!(sources.contains(&format!("fn {test}(")) || sources.contains(&format!("{test}:")), "no test {test}");
+    let sources = all_files()?
+        .iter()
+        .map(fs::read_to_string)
+        .collect::<Result<String, _>>()?;
+    for test in [&security, &threats]
+        .into_iter()
+        .flat_map(|text| quoted(text))
+        .filter(|name| is_test_name(name))
+    {
+        ensure!(
+            sources.contains(&format!("fn {test}(")) || sources.contains(&format!("{test}:")),
+            "no test {test}"
+        );
     }
     Ok(())
 }
 
 /// Returns true for several lower-case words with underscores.
 fn is_test_name(quoted: &str) -> bool {
-    quoted.matches('_').count() > 2 && quoted.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+    quoted.matches('_').count() > 2
+        && quoted
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// Checks the quoted messages, except the parts that `…` stands for, the system's messages, and other programs'
-/// messages.
+/// Checks the quoted messages, except the parts that `…` stands for, the system's messages, and
+/// other programs' messages.
 #[test]
 fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
     let rows = rows("docs/troubleshooting.md", "| message | meaning | remedy |")?;
     ensure!(rows.len() > 15, "{} rows", rows.len());
     let mut programs = String::new();
-    for file in all_files()?.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {
+    for file in all_files()?
+        .iter()
+        .filter(|file| !file.components().any(|part| part.as_os_str() == "tests"))
+    {
         programs += &joined(&fs::read_to_string(file)?);
     }
     for row in rows {
@@ -81,27 +111,43 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
             continue;
         }
         for message in quoted(said) {
-            let parts = message.split('…').filter(|part| *part != ": No such file or directory");
-            let missing: Vec<_> = parts.filter(|part| !programs.contains(part.trim())).collect();
-            ensure!(missing.is_empty(), "no program says {missing:?} of `{message}`");
+            let parts = message
+                .split('…')
+                .filter(|part| *part != ": No such file or directory");
+            let missing: Vec<_> = parts
+                .filter(|part| !programs.contains(part.trim()))
+                .collect();
+            ensure!(
+                missing.is_empty(),
+                "no program says {missing:?} of `{message}`"
+            );
         }
     }
     Ok(())
 }
 
-/// Checks the quoted messages of a waiting migration, except the parts that a program fills in: `…`, `N`, `X` and
-/// names of objects.
+/// Checks the quoted messages of a waiting migration, except the parts that a program fills in:
+/// `…`, `N`, `X` and names of objects.
 #[test]
 fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
     let rows = rows("docs/moving.md", "| message | meaning | remedy |")?;
     ensure!(rows.len() > 25, "{} rows", rows.len());
-    let programs: String = program_sources()?.iter().map(|source| joined(&source.text)).collect();
-    let filled_in = Regex::new(r"…|\bN objects\b|\bN\b|\bX\b|\bcalico-cni\b|\bv3\.projectcalico\.org\b")?;
+    let programs: String = program_sources()?
+        .iter()
+        .map(|source| joined(&source.text))
+        .collect();
+    let filled_in =
+        Regex::new(r"…|\bN objects\b|\bN\b|\bX\b|\bcalico-cni\b|\bv3\.projectcalico\.org\b")?;
     for row in rows {
         for message in quoted(row.split('|').nth(1).unwrap_or_default()) {
-            let parts = filled_in.split(message).map(|part| part.trim_matches([' ', ':']));
+            let parts = filled_in
+                .split(message)
+                .map(|part| part.trim_matches([' ', ':']));
             let missing: Vec<_> = parts.filter(|part| !programs.contains(*part)).collect();
-            ensure!(missing.is_empty(), "no program writes {missing:?} of `{message}`");
+            ensure!(
+                missing.is_empty(),
+                "no program writes {missing:?} of `{message}`"
+            );
         }
     }
     Ok(())
@@ -127,7 +173,8 @@ fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
     let name = Regex::new(r"(\w+)`")?;
     let mut checked = 0;
     for found in pair.captures_iter(&page) {
-        let text = fs::read_to_string(workspace()?.join(&found[1])).with_context(|| found[1].to_owned())?;
+        let text = fs::read_to_string(workspace()?.join(&found[1]))
+            .with_context(|| found[1].to_owned())?;
         for function in name.captures_iter(&found[2]) {
             let is_there = Regex::new(&format!(r"\bfn {}\b", &function[1]))?.is_match(&text);
             ensure!(is_there, "{} has no function {}", &found[1], &function[1]);
@@ -140,13 +187,20 @@ fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
 
 #[test]
 fn pages_name_files_and_folders_that_exist() -> Result<()> {
-    let path = Regex::new(&format!(r"`((?:{}|tests)/[\w./-]+)`", PROGRAM_CRATES.join("|")))?;
-    let pages = fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
+    let path = Regex::new(&format!(
+        r"`((?:{}|tests)/[\w./-]+)`",
+        PROGRAM_CRATES.join("|")
+    ))?;
+    let pages =
+        fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
     let pages = pages.collect::<Result<Vec<_>, _>>()?;
-    let pages = pages.into_iter().filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let pages = pages
+        .into_iter()
+        .filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let mut missing = Vec::new();
-    for page in pages.chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page)))
-    {
+    for page in pages.chain(
+        ["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page)),
+    ) {
         for found in path.captures_iter(&fs::read_to_string(&page)?) {
             if !workspace()?.join(&found[1]).exists() {
                 missing.push(format!("{}: {}", page.display(), &found[1]));

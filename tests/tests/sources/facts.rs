@@ -1,4 +1,5 @@
-//! Facts about upstream that the code relies on are defined in docs/compatibility/, and each of them is cited.
+//! Facts about upstream that the code relies on are defined in docs/compatibility/, and each of
+//! them is cited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -15,16 +16,30 @@ const FEWEST: usize = 200;
 /// Returns the tracked text files except recordings and lock files, with their paths.
 fn tracked_texts() -> Result<Vec<(String, String)>> {
     let workspace = workspace()?;
-    let listed = Command::new("git").current_dir(workspace).args(["ls-files", "-z"]).output()?;
-    ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
+    let listed = Command::new("git")
+        .current_dir(workspace)
+        .args(["ls-files", "-z"])
+        .output()?;
+    ensure!(
+        listed.status.success(),
+        "git ls-files: {}",
+        String::from_utf8_lossy(&listed.stderr)
+    );
     let is_recorded = |path: &&str| {
         path.ends_with(".lock")
             || path.contains("/testdata/")
             || path.starts_with("tests/golden/")
             || path.ends_with(".snap")
     };
-    let paths = str::from_utf8(&listed.stdout)?.split('\0').filter(|path| !path.is_empty() && !is_recorded(path));
-    let texts = paths.filter_map(|path| Some((path.to_owned(), fs::read_to_string(workspace.join(path)).ok()?)));
+    let paths = str::from_utf8(&listed.stdout)?
+        .split('\0')
+        .filter(|path| !path.is_empty() && !is_recorded(path));
+    let texts = paths.filter_map(|path| {
+        Some((
+            path.to_owned(),
+            fs::read_to_string(workspace.join(path)).ok()?,
+        ))
+    });
     Ok(texts.collect())
 }
 
@@ -36,17 +51,32 @@ fn each_cited_fact_is_defined_and_each_defined_fact_is_cited() -> Result<()> {
     for (path, text) in tracked_texts()? {
         if path.starts_with("docs/compatibility/") {
             for found in heading.captures_iter(&text) {
-                ensure!(defined.insert(found[1].to_owned()), "{path}: {} is defined twice", &found[1]);
+                ensure!(
+                    defined.insert(found[1].to_owned()),
+                    "{path}: {} is defined twice",
+                    &found[1]
+                );
             }
         } else {
             // This file has the pattern, and no fact.
-            let found = number.find_iter(&text).filter(|_| !path.ends_with("sources/facts.rs"));
+            let found = number
+                .find_iter(&text)
+                .filter(|_| !path.ends_with("sources/facts.rs"));
             cited.extend(found.map(|found| (found.as_str().to_owned(), path.clone())));
         }
     }
-    let undefined: Vec<_> = cited.iter().filter(|(number, _)| !defined.contains(*number)).collect();
-    ensure!(undefined.is_empty(), "docs/compatibility/ does not define: {undefined:?}");
-    let uncited: Vec<_> = defined.iter().filter(|number| !cited.contains_key(*number)).collect();
+    let undefined: Vec<_> = cited
+        .iter()
+        .filter(|(number, _)| !defined.contains(*number))
+        .collect();
+    ensure!(
+        undefined.is_empty(),
+        "docs/compatibility/ does not define: {undefined:?}"
+    );
+    let uncited: Vec<_> = defined
+        .iter()
+        .filter(|number| !cited.contains_key(*number))
+        .collect();
     ensure!(uncited.is_empty(), "nothing cites: {uncited:?}");
     ensure!(defined.len() >= FEWEST, "{} facts", defined.len());
     Ok(())
@@ -58,8 +88,14 @@ fn no_source_cites_labels_of_external_papers() -> Result<()> {
     let label = Regex::new(r"\b[BDO]-\d{1,3}\b|\b[DW]\d{1,3}[ ,.;:)]|design decision \d+")?;
     for (path, text) in tracked_texts()? {
         let is_source = path.ends_with(".rs") || path.ends_with(".md") || path.ends_with(".sh");
-        let found = label.find(&text).filter(|_| is_source && !path.ends_with("sources/facts.rs"));
-        ensure!(found.is_none(), "{path}: {:?}", found.map(|found| found.as_str()));
+        let found = label
+            .find(&text)
+            .filter(|_| is_source && !path.ends_with("sources/facts.rs"));
+        ensure!(
+            found.is_none(),
+            "{path}: {:?}",
+            found.map(|found| found.as_str())
+        );
     }
     Ok(())
 }
@@ -68,12 +104,24 @@ fn no_source_cites_labels_of_external_papers() -> Result<()> {
 fn relative_links_between_documents_exist() -> Result<()> {
     let workspace = workspace()?;
     let link = Regex::new(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")?;
-    for (path, text) in tracked_texts()?.iter().filter(|(path, _)| path.ends_with(".md")) {
-        let folder = workspace.join(path).parent().context("a file has a folder")?.to_owned();
-        for found in
-            link.captures_iter(text).filter(|found| !found[1].contains("://") && !found[1].starts_with("mailto:"))
+    for (path, text) in tracked_texts()?
+        .iter()
+        .filter(|(path, _)| path.ends_with(".md"))
+    {
+        let folder = workspace
+            .join(path)
+            .parent()
+            .context("a file has a folder")?
+            .to_owned();
+        for found in link
+            .captures_iter(text)
+            .filter(|found| !found[1].contains("://") && !found[1].starts_with("mailto:"))
         {
-            ensure!(folder.join(&found[1]).exists(), "{path}: {} does not exist", &found[1]);
+            ensure!(
+                folder.join(&found[1]).exists(),
+                "{path}: {} does not exist",
+                &found[1]
+            );
         }
     }
     Ok(())

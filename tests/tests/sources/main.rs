@@ -15,7 +15,10 @@ use integration_tests::PROGRAM_CRATES;
 
 /// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {
-    let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let name = |path: Option<&Path>| {
+        path.and_then(Path::file_name)
+            .map(|name| name.to_string_lossy().into_owned())
+    };
     let folder = name(file.parent()).unwrap_or_default();
     let file_name = name(Some(file)).unwrap_or_default();
     match folder.as_str() {
@@ -33,23 +36,28 @@ fn is_package(folder: Option<&Path>) -> bool {
 
 fn parents(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new(""));
-    // The module `a::b` is `a/b.rs` or `a/b/mod.rs`; its parent `a` is `a.rs` or `a/mod.rs`.
-    let home = if file.ends_with("mod.rs") { folder.parent().unwrap_or(Path::new("")) } else { folder };
-    let mut parents = vec![home.with_extension("rs"), home.join("mod.rs"), home.join("lib.rs"), home.join("main.rs")];
-    if home.ends_with("tests") && is_package(home.parent()) {
-        parents.extend(rust_files(home).into_iter().filter(|file| file.parent() == Some(home)));
+    // The parent of the module `a::b`, in `a/b.rs`, is `a.rs`.
+    let mut parents = vec![
+        folder.with_extension("rs"),
+        folder.join("lib.rs"),
+        folder.join("main.rs"),
+    ];
+    if folder.ends_with("tests") && is_package(folder.parent()) {
+        let files = rust_files(folder).into_iter();
+        parents.extend(files.filter(|file| file.parent() == Some(folder)));
     }
     parents
 }
 
 fn module_name(file: &Path) -> Result<String> {
-    let named = if file.ends_with("mod.rs") { file.parent() } else { Some(file) };
-    let stem = named.and_then(Path::file_stem).context("a file without a name")?;
+    let stem = file.file_stem().context("a file without a name")?;
     Ok(stem.to_string_lossy().into_owned())
 }
 
 fn declares(line: &str, declaration: &str) -> bool {
-    line.trim().strip_suffix(declaration).is_some_and(|before| before.is_empty() || before.starts_with("pub"))
+    line.trim()
+        .strip_suffix(declaration)
+        .is_some_and(|before| before.is_empty() || before.starts_with("pub"))
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -66,12 +74,18 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn workspace() -> Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .context("no workspace")
 }
 
 pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
     let workspace = workspace()?;
-    Ok(PROGRAM_CRATES.iter().chain(&["tests"]).flat_map(|name| rust_files(&workspace.join(name))).collect())
+    Ok(PROGRAM_CRATES
+        .iter()
+        .chain(&["tests"])
+        .flat_map(|name| rust_files(&workspace.join(name)))
+        .collect())
 }
 
 #[test]
@@ -82,7 +96,11 @@ fn every_source_file_is_declared_by_a_module() -> Result<()> {
             .iter()
             .filter_map(|parent| fs::read_to_string(parent).ok())
             .any(|text| text.lines().any(|line| declares(line, &declaration)));
-        ensure!(named, "{}: no module names this file, it is never compiled", file.display());
+        ensure!(
+            named,
+            "{}: no module names this file, it is never compiled",
+            file.display()
+        );
     }
     Ok(())
 }
@@ -108,8 +126,12 @@ pub(crate) fn program_sources() -> Result<Vec<Source>> {
         path.starts_with("tests/")
             || path.ends_with("tests.rs")
             || path.ends_with("testing.rs")
-            || ["/tests/", "/benches/", "/testing/", "/fuzz/"].iter().any(|folder| path.contains(folder))
-            || gated.iter().any(|module| *path == format!("{module}.rs") || path.starts_with(&format!("{module}/")))
+            || ["/tests/", "/benches/", "/testing/", "/fuzz/"]
+                .iter()
+                .any(|folder| path.contains(folder))
+            || gated.iter().any(|module| {
+                *path == format!("{module}.rs") || path.starts_with(&format!("{module}/"))
+            })
     };
     sources.retain(|source| !is_test(&source.path));
     for source in &mut sources {
@@ -124,7 +146,7 @@ fn test_modules(sources: &[Source]) -> Vec<String> {
     let mut modules = Vec::new();
     for Source { path, text } in sources {
         let folder = match path.rsplit_once('/') {
-            Some((folder, "mod.rs" | "lib.rs" | "main.rs")) => folder.to_owned(),
+            Some((folder, "lib.rs" | "main.rs")) => folder.to_owned(),
             _ => path.trim_end_matches(".rs").to_owned(),
         };
         let mut is_gated = false;
@@ -135,7 +157,9 @@ fn test_modules(sources: &[Source]) -> Vec<String> {
             {
                 is_gated = true;
             } else if is_gated && !line.starts_with("#[") {
-                let declared = line.strip_suffix(';').and_then(|line| line.rsplit_once("mod "));
+                let declared = line
+                    .strip_suffix(';')
+                    .and_then(|line| line.rsplit_once("mod "));
                 modules.extend(declared.map(|(_, name)| format!("{folder}/{name}")));
                 is_gated = false;
             }

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that};
-use integration_tests::kubernetes::{Identity, token_in, token_path, token_request, with_kubernetes};
+use integration_tests::kubernetes::{
+    Identity, token_in, token_path, token_request, with_kubernetes,
+};
 use integration_tests::manifests::{deploy, helm, template};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -22,25 +24,39 @@ const MIGRATION: &str = "upgrade-ipam";
 fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() {
     on_v1(|world| {
         let manifest = deploy("rbac/calico-cni-plugin.yaml");
-        world.api.account_of(SYSTEM, "calico-cni-plugin", &[manifest]).unwrap();
+        world
+            .api
+            .account_of(SYSTEM, "calico-cni-plugin", &[manifest])
+            .unwrap();
         let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
         let plugins = token_path(SYSTEM, "calico-cni-plugin");
         // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
-        let year = token_request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
-        await_that(PATIENCE, || Ok(thief.client.create(&plugins, &year)?.code == 201)).unwrap();
+        let year =
+            token_request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
+        await_that(PATIENCE, || {
+            Ok(thief.client.create(&plugins, &year)?.code == 201)
+        })
+        .unwrap();
         let made = done(thief.client.create(&plugins, &year));
         assert_eq!(
-            (&made["spec"]["audiences"], &made["spec"]["expirationSeconds"]),
+            (
+                &made["spec"]["audiences"],
+                &made["spec"]["expirationSeconds"]
+            ),
             (&json!(["vault"]), &json!(31_536_000))
         );
         // With a token for the API server the thief has all rights of the plugins.
         let made = done(thief.client.create(&plugins, &token_request(json!({}))));
-        let client = world.api.client(&Identity::Token(token_in(&made).unwrap())).unwrap();
+        let client = world
+            .api
+            .client(&Identity::Token(token_in(&made).unwrap()))
+            .unwrap();
         done(client.get(&world.collection("ipamblocks")));
     });
 }
 
-/// Writes the roles that the chart grants the agent with each option that adds one, and returns the file.
+/// Writes the roles that the chart grants the agent with each option that adds one, and returns the
+/// file.
 fn roles_with_every_option(directory: &Path) -> PathBuf {
     let values = [
         "ipam.pools[0].cidr=10.65.0.0/16",
@@ -52,15 +68,20 @@ fn roles_with_every_option(directory: &Path) -> PathBuf {
     let objects = template(&options).unwrap();
     let of_agent = |identity: &String| {
         let name = identity.rsplit([' ', '/']).next().unwrap_or_default();
-        identity.contains("rbac.authorization.k8s.io") && [ACCOUNT, MIGRATION, CONDITION].contains(&name)
+        identity.contains("rbac.authorization.k8s.io")
+            && [ACCOUNT, MIGRATION, CONDITION].contains(&name)
     };
-    let roles = objects.iter().filter(|(identity, _)| of_agent(identity)).map(|(_, role)| role.to_string());
+    let roles = objects
+        .iter()
+        .filter(|(identity, _)| of_agent(identity))
+        .map(|(_, role)| role.to_string());
     let file = directory.join("roles.yaml");
     fs::write(&file, roles.collect::<Vec<_>>().join("\n---\n")).unwrap();
     file
 }
 
-/// The options are pools and strictAffinity to create, `node-condition`, and `upgrade-ipam` during the migration.
+/// The options are pools and strictAffinity to create, `node-condition`, and `upgrade-ipam` during
+/// the migration.
 #[test]
 fn stolen_agent_token_uses_the_rights_of_each_option() {
     if let Err(missing) = helm() {
@@ -72,12 +93,28 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             world.node(node, "10.0.0.2");
         }
         world.address_left_behind("node2", "10.65.2.0");
-        world.put("ClusterInformation", "clusterinformations", "default", &json!({ "datastoreReady": true }));
-        let thief = Thief::of(world, &[roles_with_every_option(&host.dir("roles"))], ACCOUNT);
+        world.put(
+            "ClusterInformation",
+            "clusterinformations",
+            "default",
+            &json!({ "datastoreReady": true }),
+        );
+        let thief = Thief::of(
+            world,
+            &[roles_with_every_option(&host.dir("roles"))],
+            ACCOUNT,
+        );
         for (collection, name) in [("/api/v1/nodes", "node2"), ("/api/v1/pods", "none")] {
             thief.reads(collection, name);
         }
-        for plural in ["ippools", "ipreservations", "ipamconfigs", "ipamblocks", "blockaffinities", "ipamhandles"] {
+        for plural in [
+            "ippools",
+            "ipreservations",
+            "ipamconfigs",
+            "ipamblocks",
+            "blockaffinities",
+            "ipamhandles",
+        ] {
             thief.reads(&world.collection(plural), "none");
         }
         thief.reads(&world.collection("clusterinformations"), "default");
@@ -89,17 +126,26 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
         done(thief.client.patch(&format!("{node}/status"), &patch));
         let changed = world.get(node);
         assert_eq!(
-            (&changed["metadata"]["labels"]["zone"], &changed["status"]["conditions"][0]["status"]),
+            (
+                &changed["metadata"]["labels"]["zone"],
+                &changed["status"]["conditions"][0]["status"]
+            ),
             (&json!("thief"), &json!("False"))
         );
         let information = world.path("clusterinformations", "default");
-        thief.replaces(&information, |object| object["spec"]["datastoreReady"] = json!(false));
+        thief.replaces(&information, |object| {
+            object["spec"]["datastoreReady"] = json!(false)
+        });
         assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);
         thief.writes_ipam();
         thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
         let settings = json!({ "strictAffinity": true, "autoAllocateBlocks": true });
         for (kind, plural, spec) in [
-            ("ClusterInformation", "clusterinformations", json!({ "datastoreReady": false })),
+            (
+                "ClusterInformation",
+                "clusterinformations",
+                json!({ "datastoreReady": false }),
+            ),
             ("IPPool", "ippools", json!({ "cidr": "10.70.0.0/16" })),
             ("IPAMConfig", "ipamconfigs", settings),
         ] {
@@ -110,7 +156,10 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
         let nothing = Value::Object(serde_json::Map::new());
         let client = &thief.client;
         let status = format!("/api/v1/namespaces/{NAMESPACE}/pods/one/status");
-        let (pool, settings) = (world.path("ippools", "stolen"), world.path("ipamconfigs", "stolen"));
+        let (pool, settings) = (
+            world.path("ippools", "stolen"),
+            world.path("ipamconfigs", "stolen"),
+        );
         assert_refused([
             ("list nodes", client.get("/api/v1/nodes")),
             ("patch a node", client.patch(node, &nothing)),
@@ -118,7 +167,10 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             ("patch a pod's status", client.patch(&status, &nothing)),
             ("patch a pool", client.patch(&pool, &nothing)),
             ("delete a pool", client.delete(&pool)),
-            ("patch the settings of IPAM", client.patch(&settings, &nothing)),
+            (
+                "patch the settings of IPAM",
+                client.patch(&settings, &nothing),
+            ),
             ("delete the settings of IPAM", client.delete(&settings)),
             ("delete the ClusterInformation", client.delete(&information)),
             ("read Secrets", client.get("/api/v1/secrets")),
@@ -139,13 +191,25 @@ fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
         thief.creates(&collection, &locked);
         thief.reads(&collection, "default");
         thief.assert_every_right_used();
-        world.change("clusterinformations", "default", &json!({ "spec": { "datastoreReady": true } }));
+        world.change(
+            "clusterinformations",
+            "default",
+            &json!({ "spec": { "datastoreReady": true } }),
+        );
         let path = world.path("clusterinformations", "default");
         let existing = thief.client.create(&collection, &locked).unwrap();
         assert_eq!(existing.code, 409, "{existing:?}");
         assert_refused([
-            ("replace the object", thief.client.replace(&path, &world.get(&path))),
-            ("patch the object", thief.client.patch(&path, &json!({ "spec": { "datastoreReady": false } }))),
+            (
+                "replace the object",
+                thief.client.replace(&path, &world.get(&path)),
+            ),
+            (
+                "patch the object",
+                thief
+                    .client
+                    .patch(&path, &json!({ "spec": { "datastoreReady": false } })),
+            ),
             ("delete the object", thief.client.delete(&path)),
         ]);
     });
@@ -160,19 +224,46 @@ fn stolen_agent_token_is_refused_everything_else() {
         let labels = json!({ "metadata": { "labels": { "a": "b" } } });
         let own = token_request(json!({}));
         assert_refused([
-            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &own)),
-            ("make kube-controllers a token", client.create(&token_path(SYSTEM, "calico-kube-controllers"), &own)),
+            (
+                "make itself a token",
+                client.create(&token_path(SYSTEM, ACCOUNT), &own),
+            ),
+            (
+                "make kube-controllers a token",
+                client.create(&token_path(SYSTEM, "calico-kube-controllers"), &own),
+            ),
             ("read pods", client.get("/api/v1/pods")),
             ("read a node", client.get("/api/v1/nodes/node2")),
-            ("patch a node", client.patch("/api/v1/nodes/node2/status", &labels)),
+            (
+                "patch a node",
+                client.patch("/api/v1/nodes/node2/status", &labels),
+            ),
             ("read Secrets", client.get("/api/v1/secrets")),
-            ("read ConfigMaps", client.get(&format!("/api/v1/namespaces/{SYSTEM}/configmaps"))),
-            ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({}))),
+            (
+                "read ConfigMaps",
+                client.get(&format!("/api/v1/namespaces/{SYSTEM}/configmaps")),
+            ),
+            (
+                "create a pod",
+                client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({})),
+            ),
             ("read pools", client.get(&world.collection("ippools"))),
-            ("create a pool", client.create(&world.collection("ippools"), &json!({}))),
+            (
+                "create a pool",
+                client.create(&world.collection("ippools"), &json!({})),
+            ),
             ("read blocks", client.get(&world.collection("ipamblocks"))),
-            ("read affinities", client.get(&world.collection("blockaffinities"))),
-            ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &json!({}))),
+            (
+                "read affinities",
+                client.get(&world.collection("blockaffinities")),
+            ),
+            (
+                "create a role",
+                client.create(
+                    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+                    &json!({}),
+                ),
+            ),
         ]);
     });
 }

@@ -16,7 +16,12 @@ fn prepare(world: &World<'_>) {
     world.address_left_behind("node2", "10.65.2.0");
     world.service("web", "10.80.0.1");
     world.pool("pool4", "10.65.0.0/16", "Workload");
-    world.put("ClusterInformation", "clusterinformations", "default", &json!({ "datastoreReady": true }));
+    world.put(
+        "ClusterInformation",
+        "clusterinformations",
+        "default",
+        &json!({ "datastoreReady": true }),
+    );
     world.put("Tier", "tiers", "mine", &json!({ "order": 7 }));
 }
 
@@ -30,8 +35,14 @@ fn attack_kubernetes(thief: &Thief<'_>) {
         (all("namespaces"), NAMESPACE),
         (all("services"), "none"),
         ("/apis/kubevirt.io/v1/virtualmachines".to_owned(), "none"),
-        ("/apis/kubevirt.io/v1/virtualmachineinstances".to_owned(), "none"),
-        (format!("/apis/apps/v1/namespaces/{SYSTEM}/daemonsets"), "calico-node"),
+        (
+            "/apis/kubevirt.io/v1/virtualmachineinstances".to_owned(),
+            "none",
+        ),
+        (
+            format!("/apis/apps/v1/namespaces/{SYSTEM}/daemonsets"),
+            "calico-node",
+        ),
     ] {
         thief.reads(&collection, name);
     }
@@ -42,7 +53,8 @@ fn attack_kubernetes(thief: &Thief<'_>) {
     });
     assert_eq!(world.shown("web"), ["10.9.9.9"]);
     let involved = json!({ "kind": "Pod", "namespace": NAMESPACE, "name": "victim" });
-    let event = json!({ "apiVersion": "v1", "kind": "Event", "metadata": { "name": "lie", "namespace": NAMESPACE },
+    let event = json!({ "apiVersion": "v1", "kind": "Event",
+            "metadata": { "name": "lie", "namespace": NAMESPACE },
         "involvedObject": involved, "type": "Warning", "reason": "Lie", "message": "untrue" });
     thief.creates(&format!("/api/v1/namespaces/{NAMESPACE}/events"), &event);
 }
@@ -51,32 +63,62 @@ fn attack_kubernetes(thief: &Thief<'_>) {
 fn attack(thief: &Thief<'_>) {
     attack_kubernetes(thief);
     let world = thief.world;
-    for plural in ["ippools", "ipreservations", "ipamblocks", "blockaffinities", "ipamhandles", "hostendpoints"] {
+    for plural in [
+        "ippools",
+        "ipreservations",
+        "ipamblocks",
+        "blockaffinities",
+        "ipamhandles",
+        "hostendpoints",
+    ] {
         thief.reads(&world.collection(plural), "none");
     }
-    for plural in ["clusterinformations", "tiers", "kubecontrollersconfigurations"] {
+    for plural in [
+        "clusterinformations",
+        "tiers",
+        "kubecontrollersconfigurations",
+    ] {
         thief.reads(&world.collection(plural), "default");
     }
 
     thief.writes_ipam();
     // A host endpoint makes policy apply to an interface of a node.
     let endpoint = json!({ "node": "node2", "interfaceName": "eth0" });
-    thief.writes("HostEndpoint", &world.collection("hostendpoints"), &endpoint);
+    thief.writes(
+        "HostEndpoint",
+        &world.collection("hostendpoints"),
+        &endpoint,
+    );
     thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
 
     // Every ADD fails while this is false.
     let information = world.path("clusterinformations", "default");
-    thief.replaces(&information, |object| object["spec"]["datastoreReady"] = json!(false));
+    thief.replaces(&information, |object| {
+        object["spec"]["datastoreReady"] = json!(false)
+    });
     assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);
     for (kind, plural, spec) in [
-        ("ClusterInformation", "clusterinformations", json!({ "datastoreReady": false })),
+        (
+            "ClusterInformation",
+            "clusterinformations",
+            json!({ "datastoreReady": false }),
+        ),
         ("Tier", "tiers", json!({ "order": 1 })),
-        ("KubeControllersConfiguration", "kubecontrollersconfigurations", json!({ "controllers": {} })),
+        (
+            "KubeControllersConfiguration",
+            "kubecontrollersconfigurations",
+            json!({ "controllers": {} }),
+        ),
     ] {
         thief.creates_stolen(kind, &world.collection(plural), &spec);
     }
-    let configuration = format!("{}/status", world.path("kubecontrollersconfigurations", "stolen"));
-    thief.replaces(&configuration, |object| object["status"] = json!({ "environmentVars": { "A": "b" } }));
+    let configuration = format!(
+        "{}/status",
+        world.path("kubecontrollersconfigurations", "stolen")
+    );
+    thief.replaces(&configuration, |object| {
+        object["status"] = json!({ "environmentVars": { "A": "b" } })
+    });
 }
 
 #[test]
@@ -91,11 +133,22 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1() {
             ("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies"),
         ] {
             thief.reads(&world.collection(plural), "none");
-            thief.writes(kind, &world.collection(plural), &json!({ "selector": "all()" }));
+            thief.writes(
+                kind,
+                &world.collection(plural),
+                &json!({ "selector": "all()" }),
+            );
         }
-        let of_namespace =
-            |plural: &str| format!("/apis/{}/namespaces/{NAMESPACE}/{plural}", ApiGroup::CrdV1.api_version());
-        for (kind, plural) in [("NetworkPolicy", "networkpolicies"), ("StagedNetworkPolicy", "stagednetworkpolicies")] {
+        let of_namespace = |plural: &str| {
+            format!(
+                "/apis/{}/namespaces/{NAMESPACE}/{plural}",
+                ApiGroup::CrdV1.api_version()
+            )
+        };
+        for (kind, plural) in [
+            ("NetworkPolicy", "networkpolicies"),
+            ("StagedNetworkPolicy", "stagednetworkpolicies"),
+        ] {
             thief.reads(&of_namespace(plural), "none");
             thief.writes(kind, &of_namespace(plural), &json!({ "selector": "all()" }));
         }
@@ -112,25 +165,40 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3() {
         let thief = Thief::of(world, &Role::manifests_of_controllers(), ACCOUNT);
         attack(&thief);
         thief.reads(&world.collection("ipamconfigurations"), "default");
-        for plural in
-            ["globalnetworkpolicies", "networkpolicies", "stagedglobalnetworkpolicies", "stagednetworkpolicies"]
-        {
+        for plural in [
+            "globalnetworkpolicies",
+            "networkpolicies",
+            "stagedglobalnetworkpolicies",
+            "stagednetworkpolicies",
+        ] {
             thief.reads(&world.collection(plural), "none");
         }
         // No address is assigned from a disabled pool.
         let disabled = json!({ "spec": { "disabled": true } });
-        done(thief.client.patch(&world.path("ippools", "pool4"), &disabled));
+        done(
+            thief
+                .client
+                .patch(&world.path("ippools", "pool4"), &disabled),
+        );
         assert_eq!(world.calico("ippools", "pool4")["spec"]["disabled"], true);
         for (plural, name) in [("ippools", "pool4"), ("tiers", "mine")] {
             let path = format!("{}/status", world.path(plural, name));
-            done(thief.client.patch(&path, &json!({ "status": { "conditions": [] } })));
+            done(
+                thief
+                    .client
+                    .patch(&path, &json!({ "status": { "conditions": [] } })),
+            );
         }
-        done(thief.client.patch(&world.path("tiers", "mine"), &json!({ "spec": { "order": 1 } })));
+        done(thief.client.patch(
+            &world.path("tiers", "mine"),
+            &json!({ "spec": { "order": 1 } }),
+        ));
         thief.assert_every_right_used();
     });
 }
 
-/// Calico's objects are in etcd. The role has more rights on Kubernetes' objects, from which they are copied.
+/// Calico's objects are in etcd. The role has more rights on Kubernetes' objects, from which they
+/// are copied.
 #[test]
 fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_calico() {
     with_kubernetes(|_, servers| {
@@ -138,28 +206,48 @@ fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_
         world.api.define_machines().unwrap();
         world.node("node2", "10.0.0.2");
         world.service("web", "10.80.0.1");
-        let thief = Thief::of(world, &[deploy("rbac/etcd/calico-kube-controllers.yaml")], ACCOUNT);
+        let thief = Thief::of(
+            world,
+            &[deploy("rbac/etcd/calico-kube-controllers.yaml")],
+            ACCOUNT,
+        );
         attack_kubernetes(&thief);
-        let (accounts, policies) = ("/api/v1/serviceaccounts", "/apis/networking.k8s.io/v1/networkpolicies");
+        let (accounts, policies) = (
+            "/api/v1/serviceaccounts",
+            "/apis/networking.k8s.io/v1/networkpolicies",
+        );
         thief.reads(accounts, "none");
         thief.reads(policies, "none");
         thief.assert_every_right_used();
 
         let client = &thief.client;
         let nothing = Value::Object(serde_json::Map::new());
-        let in_namespace = |group: &str, plural: &str| format!("{group}/namespaces/{NAMESPACE}/{plural}");
+        let in_namespace =
+            |group: &str, plural: &str| format!("{group}/namespaces/{NAMESPACE}/{plural}");
         let policies = in_namespace("/apis/networking.k8s.io/v1", "networkpolicies");
         let pools = format!("/apis/{}/ippools", ApiGroup::CrdV1.api_version());
         assert_refused([
             ("create a policy", client.create(&policies, &nothing)),
             ("delete a policy", client.delete(&format!("{policies}/one"))),
-            ("create an account", client.create(&in_namespace("/api/v1", "serviceaccounts"), &nothing)),
-            ("make the plugins a token", client.create(&token_path(SYSTEM, "calico-cni-plugin"), &nothing)),
+            (
+                "create an account",
+                client.create(&in_namespace("/api/v1", "serviceaccounts"), &nothing),
+            ),
+            (
+                "make the plugins a token",
+                client.create(&token_path(SYSTEM, "calico-cni-plugin"), &nothing),
+            ),
             ("read pools in Kubernetes", client.get(&pools)),
-            ("create a pool in Kubernetes", client.create(&pools, &nothing)),
+            (
+                "create a pool in Kubernetes",
+                client.create(&pools, &nothing),
+            ),
             ("get a node", client.get("/api/v1/nodes/node2")),
             ("read Secrets", client.get("/api/v1/secrets")),
-            ("create a pod", client.create(&in_namespace("/api/v1", "pods"), &nothing)),
+            (
+                "create a pod",
+                client.create(&in_namespace("/api/v1", "pods"), &nothing),
+            ),
         ]);
     });
 }
@@ -172,17 +260,28 @@ fn stolen_controllers_token_takes_the_lease_and_changes_no_other() {
         let lease = |name: &str| {
             let spec = json!({ "holderIdentity": "thief", "leaseDurationSeconds": 3600 });
             let metadata = json!({ "name": name });
-            json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec })
+            json!({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata,
+                "spec": spec,
+            })
         };
         // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
-        await_that(PATIENCE, || Ok(thief.client.create(&leases, &lease(ACCOUNT))?.code == 201)).unwrap();
+        await_that(PATIENCE, || {
+            Ok(thief.client.create(&leases, &lease(ACCOUNT))?.code == 201)
+        })
+        .unwrap();
         let own = format!("{leases}/{ACCOUNT}");
         done(thief.client.get(&own));
-        thief.replaces(&own, |lease| lease["spec"]["leaseDurationSeconds"] = json!(31_536_000));
+        thief.replaces(&own, |lease| {
+            lease["spec"]["leaseDurationSeconds"] = json!(31_536_000)
+        });
         thief.creates(&leases, &lease("other"));
         let other = format!("{leases}/other");
         let replaced = thief.client.replace(&other, &thief.world.get(&other));
-        assert_refused([("replace a Lease", replaced), ("delete the Lease", thief.client.delete(&own))]);
+        assert_refused([
+            ("replace a Lease", replaced),
+            ("delete the Lease", thief.client.delete(&own)),
+        ]);
     });
 }
 
@@ -196,22 +295,58 @@ fn stolen_controllers_token_is_refused_everything_else() {
         let token = token_request(json!({}));
         let leases = "/apis/coordination.k8s.io/v1/namespaces";
         assert_refused([
-            ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &nothing)),
-            ("patch a node", client.patch("/api/v1/nodes/node2", &nothing)),
-            ("patch a node's status", client.patch("/api/v1/nodes/node2/status", &nothing)),
+            (
+                "create a pod",
+                client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &nothing),
+            ),
+            (
+                "patch a node",
+                client.patch("/api/v1/nodes/node2", &nothing),
+            ),
+            (
+                "patch a node's status",
+                client.patch("/api/v1/nodes/node2/status", &nothing),
+            ),
             ("delete a node", client.delete("/api/v1/nodes/node2")),
-            ("replace a Service", client.replace(&service_path("web"), &world.get(&service_path("web")))),
+            (
+                "replace a Service",
+                client.replace(&service_path("web"), &world.get(&service_path("web"))),
+            ),
             ("read Secrets", client.get("/api/v1/secrets")),
             ("read ConfigMaps", client.get("/api/v1/configmaps")),
-            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
-            ("make the plugins a token", client.create(&token_path(SYSTEM, "calico-cni-plugin"), &token)),
-            ("delete a pool", client.delete(&world.path("ippools", "pool4"))),
+            (
+                "make itself a token",
+                client.create(&token_path(SYSTEM, ACCOUNT), &token),
+            ),
+            (
+                "make the plugins a token",
+                client.create(&token_path(SYSTEM, "calico-cni-plugin"), &token),
+            ),
+            (
+                "delete a pool",
+                client.delete(&world.path("ippools", "pool4")),
+            ),
             ("delete a tier", client.delete(&world.path("tiers", "mine"))),
-            ("patch a pool", client.patch(&world.path("ippools", "pool4"), &nothing)),
-            ("read Leases of others", client.get(&format!("{leases}/{NAMESPACE}/leases"))),
-            ("take a Lease of others", client.get(&format!("{leases}/{SYSTEM}/leases/kube-scheduler"))),
-            ("delete a definition", client.delete(&format!("{DEFINITIONS}/ippools.crd.projectcalico.org"))),
-            ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &nothing)),
+            (
+                "patch a pool",
+                client.patch(&world.path("ippools", "pool4"), &nothing),
+            ),
+            (
+                "read Leases of others",
+                client.get(&format!("{leases}/{NAMESPACE}/leases")),
+            ),
+            (
+                "take a Lease of others",
+                client.get(&format!("{leases}/{SYSTEM}/leases/kube-scheduler")),
+            ),
+            (
+                "delete a definition",
+                client.delete(&format!("{DEFINITIONS}/ippools.crd.projectcalico.org")),
+            ),
+            (
+                "create a role",
+                client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &nothing),
+            ),
         ]);
     });
 }

@@ -1,5 +1,5 @@
-//! The rights of each account in the hands of a thief: every verb of the roles in `deploy/rbac` is used against objects
-//! of others.
+//! The rights of each account in the hands of a thief: every verb of the roles in `deploy/rbac` is
+//! used against objects of others.
 
 mod agent;
 mod controllers;

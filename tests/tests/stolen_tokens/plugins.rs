@@ -41,11 +41,19 @@ fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_statu
         }
         let changed = world.get(&victim());
         let metadata = &changed["metadata"];
-        assert_eq!((&metadata["labels"]["app"], &metadata["annotations"]["note"]), (&json!("thief"), &json!("a")));
+        assert_eq!(
+            (&metadata["labels"]["app"], &metadata["annotations"]["note"]),
+            (&json!("thief"), &json!("a"))
+        );
         assert_eq!(metadata["finalizers"], json!(["example.com/held"]));
         assert_eq!(changed["status"]["podIPs"], json!([{ "ip": "10.9.9.9" }]));
         assert_eq!(changed["status"]["conditions"][0]["status"], "True");
-        done(world.api.admin().patch(&victim(), &json!({ "metadata": { "finalizers": null } })));
+        done(
+            world
+                .api
+                .admin()
+                .patch(&victim(), &json!({ "metadata": { "finalizers": null } })),
+        );
     });
 }
 
@@ -58,17 +66,32 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
         thief.reads("/api/v1/nodes", "node2");
         thief.reads("/api/v1/namespaces", NAMESPACE);
         for machines in ["virtualmachines", "virtualmachineinstances"] {
-            thief.reads(&format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{machines}"), "vm");
+            thief.reads(
+                &format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{machines}"),
+                "vm",
+            );
         }
-        for plural in ["clusterinformations", "ippools", "ipreservations", "ipamconfigs"] {
+        for plural in [
+            "clusterinformations",
+            "ippools",
+            "ipreservations",
+            "ipamconfigs",
+        ] {
             thief.reads(&world.collection(plural), "default");
         }
-        done(thief.client.patch(&format!("{}/status", victim()), &json!({ "metadata": { "labels": { "a": "b" } } })));
+        done(thief.client.patch(
+            &format!("{}/status", victim()),
+            &json!({ "metadata": { "labels": { "a": "b" } } }),
+        ));
 
         let (block, affinity) = ("10-65-2-0-26", "node2-10-65-2-0-26");
         let handle = handle_of("node2");
         let handle = handle.as_str();
-        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
+        for (plural, name) in [
+            ("ipamblocks", block),
+            ("blockaffinities", affinity),
+            ("ipamhandles", handle),
+        ] {
             thief.reads(&world.collection(plural), name);
         }
         // The next pod of the cluster may get the victim's address.
@@ -77,11 +100,24 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
             block["spec"]["unallocated"] = (0..64).collect();
             block["spec"]["attributes"] = json!([]);
         });
-        assert_eq!(world.calico("ipamblocks", block)["spec"]["allocations"][0], Value::Null);
-        thief.replaces(&world.path("ipamblocks", block), |block| block["spec"]["affinity"] = json!("host:node1"));
-        thief.replaces(&world.path("blockaffinities", affinity), |affinity| affinity["spec"]["node"] = json!("node1"));
-        thief.replaces(&world.path("ipamhandles", handle), |handle| handle["spec"]["block"] = json!({}));
-        for (plural, name) in [("ipamblocks", block), ("blockaffinities", affinity), ("ipamhandles", handle)] {
+        assert_eq!(
+            world.calico("ipamblocks", block)["spec"]["allocations"][0],
+            Value::Null
+        );
+        thief.replaces(&world.path("ipamblocks", block), |block| {
+            block["spec"]["affinity"] = json!("host:node1")
+        });
+        thief.replaces(&world.path("blockaffinities", affinity), |affinity| {
+            affinity["spec"]["node"] = json!("node1")
+        });
+        thief.replaces(&world.path("ipamhandles", handle), |handle| {
+            handle["spec"]["block"] = json!({})
+        });
+        for (plural, name) in [
+            ("ipamblocks", block),
+            ("blockaffinities", affinity),
+            ("ipamhandles", handle),
+        ] {
             let mut object = world.calico(plural, name);
             thief.deletes(&world.path(plural, name));
             object["metadata"] = json!({ "name": name });
@@ -108,18 +144,45 @@ fn stolen_plugins_token_is_refused_everything_else() {
             ("list nodes", client.get("/api/v1/nodes")),
             ("patch a pod", client.patch(&victim(), &labels)),
             ("delete a pod", client.delete(&victim())),
-            ("create a pod", client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({}))),
-            ("replace a pod's status", client.replace(&format!("{}/status", victim()), &world.get(&victim()))),
+            (
+                "create a pod",
+                client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({})),
+            ),
+            (
+                "replace a pod's status",
+                client.replace(&format!("{}/status", victim()), &world.get(&victim())),
+            ),
             ("patch a node", client.patch("/api/v1/nodes/node2", &labels)),
-            ("patch a node's status", client.patch("/api/v1/nodes/node2/status", &labels)),
+            (
+                "patch a node's status",
+                client.patch("/api/v1/nodes/node2/status", &labels),
+            ),
             ("read Secrets", client.get("/api/v1/secrets")),
             ("list handles", client.get(&world.collection("ipamhandles"))),
-            ("patch a pool", client.patch(&world.path("ippools", "pool4"), &labels)),
-            ("lock the datastore", client.patch(&calico("clusterinformations"), &labels)),
-            ("delete the configuration", client.delete(&calico("ipamconfigs"))),
-            ("make itself a token", client.create(&token_path(SYSTEM, ACCOUNT), &token)),
-            ("make another a token", client.create(&token_path(SYSTEM, "calico-cni"), &token)),
-            ("create a role", client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role)),
+            (
+                "patch a pool",
+                client.patch(&world.path("ippools", "pool4"), &labels),
+            ),
+            (
+                "lock the datastore",
+                client.patch(&calico("clusterinformations"), &labels),
+            ),
+            (
+                "delete the configuration",
+                client.delete(&calico("ipamconfigs")),
+            ),
+            (
+                "make itself a token",
+                client.create(&token_path(SYSTEM, ACCOUNT), &token),
+            ),
+            (
+                "make another a token",
+                client.create(&token_path(SYSTEM, "calico-cni"), &token),
+            ),
+            (
+                "create a role",
+                client.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role),
+            ),
         ]);
     });
 }

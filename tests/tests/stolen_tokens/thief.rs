@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::controllers::{World, deletion_mark};
-use integration_tests::kubernetes::{Answer, ApiServer, Audit, Client, Permission, Role, on_prepared_kubernetes};
+use integration_tests::kubernetes::{
+    Answer, ApiServer, Audit, Client, Permission, Role, on_prepared_kubernetes,
+};
 use integration_tests::manifests::deploy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -19,8 +21,8 @@ pub(crate) struct Thief<'a> {
     audit: Audit,
 }
 
-/// Runs a test with Calico's objects in `crd.projectcalico.org/v1`, with KubeVirt's machines, and with all accounts of
-/// this datastore and their roles.
+/// Runs a test with Calico's objects in `crd.projectcalico.org/v1`, with KubeVirt's machines, and
+/// with all accounts of this datastore and their roles.
 pub(crate) fn on_v1(test: impl FnOnce(World<'_>) + Send) {
     let group = Some(ApiGroup::CrdV1);
     let prepare = move |api: &ApiServer| {
@@ -28,14 +30,22 @@ pub(crate) fn on_v1(test: impl FnOnce(World<'_>) + Send) {
         api.define_machines()?;
         for (name, manifests) in [
             ("calico-cni", vec![deploy("rbac/calico-cni.yaml")]),
-            ("calico-cni-plugin", vec![deploy("rbac/calico-cni-plugin.yaml")]),
-            ("calico-kube-controllers", Role::manifests_of_controllers().into()),
+            (
+                "calico-cni-plugin",
+                vec![deploy("rbac/calico-cni-plugin.yaml")],
+            ),
+            (
+                "calico-kube-controllers",
+                Role::manifests_of_controllers().into(),
+            ),
         ] {
             api.account_of(SYSTEM, name, &manifests)?;
         }
         Ok(())
     };
-    on_prepared_kubernetes("all accounts", prepare, |_, servers| test(World::prepared(servers, group)));
+    on_prepared_kubernetes("all accounts", prepare, |_, servers| {
+        test(World::prepared(servers, group))
+    });
 }
 
 impl<'a> Thief<'a> {
@@ -43,9 +53,19 @@ impl<'a> Thief<'a> {
     pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
         let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
         let mut groups = vec!["", "apps", "kubevirt.io", "networking.k8s.io"];
-        groups.extend(world.group.and_then(|group| group.api_version().split('/').next()));
+        groups.extend(
+            world
+                .group
+                .and_then(|group| group.api_version().split('/').next()),
+        );
         let role = Role::of_manifests(manifests).unwrap().of_groups(&groups);
-        Thief { client: stolen.client, user: stolen.user, role, audit: world.api.audit().unwrap(), world }
+        Thief {
+            client: stolen.client,
+            user: stolen.user,
+            role,
+            audit: world.api.audit().unwrap(),
+            world,
+        }
     }
 
     /// Reads a collection and the object `name` in it by each read verb of the role.
@@ -84,14 +104,20 @@ impl<'a> Thief<'a> {
     #[track_caller]
     pub(crate) fn deletes(&self, path: &str) {
         done(self.client.delete(path));
-        assert_eq!(self.world.api.admin().get(path).unwrap().code, 404, "{path}");
+        assert_eq!(
+            self.world.api.admin().get(path).unwrap().code,
+            404,
+            "{path}"
+        );
     }
 
     /// Creates an object named `stolen`.
     #[track_caller]
     pub(crate) fn creates_stolen(&self, kind: &str, collection: &str, spec: &Value) {
         let version = self.world.group.unwrap().api_version();
-        let object = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec });
+        let object = json!({
+            "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec,
+        });
         self.creates(collection, &object);
     }
 
@@ -100,11 +126,14 @@ impl<'a> Thief<'a> {
     pub(crate) fn writes(&self, kind: &str, collection: &str, spec: &Value) {
         self.creates_stolen(kind, collection, spec);
         let path = format!("{collection}/stolen");
-        self.replaces(&path, |object| object["metadata"]["annotations"] = json!({ "by": "thief" }));
+        self.replaces(&path, |object| {
+            object["metadata"]["annotations"] = json!({ "by": "thief" })
+        });
         self.deletes(&path);
     }
 
-    /// Creates, replaces and deletes an object of each kind of IPAM that a role lets its account write.
+    /// Creates, replaces and deletes an object of each kind of IPAM that a role lets its account
+    /// write.
     #[track_caller]
     pub(crate) fn writes_ipam(&self) {
         let mark = deletion_mark(self.world.group.unwrap(), false);
@@ -120,10 +149,15 @@ impl<'a> Thief<'a> {
             (
                 "BlockAffinity",
                 "blockaffinities",
-                json!({ "state": "confirmed", "node": "node1", "type": "host", "cidr": "10.66.0.0/32",
+                json!({ "state": "confirmed", "node": "node1", "type": "host",
+                        "cidr": "10.66.0.0/32",
                     "deleted": mark }),
             ),
-            ("IPAMHandle", "ipamhandles", json!({ "handleID": "stolen", "block": {} })),
+            (
+                "IPAMHandle",
+                "ipamhandles",
+                json!({ "handleID": "stolen", "block": {} }),
+            ),
         ] {
             self.writes(kind, &self.world.collection(plural), &spec);
         }
@@ -135,7 +169,11 @@ impl<'a> Thief<'a> {
         requests.retain(|request| request.code != Some(403));
         let used = Role::used_by(&requests);
         let unused = Role(self.role.0.difference(&used.0).cloned().collect());
-        assert_eq!(unused, Role::default(), "granted, and not tried by the thief:\n{unused}");
+        assert_eq!(
+            unused,
+            Role::default(),
+            "granted, and not tried by the thief:\n{unused}"
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! The texts that a tenant chooses: other owners' names and addresses, and texts that break programs.
+//! The texts that a tenant chooses: other owners' names and addresses, and texts that break
+//! programs.
 
 use serde_json::{Map, Value, json};
 
@@ -48,7 +49,11 @@ impl World<'_> {
 
     pub(crate) fn text(&mut self) -> String {
         let victim = self.victim();
-        let address = victim.addresses.first().map(ToString::to_string).unwrap_or_default();
+        let address = victim
+            .addresses
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         let pod = format!("{}/{}", victim.namespace, victim.name);
         let file = VICTIM_FILES[self.rng.usize(..VICTIM_FILES.len())];
         let texts = [
@@ -67,7 +72,12 @@ impl World<'_> {
             "10.65.0.0/24".into(),
             "[\"10.65.0.0/24\"]".into(),
             "[\"0.0.0.0/0\", \"::/0\"]".into(),
-            json!((0..64).map(|block| format!("10.65.{block}.0")).collect::<Vec<_>>()).to_string(),
+            json!(
+                (0..64)
+                    .map(|block| format!("10.65.{block}.0"))
+                    .collect::<Vec<_>>()
+            )
+            .to_string(),
             "[\"pool4\"]".into(),
             "0.0.0.0/0,::/0".into(),
             "calib3d7af96bd3".into(),
@@ -94,20 +104,30 @@ impl World<'_> {
             "é\u{0}z".replace('\u{0}', "\u{1}"),
         ];
         // A third of the choices are among the texts with control characters for terminals.
-        let commands = texts.iter().filter(|text| text.contains(char::is_control) || text.contains('\u{202e}'));
+        let commands = texts
+            .iter()
+            .filter(|text| text.contains(char::is_control) || text.contains('\u{202e}'));
         let commands: Vec<String> = commands.cloned().collect();
-        let chosen = if self.rng.u32(..3) == 0 { self.rng.choice(commands) } else { self.rng.choice(texts) };
+        let chosen = if self.rng.u32(..3) == 0 {
+            self.rng.choice(commands)
+        } else {
+            self.rng.choice(texts)
+        };
         chosen.unwrap_or_default()
     }
 
-    /// Chooses annotations with random texts. Half of the results also claim the identity of another owner.
+    /// Chooses annotations with random texts. Half of the results also claim the identity of
+    /// another owner.
     pub(crate) fn annotations(&mut self) -> Value {
         let mut annotations = Map::new();
         if self.rng.bool() {
             let victim = self.victim();
             let id = match self.rng.u32(..4) {
                 // The VMI's handle consists of the network's name and this ID.
-                0 => victim.handle.trim_start_matches("k8s-pod-network.").to_owned(),
+                0 => victim
+                    .handle
+                    .trim_start_matches("k8s-pod-network.")
+                    .to_owned(),
                 _ => victim.container_id,
             };
             let of_both = |prefix: bool| {
@@ -141,7 +161,11 @@ impl World<'_> {
     /// Chooses labels. Most of the texts are invalid as the value of a label.
     pub(crate) fn labels(&mut self) -> Value {
         let label = LABELS[self.rng.usize(..LABELS.len())];
-        if self.rng.bool() { json!({}) } else { json!({ label: self.text() }) }
+        if self.rng.bool() {
+            json!({})
+        } else {
+            json!({ label: self.text() })
+        }
     }
 
     /// Chooses the owners of a pod: none, or a VMI with the UID of another owner.
@@ -149,8 +173,12 @@ impl World<'_> {
         if self.rng.u32(..3) > 0 {
             return json!([]);
         }
-        let uids: Vec<String> =
-            self.victims.iter().map(|victim| victim.uid.clone()).filter(|uid| !uid.is_empty()).collect();
+        let uids: Vec<String> = self
+            .victims
+            .iter()
+            .map(|victim| victim.uid.clone())
+            .filter(|uid| !uid.is_empty())
+            .collect();
         json!([{ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "db",
             "uid": self.rng.choice(uids), "controller": true }])
     }
@@ -161,7 +189,10 @@ impl World<'_> {
         match self.rng.u32(..8) {
             // Namespace and name together are another owner's handle.
             0..=2 => {
-                let (namespace, name) = victim.handle.split_once('.').unwrap_or(("tenant", &victim.handle));
+                let (namespace, name) = victim
+                    .handle
+                    .split_once('.')
+                    .unwrap_or(("tenant", &victim.handle));
                 (namespace.to_owned(), name.to_owned())
             }
             // The pod's host interface has the same name as that of team-a/p723961.

@@ -17,7 +17,13 @@ use super::world::World;
 
 /// Directories of a node, and those below them that belong to the plugin or the runtime.
 const DIRECTORIES: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
-const OURS: [&str; 5] = ["/run/netns", "/run/calico", "/var/lib/calico", "/var/log/calico", "/run/lock"];
+const OURS: [&str; 5] = [
+    "/run/netns",
+    "/run/calico",
+    "/var/lib/calico",
+    "/var/log/calico",
+    "/run/lock",
+];
 
 /// Names of everything that existed before the tenant.
 pub(crate) struct Others {
@@ -38,16 +44,34 @@ impl Others {
     pub(crate) fn of(world: &World<'_>) -> Result<Others> {
         let content = world.cluster.store.dump()?;
         let mut others = Others {
-            handles: allocations(&content).map(|(_, attribute)| handle_of(&attribute)).collect(),
-            endpoints: content.keys().filter(|key| is_endpoint(key)).cloned().collect(),
+            handles: allocations(&content)
+                .map(|(_, attribute)| handle_of(&attribute))
+                .collect(),
+            endpoints: content
+                .keys()
+                .filter(|key| is_endpoint(key))
+                .cloned()
+                .collect(),
             nodes: Vec::new(),
         };
         for node in &world.nodes {
             let seen = node.kernel()?;
-            let routes = seen["routes"].as_array().into_iter().flatten().filter_map(|route| route["dst"].as_str());
+            let routes = seen["routes"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|route| route["dst"].as_str());
             others.nodes.push(OfNode {
-                links: seen["links"].as_object().into_iter().flat_map(Map::keys).cloned().collect(),
-                routes: routes.filter(|to| !to.starts_with("fe80:")).map(str::to_owned).collect(),
+                links: seen["links"]
+                    .as_object()
+                    .into_iter()
+                    .flat_map(Map::keys)
+                    .cloned()
+                    .collect(),
+                routes: routes
+                    .filter(|to| !to.starts_with("fe80:"))
+                    .map(str::to_owned)
+                    .collect(),
                 journal_entries: node.on(|_| journal_entries())?.into_keys().collect(),
             });
         }
@@ -56,13 +80,18 @@ impl Others {
 
     pub(crate) fn snapshot(&self, world: &World<'_>) -> Result<Value> {
         let content = world.cluster.store.dump()?;
-        let allocated: BTreeMap<String, Value> =
-            allocations(&content).filter(|(_, attribute)| self.handles.contains(&handle_of(attribute))).collect();
+        let allocated: BTreeMap<String, Value> = allocations(&content)
+            .filter(|(_, attribute)| self.handles.contains(&handle_of(attribute)))
+            .collect();
         let is_handle = |key: &str, value: &Value| {
-            let id = value["spec"]["handleID"].as_str().or_else(|| key.strip_prefix("/calico/ipam/v2/handle/"));
+            let id = value["spec"]["handleID"]
+                .as_str()
+                .or_else(|| key.strip_prefix("/calico/ipam/v2/handle/"));
             key.contains("handle") && id.is_some_and(|id| self.handles.contains(id))
         };
-        let kept = |(key, value): &(&String, &Value)| self.endpoints.contains(*key) || is_handle(key, value);
+        let kept = |(key, value): &(&String, &Value)| {
+            self.endpoints.contains(*key) || is_handle(key, value)
+        };
         let objects: BTreeMap<&String, &Value> = content.iter().filter(kept).collect();
         let mut nodes = Map::new();
         for (node, of_others) in world.nodes.iter().zip(&self.nodes) {
@@ -89,8 +118,13 @@ impl OfNode {
         seen["routes"] = json!(routes);
         let numbers: BTreeMap<String, Value> = list(ip_json("link show")?)
             .filter_map(|link| {
-                let name = link["ifname"].as_str().filter(|name| self.links.contains(*name) || *name == "uplink0")?;
-                Some((name.to_owned(), json!([link["ifindex"], link["link_index"], link["operstate"]])))
+                let name = link["ifname"]
+                    .as_str()
+                    .filter(|name| self.links.contains(*name) || *name == "uplink0")?;
+                Some((
+                    name.to_owned(),
+                    json!([link["ifindex"], link["link_index"], link["operstate"]]),
+                ))
             })
             .collect();
         seen["numbers"] = json!(numbers);
@@ -102,8 +136,11 @@ impl OfNode {
     }
 
     fn is_of_others(&self, route: &Value) -> bool {
-        let is_in =
-            |field: &str, names: &BTreeSet<String>| route[field].as_str().is_some_and(|name| names.contains(name));
+        let is_in = |field: &str, names: &BTreeSet<String>| {
+            route[field]
+                .as_str()
+                .is_some_and(|name| names.contains(name))
+        };
         is_in("dst", &self.routes) || is_in("dev", &self.links) || route["dev"] == "uplink0"
     }
 }
@@ -112,12 +149,27 @@ pub(crate) fn same(before: &Value, after: &Value) -> Result<()> {
     if before == after {
         return Ok(());
     }
-    let text = |value: &Option<Value>| value.as_ref().map_or("nothing".to_owned(), Value::to_string);
+    let text = |value: &Option<Value>| {
+        value
+            .as_ref()
+            .map_or("nothing".to_owned(), Value::to_string)
+    };
     let changes: Vec<String> = differences(before, after, "", &mut Bindings::default())
         .iter()
-        .map(|change| format!("{}: was {}, is {}", change.path, text(&change.recorded), text(&change.ours)))
+        .map(|change| {
+            format!(
+                "{}: was {}, is {}",
+                change.path,
+                text(&change.recorded),
+                text(&change.ours)
+            )
+        })
         .collect();
-    ensure!(changes.is_empty(), "changed of the others': {}", changes.join("\n"));
+    ensure!(
+        changes.is_empty(),
+        "changed of the others': {}",
+        changes.join("\n")
+    );
     Ok(())
 }
 
@@ -127,11 +179,21 @@ fn is_endpoint(key: &str) -> bool {
 
 /// Returns block and ordinal of each allocation, with its attribute.
 fn allocations(content: &BTreeMap<String, Value>) -> impl Iterator<Item = (String, Value)> {
-    let blocks = content.iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
+    let blocks = content
+        .iter()
+        .filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
     blocks.flat_map(|(_, block)| {
-        let block = if block["spec"].is_object() { &block["spec"] } else { block };
+        let block = if block["spec"].is_object() {
+            &block["spec"]
+        } else {
+            block
+        };
         let cidr = block["cidr"].as_str().unwrap_or_default();
-        let given = block["allocations"].as_array().into_iter().flatten().enumerate();
+        let given = block["allocations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate();
         given.filter_map(move |(ordinal, index)| {
             let attribute = block["attributes"].get(usize::try_from(index.as_u64()?).ok()?)?;
             Some((format!("{cidr} {ordinal}"), attribute.clone()))
@@ -140,7 +202,10 @@ fn allocations(content: &BTreeMap<String, Value>) -> impl Iterator<Item = (Strin
 }
 
 fn handle_of(attribute: &Value) -> String {
-    attribute["handle_id"].as_str().unwrap_or_default().to_owned()
+    attribute["handle_id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn journal_entries() -> Result<BTreeMap<String, String>> {
@@ -157,7 +222,10 @@ fn journal_entries() -> Result<BTreeMap<String, String>> {
 /// Returns the files that belong neither to the plugin nor to the runtime.
 fn files() -> Result<BTreeMap<String, (u64, i64, i64, String)>> {
     let mut found = BTreeMap::new();
-    let mut open: Vec<_> = DIRECTORIES.iter().map(|dir| Path::new(dir).to_owned()).collect();
+    let mut open: Vec<_> = DIRECTORIES
+        .iter()
+        .map(|dir| Path::new(dir).to_owned())
+        .collect();
     while let Some(directory) = open.pop() {
         for entry in fs::read_dir(&directory)? {
             let path = entry?.path();
@@ -172,7 +240,12 @@ fn files() -> Result<BTreeMap<String, (u64, i64, i64, String)>> {
                 let text = String::from_utf8_lossy(&content).into_owned();
                 found.insert(
                     path.display().to_string(),
-                    (metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), text),
+                    (
+                        metadata.ino(),
+                        metadata.mtime(),
+                        metadata.mtime_nsec(),
+                        text,
+                    ),
                 );
             }
         }
@@ -181,6 +254,10 @@ fn files() -> Result<BTreeMap<String, (u64, i64, i64, String)>> {
 }
 
 fn list(value: Value) -> impl Iterator<Item = Value> {
-    let items = if let Value::Array(items) = value { items } else { Vec::new() };
+    let items = if let Value::Array(items) = value {
+        items
+    } else {
+        Vec::new()
+    };
     items.into_iter()
 }

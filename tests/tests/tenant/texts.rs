@@ -15,25 +15,49 @@ pub(crate) const LOGS: &str = "/var/log/calico/cni";
 /// Checks that a printed text has no control character for terminals and no line of the tenant.
 pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     let bad = printed.chars().find(|c| {
-        let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}');
+        let turns = matches!(
+            c, '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}',
+        );
         turns || c.is_control() && !matches!(c, '\n' | '\t')
     });
     ensure!(bad.is_none(), "{place} has {bad:?}: {printed:?}");
-    let forged = printed.lines().find(|line| line.trim_start().starts_with(FORGED));
-    ensure!(forged.is_none(), "{place} has a line of the tenant's: {forged:?}");
+    let forged = printed
+        .lines()
+        .find(|line| line.trim_start().starts_with(FORGED));
+    ensure!(
+        forged.is_none(),
+        "{place} has a line of the tenant's: {forged:?}"
+    );
     Ok(())
 }
 
-/// Checks that a text for people of a namespace names no owner of another namespace. Does nothing without Kubernetes,
-/// where the tenant writes any namespace into CNI_ARGS.
+/// Checks that a text for people of a namespace names no owner of another namespace. Does nothing
+/// without Kubernetes, where the tenant writes any namespace into CNI_ARGS.
 pub(crate) fn check_owners(world: &World<'_>, namespace: &str, printed: &str) -> Result<()> {
     let is_elsewhere = |victim: &&Victim| world.client.is_some() && victim.namespace != namespace;
-    for Victim { namespace, name, container_id, handle, .. } in world.victims.iter().filter(is_elsewhere) {
-        let (handle, pod) = (format!("held by handle {handle}"), format!("pod {namespace}/{name}"));
+    for Victim {
+        namespace,
+        name,
+        container_id,
+        handle,
+        ..
+    } in world.victims.iter().filter(is_elsewhere)
+    {
+        let (handle, pod) = (
+            format!("held by handle {handle}"),
+            format!("pod {namespace}/{name}"),
+        );
         let container = format!("(container {container_id}");
-        let named = [(true, handle), (!name.is_empty(), pod), (!container_id.is_empty(), container)];
+        let named = [
+            (true, handle),
+            (!name.is_empty(), pod),
+            (!container_id.is_empty(), container),
+        ];
         for (_, text) in named.into_iter().filter(|(is_known, _)| *is_known) {
-            ensure!(!printed.contains(&text), "a person of another namespace reads {text:?} in {printed:?}");
+            ensure!(
+                !printed.contains(&text),
+                "a person of another namespace reads {text:?} in {printed:?}"
+            );
         }
     }
     Ok(())
@@ -43,9 +67,15 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
     for node in &world.nodes {
         let logs = node.on(|_| {
             let files = fs::read_dir(LOGS).into_iter().flatten().flatten();
-            Ok(files.map(|file| fs::read(file.path()).unwrap_or_default()).collect::<Vec<_>>())
+            Ok(files
+                .map(|file| fs::read(file.path()).unwrap_or_default())
+                .collect::<Vec<_>>())
         })?;
-        ensure!(logs.iter().any(|log| !log.is_empty()), "{} has no log", node.name);
+        ensure!(
+            logs.iter().any(|log| !log.is_empty()),
+            "{} has no log",
+            node.name
+        );
         for log in logs {
             check("a log", &String::from_utf8_lossy(&log))?;
         }
@@ -55,16 +85,30 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
         ensure!(!log.is_empty(), "kube-controllers have no log");
         check("the log of kube-controllers", &log)?;
     }
-    for args in [&["check", "--settle", "0"][..], &["show", "--show-blocks"], &["usage"], &["endpoints"]] {
-        let shown = world.cluster.store.calico_ipam(&world.cluster.plugins, args)?;
+    for args in [
+        &["check", "--settle", "0"][..],
+        &["show", "--show-blocks"],
+        &["usage"],
+        &["endpoints"],
+    ] {
+        let shown = world
+            .cluster
+            .store
+            .calico_ipam(&world.cluster.plugins, args)?;
         check(&format!("calico-ipam {args:?}"), &shown.stdout)?;
         check(&format!("calico-ipam {args:?}"), &shown.stderr)?;
     }
-    let Some(client) = &world.client else { return Ok(()) };
+    let Some(client) = &world.client else {
+        return Ok(());
+    };
     let events = client.get("/api/v1/events")?.success()?;
     for event in events["items"].as_array().into_iter().flatten() {
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
-        check_owners(world, namespace, event["message"].as_str().unwrap_or_default())?;
+        check_owners(
+            world,
+            namespace,
+            event["message"].as_str().unwrap_or_default(),
+        )?;
         for field in ["message", "reason", "action"] {
             check("an Event", event[field].as_str().unwrap_or_default())?;
         }

@@ -21,7 +21,8 @@ use super::snapshot::Others;
 use super::tenant::Attachment;
 use super::{snapshot, texts};
 
-/// Because of the dot, a namespace and a pod can have the names of which a tunnel's handle consists.
+/// Because of the dot, a namespace and a pod can have the names of which a tunnel's handle
+/// consists.
 pub(crate) const NODES: [&str; 2] = ["node1.lab", "node2.lab"];
 
 /// Two nodes on one datastore, the other owners, and the tenant's sandboxes.
@@ -51,7 +52,10 @@ fn conf() -> Value {
 }
 
 fn content() -> Content {
-    let pools = Content::ready().pool("pool4", "10.65.0.0/24", 26).pool("pool6", "fd00:65::/120", 122);
+    let pools =
+        Content::ready()
+            .pool("pool4", "10.65.0.0/24", 26)
+            .pool("pool6", "fd00:65::/120", 122);
     NODES.iter().fold(pools, |content, node| content.node(node))
 }
 
@@ -66,18 +70,30 @@ impl<'a> World<'a> {
             tls: None,
             deadline: Duration::from_secs(10),
         };
-        World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(Box::new(config)), None, seed)
+        World::new(
+            cluster,
+            NODES.iter().map(node).collect(),
+            &DatastoreConfig::Etcd(Box::new(config)),
+            None,
+            seed,
+        )
     }
 
     /// Creates a world of pods on an API server, with garbage collection.
-    pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
+    pub(crate) fn on_api_server(
+        cluster: &'a Cluster<'a>,
+        control_plane: &ControlPlane<'_>,
+        seed: u64,
+    ) -> World<'a> {
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
             panic!("objects of Kubernetes")
         };
         api.define_machines().unwrap();
         cluster.load(&content());
         let caller = (api, &control_plane.account);
-        let node = |name: &&str| Node::on_api_server(cluster.host, name, &cluster.store, caller, conf()).unwrap();
+        let node = |name: &&str| {
+            Node::on_api_server(cluster.host, name, &cluster.store, caller, conf()).unwrap()
+        };
         let config = KubernetesConfig {
             kubeconfig: vec![api.admin_kubeconfig()],
             deadline: Duration::from_secs(10),
@@ -86,7 +102,13 @@ impl<'a> World<'a> {
         };
         let config = DatastoreConfig::Kubernetes(Box::new(config));
         let client = Some(api.admin().clone());
-        let mut world = World::new(cluster, NODES.iter().map(node).collect(), &config, client, seed);
+        let mut world = World::new(
+            cluster,
+            NODES.iter().map(node).collect(),
+            &config,
+            client,
+            seed,
+        );
         let group = Some(objects.group());
         let collecting = Collecting::start(group, api.admin_kubeconfig(), settings(group));
         collecting.has_looked();
@@ -101,7 +123,10 @@ impl<'a> World<'a> {
         client: Option<Client>,
         seed: u64,
     ) -> World<'a> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let datastore = runtime.block_on(async { Datastore::open(config) }).unwrap();
         let mut world = World {
             cluster,
@@ -132,7 +157,11 @@ impl<'a> World<'a> {
                 self.check_in_use(&self.cluster.accounts().held)
             });
             if let Err(error) = done {
-                panic!("{error:#}\n{}\n{:#?}", self.history.join("\n"), self.cluster.store.dump());
+                panic!(
+                    "{error:#}\n{}\n{:#?}",
+                    self.history.join("\n"),
+                    self.cluster.store.dump()
+                );
             }
         }
         if let Err(error) = self.pass().and_then(|()| texts::check_all(&self)) {
@@ -153,14 +182,21 @@ impl<'a> World<'a> {
     }
 
     /// Creates a sandbox on a node, with a unique number.
-    pub(crate) fn sandbox(&mut self, node: usize, pod: Option<(&str, &str)>) -> anyhow::Result<Sandbox> {
+    pub(crate) fn sandbox(
+        &mut self,
+        node: usize,
+        pod: Option<(&str, &str)>,
+    ) -> anyhow::Result<Sandbox> {
         self.sandboxes += 1;
         self.nodes[node].sandbox(self.sandboxes, pod)
     }
 
     pub(crate) fn note(&mut self, what: &str, outcome: &Outcome) -> anyhow::Result<()> {
-        let ended = outcome.exit.map_or("a signal".to_owned(), |code| code.to_string());
-        self.history.push(format!("{what}: {ended} {}", outcome.stdout));
+        let ended = outcome
+            .exit
+            .map_or("a signal".to_owned(), |code| code.to_string());
+        self.history
+            .push(format!("{what}: {ended} {}", outcome.stdout));
         texts::check("stdout", &outcome.stdout)?;
         texts::check("stderr", &outcome.stderr)?;
         anyhow::ensure!(outcome.exit.is_some(), "ended by a signal: {what}");

@@ -1,7 +1,11 @@
-//! TLS of the programs: client certificates, versions and cipher suites of etcd, and the certificates that are trusted.
+//! TLS of the programs: client certificates, versions and cipher suites of etcd, and the
+//! certificates that are trusted.
 
-#[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
-#[path = "../../../datastore/tests/harness/certificates.rs"]
+#[expect(
+    unreachable_pub,
+    reason = "the datastore's own tests share it as a module"
+)]
+#[path = "../../../datastore/tests/stores/harness/certificates.rs"]
 mod certificates;
 mod policy;
 mod relay;
@@ -19,8 +23,8 @@ use serde_json::{Value, json};
 
 const TLS: &str = "https://127.0.0.1:2381";
 
-/// Runs a test with an etcd that has a plain endpoint for the test and a TLS endpoint for the plugins, which requires
-/// client certificates.
+/// Runs a test with an etcd that has a plain endpoint for the test and a TLS endpoint for the
+/// plugins, which requires client certificates.
 fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) + Send) {
     on_etcd_with(certificates.etcd_flags(), test);
 }
@@ -35,7 +39,11 @@ fn on_etcd_with(mut flags: Vec<String>, test: impl FnOnce(&Cluster<'_>) + Send) 
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let store = Store::Etcd(Etcd::start_with(host, &flags).unwrap());
         host.add_uplink().unwrap();
-        test(&Cluster { host, plugins: Plugins::locate().unwrap(), store });
+        test(&Cluster {
+            host,
+            plugins: Plugins::locate().unwrap(),
+            store,
+        });
     });
 }
 
@@ -80,22 +88,54 @@ fn wrong_certificates_fail_an_add_and_defer_a_del() {
         cluster.add(&there, &conf);
         let before = cluster.state();
         let wrong = [
-            ("another authority", files(&theirs, Some(&ours)), theirs.file("ca.pem").display().to_string()),
-            ("another's certificate", files(&ours, Some(&theirs)), theirs.file("client.pem").display().to_string()),
-            ("no certificate", files(&ours, None), "etcd_cert_file".to_owned()),
+            (
+                "another authority",
+                files(&theirs, Some(&ours)),
+                theirs.file("ca.pem").display().to_string(),
+            ),
+            (
+                "another's certificate",
+                files(&ours, Some(&theirs)),
+                theirs.file("client.pem").display().to_string(),
+            ),
+            (
+                "no certificate",
+                files(&ours, None),
+                "etcd_cert_file".to_owned(),
+            ),
         ];
         for (what, keys, word) in wrong {
             let conf = cluster.conf("node1", keys);
             let error = cluster.verb("ADD", &newcomer, &conf).run().unwrap().error();
             let said = format!("{} {}", error.msg, error.details);
-            assert!(said.contains(&word), "ADD with {what}: {word} is not in {said}");
-            assert_ne!(error.code, 11, "ADD with {what}: trying again does not help");
+            assert!(
+                said.contains(&word),
+                "ADD with {what}: {word} is not in {said}"
+            );
+            assert_ne!(
+                error.code, 11,
+                "ADD with {what}: trying again does not help"
+            );
             cluster.assert_unchanged(&before);
         }
         cluster.delete(&there, &cluster.conf("node1", files(&ours, Some(&theirs))));
-        assert_eq!(integration_tests::kernel::host().unwrap()["links"], serde_json::json!({}));
-        let listed = cluster.plugins.call("calico-ipam").args(["journal", "-o", "json"]).run().unwrap();
-        assert!(listed.stdout.contains(&theirs.file("client.pem").display().to_string()), "{}", listed.stdout);
+        assert_eq!(
+            integration_tests::kernel::host().unwrap()["links"],
+            serde_json::json!({})
+        );
+        let listed = cluster
+            .plugins
+            .call("calico-ipam")
+            .args(["journal", "-o", "json"])
+            .run()
+            .unwrap();
+        assert!(
+            listed
+                .stdout
+                .contains(&theirs.file("client.pem").display().to_string()),
+            "{}",
+            listed.stdout
+        );
         cluster.add(&newcomer, &conf);
         cluster.delete(&newcomer, &conf);
         cluster.assert_nothing_left();

@@ -1,5 +1,5 @@
-//! [`Relay`]: a TLS endpoint in front of the plain endpoint of etcd, which offers TLS 1.2 only. No flag of etcd 3.4
-//! disables TLS 1.3.
+//! [`Relay`]: a TLS endpoint in front of the plain endpoint of etcd, which offers TLS 1.2 only. No
+//! flag of etcd 3.4 disables TLS 1.3.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
@@ -31,8 +31,11 @@ pub(crate) struct Relay {
 impl Relay {
     /// Starts a relay with the server's certificate, without client certificates.
     pub(crate) fn start(certificates: &Certificates) -> Relay {
-        let chain = vec![CertificateDer::from_pem_slice(certificates.text("server.pem").as_bytes()).unwrap()];
-        let key = PrivateKeyDer::from_pem_slice(certificates.text("server-key.pem").as_bytes()).unwrap();
+        let chain = vec![
+            CertificateDer::from_pem_slice(certificates.text("server.pem").as_bytes()).unwrap(),
+        ];
+        let key =
+            PrivateKeyDer::from_pem_slice(certificates.text("server-key.pem").as_bytes()).unwrap();
         let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_protocol_versions(&[&TLS12])
             .unwrap()
@@ -49,7 +52,10 @@ impl Relay {
         let (stop, stopped) = oneshot::channel();
         let seen = suites.clone();
         let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 tokio::select! {
                     () = serve(listener, acceptor, seen) => {}
@@ -57,7 +63,12 @@ impl Relay {
                 }
             });
         });
-        Relay { url, suites, stop: Some(stop), thread: Some(thread) }
+        Relay {
+            url,
+            suites,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn suites(&self) -> Vec<CipherSuite> {
@@ -79,8 +90,14 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, suites: Arc<Mutex<V
     while let Ok((client, _)) = listener.accept().await {
         let (acceptor, suites) = (acceptor.clone(), suites.clone());
         tokio::spawn(async move {
-            let Ok(mut client) = acceptor.accept(client).await else { return };
-            let suite = client.get_ref().1.negotiated_cipher_suite().map(|suite| suite.suite());
+            let Ok(mut client) = acceptor.accept(client).await else {
+                return;
+            };
+            let suite = client
+                .get_ref()
+                .1
+                .negotiated_cipher_suite()
+                .map(|suite| suite.suite());
             suites.lock().unwrap().extend(suite);
             let address = etcd::ENDPOINT.trim_start_matches("http://");
             if let Ok(mut server) = TcpStream::connect(address).await {

@@ -26,10 +26,26 @@ impl HomeMade {
     /// Makes a certificate as `openssl req -x509` does without further options: with `CA:TRUE`.
     fn new(directory: &Path, name: &str, names: &str) -> HomeMade {
         let file = |suffix: &str| directory.join(format!("{name}{suffix}.pem"));
-        let made = HomeMade { certificate: file(""), key: file("-key") };
+        let made = HomeMade {
+            certificate: file(""),
+            key: file("-key"),
+        };
         let names = format!("subjectAltName={names}");
-        let (certificate, key) = (made.certificate.display().to_string(), made.key.display().to_string());
-        let words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=home-made", "-days", "2"];
+        let (certificate, key) = (
+            made.certificate.display().to_string(),
+            made.key.display().to_string(),
+        );
+        let words = [
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=home-made",
+            "-days",
+            "2",
+        ];
         let more = ["-addext", &names, "-out", &certificate, "-keyout", &key];
         run("openssl", &[&words[..], &more].concat()).unwrap();
         let shown = run("openssl", &["x509", "-in", &certificate, "-noout", "-text"]).unwrap();
@@ -38,7 +54,10 @@ impl HomeMade {
     }
 
     fn etcd_flags(&self) -> Vec<String> {
-        vec![format!("--cert-file={}", self.certificate.display()), format!("--key-file={}", self.key.display())]
+        vec![
+            format!("--cert-file={}", self.certificate.display()),
+            format!("--key-file={}", self.key.display()),
+        ]
     }
 }
 
@@ -53,11 +72,18 @@ fn etcd_with_a_home_made_certificate_is_reached() {
     on_etcd_with(own.etcd_flags(), |cluster| {
         cluster.load(&Content::dual_stack());
         let conf = |trusted: &HomeMade| {
-            cluster.conf("node1", json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": trusted.certificate }))
+            cluster.conf(
+                "node1",
+                json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": trusted.certificate }),
+            )
         };
         let pod = cluster.pod(1);
         let before = cluster.state();
-        let error = cluster.verb("ADD", &pod, &conf(&copy)).run().unwrap().error();
+        let error = cluster
+            .verb("ADD", &pod, &conf(&copy))
+            .run()
+            .unwrap()
+            .error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("etcd's certificate is not trusted"), "{said}");
         cluster.assert_unchanged(&before);
@@ -76,8 +102,15 @@ fn etcd_with_a_home_made_certificate_of_another_name_is_refused() {
     let own = HomeMade::new(directory.path(), "own", "DNS:etcd.example.org");
     on_etcd_with(own.etcd_flags(), |cluster| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": own.certificate }));
-        let error = cluster.verb("ADD", &cluster.pod(1), &conf).run().unwrap().error();
+        let conf = cluster.conf(
+            "node1",
+            json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": own.certificate }),
+        );
+        let error = cluster
+            .verb("ADD", &cluster.pod(1), &conf)
+            .run()
+            .unwrap()
+            .error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("not valid for name"), "{said}");
     });
@@ -91,22 +124,47 @@ fn api_server_with_a_home_made_certificate_is_reached() {
     let directory = tempfile::tempdir().unwrap();
     let own = HomeMade::new(directory.path(), "own", "DNS:localhost");
     on_kubernetes(|_, kubernetes| {
-        // A connection by name gets this certificate, and one by address that of the test's authority.
-        let files = format!("{},{}:localhost", own.certificate.display(), own.key.display());
-        kubernetes.api.restart_with(&[&format!("--tls-sni-cert-key={files}")]).unwrap();
-        kubernetes.api.define(ApiGroup::CrdV1.api_version()).unwrap();
+        // A connection by name gets this certificate, and one by address that of the test's
+        // authority.
+        let files = format!(
+            "{},{}:localhost",
+            own.certificate.display(),
+            own.key.display()
+        );
+        kubernetes
+            .api
+            .restart_with(&[&format!("--tls-sni-cert-key={files}")])
+            .unwrap();
+        kubernetes
+            .api
+            .define(ApiGroup::CrdV1.api_version())
+            .unwrap();
         let home_made = fs::read_to_string(&own.certificate).unwrap();
         let list = |url: &str| {
             let kubeconfig = directory.path().join("kubeconfig");
-            let text = kubernetes.api.admin_identity().kubeconfig(url, &home_made).unwrap();
+            let text = kubernetes
+                .api
+                .admin_identity()
+                .kubeconfig(url, &home_made)
+                .unwrap();
             fs::write(&kubeconfig, text).unwrap();
-            let call = Plugins::locate().unwrap().call("calico-ipam").args(["get", "ippools"]);
-            call.env("DATASTORE_TYPE", "kubernetes").env("KUBECONFIG", kubeconfig).run().unwrap()
+            let call = Plugins::locate()
+                .unwrap()
+                .call("calico-ipam")
+                .args(["get", "ippools"]);
+            call.env("DATASTORE_TYPE", "kubernetes")
+                .env("KUBECONFIG", kubeconfig)
+                .run()
+                .unwrap()
         };
         let outcome = list("https://localhost:6443");
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         let outcome = list("https://127.0.0.1:6443");
-        assert!(outcome.exit == Some(1) && outcome.stderr.contains("invalid peer certificate"), "{}", outcome.stderr);
+        assert!(
+            outcome.exit == Some(1) && outcome.stderr.contains("invalid peer certificate"),
+            "{}",
+            outcome.stderr
+        );
     });
 }
 
@@ -115,12 +173,23 @@ fn api_server_with_a_home_made_certificate_is_reached() {
 fn readiness_gate_of_a_company_ca_opens() {
     let company = Certificates::new("company");
     let file = |name: &str| company.file(name).display().to_string();
-    let flags = vec![format!("--cert-file={}", file("server.pem")), format!("--key-file={}", file("server-key.pem"))];
+    let flags = vec![
+        format!("--cert-file={}", file("server.pem")),
+        format!("--key-file={}", file("server-key.pem")),
+    ];
     on_etcd_with(flags, |cluster| {
         cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "readiness_gates": [format!("{TLS}/health")] }));
+        let conf = cluster.conf(
+            "node1",
+            json!({ "readiness_gates": [format!("{TLS}/health")] }),
+        );
         let pod = cluster.pod(1);
-        cluster.verb("ADD", &pod, &conf).env("SSL_CERT_FILE", file("ca.pem")).run().unwrap().success();
+        cluster
+            .verb("ADD", &pod, &conf)
+            .env("SSL_CERT_FILE", file("ca.pem"))
+            .run()
+            .unwrap()
+            .success();
         cluster.delete(&pod, &conf);
         cluster.assert_nothing_left();
     });

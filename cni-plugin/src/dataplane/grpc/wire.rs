@@ -1,5 +1,5 @@
-//! The messages of service `cni.CniDataplane` (proto3 package `cni`). Their field numbers are part of the protocol
-//! (CNI-236).
+//! The messages of service `cni.CniDataplane` (proto3 package `cni`). Their field numbers are part
+//! of the protocol (CNI-236).
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,8 @@ pub struct AddRequest {
     /// The workload that the network is for.
     #[prost(message, optional, tag = "7")]
     pub workload: Option<WorkloadIds>,
-    /// The string entries of `dataplane_options`; [`GrpcDataplane::add`](super::GrpcDataplane::add) sets them.
+    /// The string entries of `dataplane_options`; [`GrpcDataplane::add`](super::GrpcDataplane::add)
+    /// sets them.
     #[prost(btree_map = "string, string", tag = "8")]
     pub dataplane_options: BTreeMap<String, String>,
 }

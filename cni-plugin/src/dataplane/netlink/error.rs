@@ -13,7 +13,10 @@ const HEADER_LEN: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     /// The kernel rejected a request.
-    #[error("{step}: {}{}", .errno.desc(), .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    #[error(
+        "{step}: {}{}", .errno.desc(),
+        .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default()
+    )]
     Refused {
         /// The request, as a step of the operation.
         step: String,
@@ -46,26 +49,34 @@ pub enum NetlinkError {
 impl NetlinkError {
     /// Returns the error number if the kernel rejected a request.
     pub fn errno(&self) -> Option<Errno> {
-        let NetlinkError::Refused { errno, .. } = self else { return None };
+        let NetlinkError::Refused { errno, .. } = self else {
+            return None;
+        };
         Some(*errno)
     }
 }
 
-/// Returns the text of an extended acknowledgement. `payload` is the part of an NLMSG_ERROR message after the error
-/// code.
+/// Returns the text of an extended acknowledgement. `payload` is the part of an NLMSG_ERROR message
+/// after the error code.
 pub(super) fn extended_ack_text(header: &NetlinkHeader, payload: &[u8]) -> Option<String> {
     if header.flags & NLM_F_ACK_TLVS == 0 {
         return None;
     }
     let request_len = match header.flags & NLM_F_CAPPED {
-        0 => u32::from_ne_bytes(payload.get(..4)?.try_into().ok()?).try_into().ok()?,
+        0 => u32::from_ne_bytes(payload.get(..4)?.try_into().ok()?)
+            .try_into()
+            .ok()?,
         _ => HEADER_LEN,
     };
     let attributes = payload.get(request_len..)?;
     NlasIterator::new(attributes)
         .map_while(Result::ok)
         .find(|attribute| attribute.kind() == NLMSGERR_ATTR_MSG)
-        .map(|attribute| String::from_utf8_lossy(attribute.value()).trim_end_matches('\0').to_owned())
+        .map(|attribute| {
+            String::from_utf8_lossy(attribute.value())
+                .trim_end_matches('\0')
+                .to_owned()
+        })
 }
 
 #[cfg(test)]
@@ -87,9 +98,15 @@ mod tests {
     #[test]
     fn ack_text_is_found_after_capped_and_uncapped_requests() {
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
-        assert_eq!(extended_ack_text(&header, &payload).as_deref(), Some("no way"));
+        assert_eq!(
+            extended_ack_text(&header, &payload).as_deref(),
+            Some("no way")
+        );
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS, 48);
-        assert_eq!(extended_ack_text(&header, &payload).as_deref(), Some("no way"));
+        assert_eq!(
+            extended_ack_text(&header, &payload).as_deref(),
+            Some("no way")
+        );
     }
 
     #[test]
@@ -98,7 +115,11 @@ mod tests {
         assert_eq!(extended_ack_text(&header, &payload), None);
         let (header, payload) = acknowledgement(NLM_F_ACK_TLVS | NLM_F_CAPPED, HEADER_LEN);
         for length in 0..payload.len() - 8 {
-            assert_eq!(extended_ack_text(&header, &payload[..length]), None, "{length}");
+            assert_eq!(
+                extended_ack_text(&header, &payload[..length]),
+                None,
+                "{length}"
+            );
         }
     }
 
@@ -109,6 +130,9 @@ mod tests {
             errno: Errno::EEXIST,
             detail: Some("no way".into()),
         };
-        assert_eq!(error.to_string(), "create veth pair eth0/cali1: File exists (no way)");
+        assert_eq!(
+            error.to_string(),
+            "create veth pair eth0/cali1: File exists (no way)"
+        );
     }
 }

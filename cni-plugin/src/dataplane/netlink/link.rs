@@ -3,8 +3,9 @@ use netconf::conf::DeviceType;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoNetkit, InfoVeth, LinkAttribute, LinkExtentMask,
-    LinkFlags, LinkInfo, LinkMessage, NetkitMode, NetkitPolicy, NetkitScrub,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoNetkit, InfoVeth,
+    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage, NetkitMode, NetkitPolicy,
+    NetkitScrub,
 };
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use nix::errno::Errno;
@@ -24,29 +25,38 @@ pub(crate) struct Link {
     /// True if the interface can carry packets. One end of a pair can if both ends are up.
     pub(crate) has_carrier: bool,
     pub(crate) is_paired: bool,
-    /// The index of the other end, in the other end's namespace; `None` if the kernel reports no other end.
+    /// The index of the other end, in the other end's namespace; `None` if the kernel reports no
+    /// other end.
     pub(crate) peer_index: Option<u32>,
-    /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same
-    /// namespace, or if the kernel reports no other end.
+    /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends
+    /// are in the same namespace, or if the kernel reports no other end.
     pub(crate) peer_netns_id: Option<i32>,
-    /// The mode in which the kernel generates the IPv6 link-local address; `None` if the interface has no IPv6.
+    /// The mode in which the kernel generates the IPv6 link-local address; `None` if the interface
+    /// has no IPv6.
     pub(crate) addr_gen_mode: Option<In6AddrGenMode>,
-    /// The container and the pod that the interface was created for; `None` if no ADD of this plugin set an alias.
+    /// The container and the pod that the interface was created for; `None` if no ADD of this
+    /// plugin set an alias.
     pub(crate) alias: Option<InterfaceAlias>,
 }
 
-/// Returns the request that creates both ends of the pair in their namespaces: the host end in the namespace of the
-/// socket, the other end in `netns`.
+/// Returns the request that creates both ends of the pair in their namespaces: the host end in the
+/// namespace of the socket, the other end in `netns`.
 pub(crate) fn create_pair(plan: &EndpointPlan, netns: &NetnsFd) -> Request {
     let mut peer = LinkUnspec::new_with_name(&plan.container_ifname).setns_by_fd(netns.raw_fd());
     let kind = match plan.device {
         DeviceType::Veth => InfoKind::Veth,
         DeviceType::Netkit => InfoKind::Netkit,
     };
-    let step = format!("create {kind} pair {}/{}", plan.container_ifname, plan.host_ifname);
+    let step = format!(
+        "create {kind} pair {}/{}",
+        plan.container_ifname, plan.host_ifname
+    );
     let mut host = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(kind);
-    // udev's MACAddressPolicy keeps an address that is set at creation, but not one that is set later.
-    host = host.name(plan.host_ifname.as_str()).address(MacAddr::HOST_SIDE.bytes().to_vec());
+    // udev's MACAddressPolicy keeps an address that is set at creation, but not one that is set
+    // later.
+    host = host
+        .name(plan.host_ifname.as_str())
+        .address(MacAddr::HOST_SIDE.bytes().to_vec());
     if let Some(mac) = plan.container_mac {
         peer = peer.address(mac.bytes().to_vec());
     }
@@ -56,8 +66,11 @@ pub(crate) fn create_pair(plan: &EndpointPlan, netns: &NetnsFd) -> Request {
     }
     host = with_queues(host, plan.num_queues);
     let data = match plan.device {
-        DeviceType::Veth => InfoData::Veth(InfoVeth::Peer(with_queues(peer, plan.num_queues).build())),
-        // A netkit peer has one queue by design, so the request has no queue counts for it (CNI-163).
+        DeviceType::Veth => {
+            InfoData::Veth(InfoVeth::Peer(with_queues(peer, plan.num_queues).build()))
+        }
+        // A netkit peer has one queue by design, so the request has no queue counts for it
+        // (CNI-163).
         DeviceType::Netkit => InfoData::Netkit(vec![
             InfoNetkit::Mode(NetkitMode::L2),
             InfoNetkit::Policy(NetkitPolicy::Pass),
@@ -72,12 +85,18 @@ pub(crate) fn create_pair(plan: &EndpointPlan, netns: &NetnsFd) -> Request {
 }
 
 pub(crate) fn get(name: &str) -> Request {
-    let link = LinkUnspec::new_with_name(name).append_extra_attribute(without_statistics()).build();
-    Request::new(format!("look up interface {name}"), RouteNetlinkMessage::GetLink(link), 0)
+    let link = LinkUnspec::new_with_name(name)
+        .append_extra_attribute(without_statistics())
+        .build();
+    Request::new(
+        format!("look up interface {name}"),
+        RouteNetlinkMessage::GetLink(link),
+        0,
+    )
 }
 
-/// Returns the request that sets the alias of an interface. The request that creates the pair cannot set the alias,
-/// because the kernel ignores the attribute there.
+/// Returns the request that sets the alias of an interface. The request that creates the pair
+/// cannot set the alias, because the kernel ignores the attribute there.
 pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
     let alias = LinkAttribute::IfAlias(alias.to_string());
     let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(alias);
@@ -85,17 +104,27 @@ pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
 }
 
 pub(crate) fn set_up(link: &Link) -> Request {
-    change(format!("set interface {} up", link.name), LinkUnspec::new_with_index(link.index).up())
+    change(
+        format!("set interface {} up", link.name),
+        LinkUnspec::new_with_index(link.index).up(),
+    )
 }
 
-/// Returns the request that sets an interface down. No packet passes afterwards, in either direction.
+/// Returns the request that sets an interface down. No packet passes afterwards, in either
+/// direction.
 pub(crate) fn set_down(link: &Link) -> Request {
-    change(format!("set interface {} down", link.name), LinkUnspec::new_with_index(link.index).down())
+    change(
+        format!("set interface {} down", link.name),
+        LinkUnspec::new_with_index(link.index).down(),
+    )
 }
 
 pub(crate) fn set_mac(link: &Link, mac: MacAddr) -> Request {
     let message = LinkUnspec::new_with_index(link.index).address(mac.bytes().to_vec());
-    change(format!("set MAC address of interface {}", link.name), message)
+    change(
+        format!("set MAC address of interface {}", link.name),
+        message,
+    )
 }
 
 fn change(step: String, link: LinkMessageBuilder<LinkUnspec>) -> Request {
@@ -106,10 +135,15 @@ fn change(step: String, link: LinkMessageBuilder<LinkUnspec>) -> Request {
 pub(crate) fn delete(socket: &mut NetlinkSocket, link: &Link) -> Result<(), NetlinkError> {
     let message = LinkUnspec::new_with_index(link.index).build();
     let step = format!("delete interface {}", link.name);
-    ignore_missing(socket.exchange_one(Request::new(step, RouteNetlinkMessage::DelLink(message), 0)).map(drop))
+    ignore_missing(
+        socket
+            .exchange_one(Request::new(step, RouteNetlinkMessage::DelLink(message), 0))
+            .map(drop),
+    )
 }
 
-/// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
+/// Treats a missing interface as success: another process may delete its other end or its namespace
+/// at any time.
 pub(crate) fn ignore_missing(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
@@ -118,13 +152,14 @@ pub(crate) fn ignore_missing(outcome: Result<(), NetlinkError>) -> Result<(), Ne
 }
 
 impl Link {
-    /// Returns true if the interface is the host end of a pod's or plain container's interface: it is a pair with an
-    /// alias of this plugin or with the MAC address of Calico's host ends.
+    /// Returns true if the interface is the host end of a pod's or plain container's interface: it
+    /// is a pair with an alias of this plugin or with the MAC address of Calico's host ends.
     pub(crate) fn is_of_pod(&self) -> bool {
         self.is_paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
     }
 
-    /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of this pair.
+    /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of
+    /// this pair.
     pub(crate) fn is_peer_of(&self, other: &Link, netns_id: Option<i32>) -> bool {
         self.is_paired
             && self.peer_index == Some(other.index)
@@ -134,7 +169,9 @@ impl Link {
     }
 
     pub(crate) fn from_answer(answer: Option<RouteNetlinkMessage>) -> Option<Self> {
-        let Some(RouteNetlinkMessage::NewLink(message)) = answer else { return None };
+        let Some(RouteNetlinkMessage::NewLink(message)) = answer else {
+            return None;
+        };
         let flags = message.header.flags;
         let mut link = Link {
             index: message.header.index,
@@ -151,7 +188,9 @@ impl Link {
                 LinkAttribute::Link(index) => link.peer_index = Some(index),
                 LinkAttribute::LinkNetNsId(id) => link.peer_netns_id = Some(id),
                 LinkAttribute::LinkInfo(infos) => link.is_paired = infos.iter().any(is_pair),
-                LinkAttribute::AfSpecUnspec(families) => link.addr_gen_mode = families.iter().find_map(addr_gen_mode),
+                LinkAttribute::AfSpecUnspec(families) => {
+                    link.addr_gen_mode = families.iter().find_map(addr_gen_mode)
+                }
                 _ => {}
             }
         }
@@ -159,7 +198,10 @@ impl Link {
     }
 }
 
-fn with_queues(link: LinkMessageBuilder<LinkUnspec>, queues: u32) -> LinkMessageBuilder<LinkUnspec> {
+fn with_queues(
+    link: LinkMessageBuilder<LinkUnspec>,
+    queues: u32,
+) -> LinkMessageBuilder<LinkUnspec> {
     link.append_extra_attribute(LinkAttribute::NumTxQueues(queues))
         .append_extra_attribute(LinkAttribute::NumRxQueues(queues))
 }
@@ -173,7 +215,9 @@ fn is_pair(info: &LinkInfo) -> bool {
 }
 
 fn addr_gen_mode(family: &AfSpecUnspec) -> Option<In6AddrGenMode> {
-    let AfSpecUnspec::Inet6(settings) = family else { return None };
+    let AfSpecUnspec::Inet6(settings) = family else {
+        return None;
+    };
     settings.iter().find_map(|setting| match setting {
         AfSpecInet6::AddrGenMode(mode) => Some(*mode),
         _ => None,
@@ -187,12 +231,24 @@ pub(crate) fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Link
 pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError> {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
-    let objects = socket.dump(&Request::new("list interfaces", RouteNetlinkMessage::GetLink(message), 0))?;
-    Ok(objects.into_iter().filter_map(|object| Link::from_answer(Some(object))).collect())
+    let objects = socket.dump(&Request::new(
+        "list interfaces",
+        RouteNetlinkMessage::GetLink(message),
+        0,
+    ))?;
+    Ok(objects
+        .into_iter()
+        .filter_map(|object| Link::from_answer(Some(object)))
+        .collect())
 }
 
-pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
-    let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
+pub(crate) fn find_by_index(
+    socket: &mut NetlinkSocket,
+    index: u32,
+) -> Result<Option<Link>, NetlinkError> {
+    let link = LinkUnspec::new_with_index(index)
+        .append_extra_attribute(without_statistics())
+        .build();
     let step = format!("look up interface number {index}");
     into_link(socket.exchange_one(Request::new(step, RouteNetlinkMessage::GetLink(link), 0)))
 }
@@ -204,15 +260,30 @@ fn into_link(answer: Answer) -> Result<Option<Link>, NetlinkError> {
     }
 }
 
-/// Returns the ID of `netns` in the socket's namespace, if it has one. It has one if a pair spans the two namespaces.
-pub(crate) fn netns_id_of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i32>, NetlinkError> {
+/// Returns the ID of `netns` in the socket's namespace, if it has one. It has one if a pair spans
+/// the two namespaces.
+pub(crate) fn netns_id_of(
+    socket: &mut NetlinkSocket,
+    netns: &NetnsFd,
+) -> Result<Option<i32>, NetlinkError> {
     let mut message = NsidMessage::default();
-    message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
-    let step = format!("look up the id of network namespace {}", netns.path().display());
-    let answer = socket.exchange_one(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?;
-    let Some(RouteNetlinkMessage::NewNsId(answer)) = answer else { return Ok(None) };
-    Ok(answer.attributes.into_iter().find_map(|attribute| match attribute {
-        NsidAttribute::Id(id) if id >= 0 => Some(id),
-        _ => None,
-    }))
+    message
+        .attributes
+        .push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
+    let step = format!(
+        "look up the id of network namespace {}",
+        netns.path().display()
+    );
+    let answer =
+        socket.exchange_one(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?;
+    let Some(RouteNetlinkMessage::NewNsId(answer)) = answer else {
+        return Ok(None);
+    };
+    Ok(answer
+        .attributes
+        .into_iter()
+        .find_map(|attribute| match attribute {
+            NsidAttribute::Id(id) if id >= 0 => Some(id),
+            _ => None,
+        }))
 }

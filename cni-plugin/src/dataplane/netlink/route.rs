@@ -3,7 +3,8 @@ use std::net::IpAddr;
 use libcalico::net::{Cidr, IpVersion};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::errno::Errno;
@@ -16,7 +17,8 @@ const TABLE_LOCAL: u8 = 255;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelRoute {
     pub(crate) destination: Cidr,
-    /// The next hop; `None` for a destination on the link, and for a route that drops packets or has several next hops.
+    /// The next hop; `None` for a destination on the link, and for a route that drops packets or
+    /// has several next hops.
     pub(crate) gateway: Option<IpAddr>,
     /// The output interface; `None` for a route that drops packets or has several next hops.
     pub(crate) interface: Option<u32>,
@@ -28,16 +30,26 @@ pub(crate) struct KernelRoute {
     pub(crate) protocol: RouteProtocol,
 }
 
-/// Returns the request that adds a route with protocol boot through interface `index`: to `gateway`, or with scope link
-/// without a gateway. The request fails with EEXIST if the kernel has a route to the same destination with the same
-/// metric.
+/// Returns the request that adds a route with protocol boot through interface `index`: to
+/// `gateway`, or with scope link without a gateway. The request fails with EEXIST if the kernel has
+/// a route to the same destination with the same metric.
 pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
     let mut message = through(destination, index);
     message.header.protocol = RouteProtocol::Boot;
-    message.header.scope = if gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
+    message.header.scope = if gateway.is_some() {
+        RouteScope::Universe
+    } else {
+        RouteScope::Link
+    };
     message.header.kind = RouteType::Unicast;
-    message.attributes.extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
-    Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
+    message
+        .attributes
+        .extend(gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    Request::new(
+        step,
+        RouteNetlinkMessage::NewRoute(message),
+        NLM_F_CREATE | NLM_F_EXCL,
+    )
 }
 
 /// Returns the request that deletes the route to `destination` through interface `index`.
@@ -48,12 +60,16 @@ pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     Request::new(step, RouteNetlinkMessage::DelRoute(message), 0)
 }
 
-/// Returns the request that looks up the route for packets to a single address (Linux 4.13). The answer is an error if
-/// there is no route, or if the route rejects packets.
+/// Returns the request that looks up the route for packets to a single address (Linux 4.13). The
+/// answer is an error if there is no route, or if the route rejects packets.
 pub(crate) fn find(destination: Cidr) -> Request {
     let mut message = message_to(destination);
     message.header.flags = RouteFlags::FibMatch;
-    Request::new(format!("find the route to {destination}"), RouteNetlinkMessage::GetRoute(message), 0)
+    Request::new(
+        format!("find the route to {destination}"),
+        RouteNetlinkMessage::GetRoute(message),
+        0,
+    )
 }
 
 fn through(destination: Cidr, index: u32) -> RouteMessage {
@@ -67,11 +83,14 @@ fn message_to(destination: Cidr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(destination.version());
     message.header.destination_prefix_length = destination.prefix();
-    message.attributes.push(RouteAttribute::Destination(destination.network().into()));
+    message
+        .attributes
+        .push(RouteAttribute::Destination(destination.network().into()));
     message
 }
 
-/// Returns the main table's routes of one family. If `interface` is given, returns only those through that interface.
+/// Returns the main table's routes of one family. If `interface` is given, returns only those
+/// through that interface.
 pub(crate) fn list(
     socket: &mut NetlinkSocket,
     family: IpVersion,
@@ -80,34 +99,60 @@ pub(crate) fn list(
     let mut message = RouteMessage::default();
     message.header.address_family = address_family(family);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
-    message.attributes.extend(interface.map(RouteAttribute::Oif));
-    let request = Request::new(format!("list IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
+    message
+        .attributes
+        .extend(interface.map(RouteAttribute::Oif));
+    let request = Request::new(
+        format!("list IPv{family} routes"),
+        RouteNetlinkMessage::GetRoute(message),
+        0,
+    );
     let objects = match socket.dump(&request) {
         // The kernel creates the main table with its first route.
         Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
         // The interface disappeared after it was found.
-        Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => return Ok(Vec::new()),
+        Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => {
+            return Ok(Vec::new());
+        }
         outcome => outcome?,
     };
     let is_selected = |route: &KernelRoute| interface.is_none() || route.interface == interface;
     let in_main = |object| KernelRoute::from_tables(object, &[RouteHeader::RT_TABLE_MAIN]);
-    Ok(objects.into_iter().filter_map(in_main).filter(is_selected).collect())
+    Ok(objects
+        .into_iter()
+        .filter_map(in_main)
+        .filter(is_selected)
+        .collect())
 }
 
-pub(crate) fn list_both(socket: &mut NetlinkSocket, interface: Option<u32>) -> Result<Vec<KernelRoute>, NetlinkError> {
+pub(crate) fn list_both(
+    socket: &mut NetlinkSocket,
+    interface: Option<u32>,
+) -> Result<Vec<KernelRoute>, NetlinkError> {
     let mut routes = list(socket, IpVersion::V4, interface)?;
     routes.extend(list(socket, IpVersion::V6, interface)?);
     Ok(routes)
 }
 
 /// Returns the routes of all tables but that of the host's own addresses, of both families.
-pub(crate) fn list_all_tables(socket: &mut NetlinkSocket) -> Result<Vec<KernelRoute>, NetlinkError> {
+pub(crate) fn list_all_tables(
+    socket: &mut NetlinkSocket,
+) -> Result<Vec<KernelRoute>, NetlinkError> {
     let mut routes = Vec::new();
     for family in [IpVersion::V4, IpVersion::V6] {
         let mut message = RouteMessage::default();
         message.header.address_family = address_family(family);
-        let request = Request::new(format!("list all IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
-        routes.extend(socket.dump(&request)?.into_iter().filter_map(KernelRoute::outside_of_local_table));
+        let request = Request::new(
+            format!("list all IPv{family} routes"),
+            RouteNetlinkMessage::GetRoute(message),
+            0,
+        );
+        routes.extend(
+            socket
+                .dump(&request)?
+                .into_iter()
+                .filter_map(KernelRoute::outside_of_local_table),
+        );
     }
     Ok(routes)
 }
@@ -120,8 +165,8 @@ fn address_family(family: IpVersion) -> AddressFamily {
 }
 
 impl KernelRoute {
-    /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of the host itself.
-    /// Returns `None` for any other route.
+    /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of
+    /// the host itself. Returns `None` for any other route.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
     }
@@ -137,7 +182,9 @@ impl KernelRoute {
     }
 
     fn from_tables(object: RouteNetlinkMessage, tables: &[u8]) -> Option<Self> {
-        let RouteNetlinkMessage::NewRoute(message) = object else { return None };
+        let RouteNetlinkMessage::NewRoute(message) = object else {
+            return None;
+        };
         let header = message.header;
         let any = match header.address_family {
             AddressFamily::Inet => IpAddr::from([0; 4]),
@@ -147,19 +194,35 @@ impl KernelRoute {
         if !tables.contains(&header.table) || header.flags.contains(RouteFlags::Cloned) {
             return None;
         }
-        let (mut network, mut gateway, mut interface, mut next_hops) = (any, None, None, Vec::new());
+        let (mut network, mut gateway, mut interface, mut next_hops) =
+            (any, None, None, Vec::new());
         for attribute in message.attributes {
             match attribute {
                 RouteAttribute::Destination(address) => network = ip(address).unwrap_or(any),
                 RouteAttribute::Gateway(address) => gateway = ip(address),
                 RouteAttribute::Oif(index) => interface = Some(index),
-                RouteAttribute::MultiPath(hops) => next_hops = hops.iter().map(|hop| hop.interface_index).collect(),
+                RouteAttribute::MultiPath(hops) => {
+                    next_hops = hops.iter().map(|hop| hop.interface_index).collect()
+                }
                 _ => {}
             }
         }
         let destination = Cidr::new(network, header.destination_prefix_length)?;
-        let RouteHeader { scope, kind, protocol, .. } = header;
-        Some(KernelRoute { destination, gateway, interface, next_hops, scope, kind, protocol })
+        let RouteHeader {
+            scope,
+            kind,
+            protocol,
+            ..
+        } = header;
+        Some(KernelRoute {
+            destination,
+            gateway,
+            interface,
+            next_hops,
+            scope,
+            kind,
+            protocol,
+        })
     }
 }
 
@@ -180,7 +243,10 @@ mod tests {
     fn missing_interface_has_no_routes() {
         let mut socket = NetlinkSocket::open().unwrap();
         for family in [IpVersion::V4, IpVersion::V6] {
-            assert_eq!(list(&mut socket, family, Some(i32::MAX as u32)).unwrap(), []);
+            assert_eq!(
+                list(&mut socket, family, Some(i32::MAX as u32)).unwrap(),
+                []
+            );
         }
     }
 }

@@ -26,9 +26,20 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
 fn lines(end: &InterfaceEnd) -> Vec<String> {
     let mut lines = vec![format!("{} mtu {}", end.ifname, end.mtu)];
     lines.extend(end.mac.map(|mac| format!("mac {mac}")));
-    lines.extend(end.sysctls.iter().map(|s| format!("{}{}={}", if s.is_required { "" } else { "?" }, s.key, s.value)));
+    lines.extend(end.sysctls.iter().map(|s| {
+        format!(
+            "{}{}={}",
+            if s.is_required { "" } else { "?" },
+            s.key,
+            s.value
+        )
+    }));
     lines.extend(end.routes.iter().map(|route| format!("route {route}")));
-    lines.extend(end.addresses.iter().map(|address| format!("address {address}")));
+    lines.extend(
+        end.addresses
+            .iter()
+            .map(|address| format!("address {address}")),
+    );
     lines
 }
 
@@ -96,7 +107,11 @@ fn dual_stack_plan_has_both_families_in_address_order() {
     let plan = plan(&["fd00:65::2", "10.65.0.2"]);
     let host = plan.host_end();
     assert_eq!(host.sysctls.len(), 9);
-    let destinations: Vec<_> = host.routes.iter().map(|route| route.destination.to_string()).collect();
+    let destinations: Vec<_> = host
+        .routes
+        .iter()
+        .map(|route| route.destination.to_string())
+        .collect();
     assert_eq!(destinations, ["fd00:65::2/128", "10.65.0.2/32"]);
     assert_eq!(plan.container_end().routes.len(), 3);
     assert_eq!(plan.container_end().sysctls.len(), 6);
@@ -105,7 +120,10 @@ fn dual_stack_plan_has_both_families_in_address_order() {
 #[test]
 fn plan_applies_custom_routes_gateway_and_settings() {
     let plan = EndpointPlan {
-        routes: ["10.1.0.0/16", "fd01::/48", "10.1.0.0/16"].iter().map(|cidr| cidr.parse().unwrap()).collect(),
+        routes: ["10.1.0.0/16", "fd01::/48", "10.1.0.0/16"]
+            .iter()
+            .map(|cidr| cidr.parse().unwrap())
+            .collect(),
         ipv4_gateway: "10.65.0.1".parse().unwrap(),
         allow_ip_forwarding: true,
         host_routes: false,
@@ -132,13 +150,22 @@ fn plan_applies_custom_routes_gateway_and_settings() {
 fn mapped_ipv4_address_is_planned_as_ipv4() {
     let plan = plan(&["::ffff:10.65.0.2", "10.65.0.2"]);
     assert!(plan.has_family(IpVersion::V4) && !plan.has_family(IpVersion::V6));
-    assert_eq!(plan.container_end().addresses, ["10.65.0.2/32".parse().unwrap()]);
+    assert_eq!(
+        plan.container_end().addresses,
+        ["10.65.0.2/32".parse().unwrap()]
+    );
 }
 
 #[test]
 fn sysctl_of_an_interface_with_a_dot_retains_the_dot() {
-    let plan = EndpointPlan { container_ifname: "eth0.100".into(), ..plan(&["fd00:65::2"]) };
-    assert_eq!(plan.container_end().sysctls[0].key.to_string(), "net/ipv6/conf/eth0.100/accept_dad");
+    let plan = EndpointPlan {
+        container_ifname: "eth0.100".into(),
+        ..plan(&["fd00:65::2"])
+    };
+    assert_eq!(
+        plan.container_end().sysctls[0].key.to_string(),
+        "net/ipv6/conf/eth0.100/accept_dad"
+    );
 }
 
 #[test]
@@ -155,14 +182,59 @@ fn host_link_local_address_is_the_eui_64_of_the_host_mac() {
 fn invalid_plan_is_rejected() {
     let good = plan(&["10.65.0.2"]);
     assert_eq!(good.validate(), Ok(()));
-    for name in ["", "sixteen-bytes-xx", "a/b", "..", ".", "a b", "a:b", "a\0", "../../etc"] {
-        let bad = EndpointPlan { container_ifname: name.into(), ..good.clone() };
-        assert_eq!(bad.validate(), Err(PlanError::InterfaceName(name.into())), "{name:?}");
-        let bad = EndpointPlan { host_ifname: name.into(), ..good.clone() };
-        assert_eq!(bad.validate(), Err(PlanError::InterfaceName(name.into())), "{name:?}");
+    for name in [
+        "",
+        "sixteen-bytes-xx",
+        "a/b",
+        "..",
+        ".",
+        "a b",
+        "a:b",
+        "a\0",
+        "../../etc",
+    ] {
+        let bad = EndpointPlan {
+            container_ifname: name.into(),
+            ..good.clone()
+        };
+        assert_eq!(
+            bad.validate(),
+            Err(PlanError::InterfaceName(name.into())),
+            "{name:?}"
+        );
+        let bad = EndpointPlan {
+            host_ifname: name.into(),
+            ..good.clone()
+        };
+        assert_eq!(
+            bad.validate(),
+            Err(PlanError::InterfaceName(name.into())),
+            "{name:?}"
+        );
     }
     let mac = MacAddr::from_slice(&[1, 0, 0, 0, 0, 0]).unwrap();
-    assert_eq!(EndpointPlan { container_mac: Some(mac), ..good.clone() }.validate(), Err(PlanError::Mac(mac)));
-    assert_eq!(EndpointPlan { addresses: vec![], ..good.clone() }.validate(), Err(PlanError::NoAddress("eth0".into())));
-    assert_eq!(EndpointPlan { num_queues: 0, ..good }.validate(), Err(PlanError::NoQueue("eth0".into())));
+    assert_eq!(
+        EndpointPlan {
+            container_mac: Some(mac),
+            ..good.clone()
+        }
+        .validate(),
+        Err(PlanError::Mac(mac))
+    );
+    assert_eq!(
+        EndpointPlan {
+            addresses: vec![],
+            ..good.clone()
+        }
+        .validate(),
+        Err(PlanError::NoAddress("eth0".into()))
+    );
+    assert_eq!(
+        EndpointPlan {
+            num_queues: 0,
+            ..good
+        }
+        .validate(),
+        Err(PlanError::NoQueue("eth0".into()))
+    );
 }

@@ -24,8 +24,8 @@ enum ConflictingRoute {
 }
 
 impl ConflictingRoute {
-    /// Returns the place in the order in which routes are examined. Busy routes come first, so that a failure precedes
-    /// any deletion.
+    /// Returns the place in the order in which routes are examined. Busy routes come first, so that
+    /// a failure precedes any deletion.
     fn rank(&self) -> u8 {
         match self {
             ConflictingRoute::Busy(_) => 0,
@@ -35,9 +35,9 @@ impl ConflictingRoute {
     }
 }
 
-/// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order, so that the
-/// alias precedes the state up. Before that, deletes idle routes to the addresses; fails if an existing route may
-/// not be replaced.
+/// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this
+/// order, so that the alias precedes the state up. Before that, deletes idle routes to the
+/// addresses; fails if an existing route may not be replaced.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &NewPair,
@@ -47,18 +47,24 @@ pub(super) fn bring_up_with_routes(
     let link = &pair.host;
     let mut routes = HostRoutes { host, link, plan };
     if plan.refuses_addresses_of_pods {
-        plan.full_length_cidrs().try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
+        plan.full_length_cidrs()
+            .try_for_each(|address| routes.ensure_not_routed_to_pod(address))?;
     }
-    // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods with another metric,
-    // so the routes are looked up before the new ones are added.
+    // The kernel rejects a second route only if the metric is the same. Felix adds routes to pods
+    // with another metric, so the routes are looked up before the new ones are added.
     for route in &pair.routes_before {
-        // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
+        // The address is the host's own. Its route is in the local table, which takes precedence
+        // over the main table.
         if route.kind == RouteType::Local {
-            let owner = route.interface.map(|index| link::find_by_index(routes.host, index)).transpose()?.flatten();
+            let owner = route
+                .interface
+                .map(|index| link::find_by_index(routes.host, index))
+                .transpose()?
+                .flatten();
             return Err(busy(route, owner.as_ref(), link, plan).into());
         }
-        // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
-        // others stay.
+        // Check all addresses before a route is deleted: if the route to one address is in use, the
+        // idle routes to the others stay.
         routes.ensure_not_busy(route.destination)?;
     }
     for route in &pair.routes_before {
@@ -72,9 +78,11 @@ pub(super) fn bring_up_with_routes(
     }
     for (route, answer) in end.routes.iter().zip(answers) {
         match answer {
-            // Each route is handled separately. Upstream skips all later routes after the first one that exists
-            // (CNI-243).
-            Err(error) if is_existing_route(&error) => routes.replace_idle_route(route.destination, error)?,
+            // Each route is handled separately. Upstream skips all later routes after the first one
+            // that exists (CNI-243).
+            Err(error) if is_existing_route(&error) => {
+                routes.replace_idle_route(route.destination, error)?
+            }
             answer => drop(answer?),
         }
     }
@@ -88,12 +96,15 @@ struct HostRoutes<'a> {
 }
 
 impl HostRoutes<'_> {
-    /// Fails if a route to `address` leads through another pod's interface that can carry packets. The kernel would
-    /// report a conflict only for a route that the ADD adds.
+    /// Fails if a route to `address` leads through another pod's interface that can carry packets.
+    /// The kernel would report a conflict only for a route that the ADD adds.
     fn ensure_not_routed_to_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
         for route in self.routes_to(address)? {
             let owner = route.interface.filter(|index| *index != self.link.index);
-            let owner = owner.map(|index| link::find_by_index(self.host, index)).transpose()?.flatten();
+            let owner = owner
+                .map(|index| link::find_by_index(self.host, index))
+                .transpose()?
+                .flatten();
             if let Some(owner) = owner.filter(|owner| owner.has_carrier && owner.is_of_pod()) {
                 return Err(busy(&route, Some(&owner), self.link, self.plan).into());
             }
@@ -101,9 +112,13 @@ impl HostRoutes<'_> {
         Ok(())
     }
 
-    /// Adds a route although another one exists; fails if the existing route has to stay. A route is never replaced in
-    /// place, because another program could use it by then.
-    fn replace_idle_route(&mut self, destination: Cidr, mut last_error: NetlinkError) -> Result<(), DataplaneError> {
+    /// Adds a route although another one exists; fails if the existing route has to stay. A route
+    /// is never replaced in place, because another program could use it by then.
+    fn replace_idle_route(
+        &mut self,
+        destination: Cidr,
+        mut last_error: NetlinkError,
+    ) -> Result<(), DataplaneError> {
         for _ in 0..MAX_ATTEMPTS {
             if self.delete_idle_routes(destination)? {
                 return Ok(());
@@ -116,8 +131,8 @@ impl HostRoutes<'_> {
         Err(last_error.into())
     }
 
-    /// Deletes idle routes to `destination`. Returns true, and deletes nothing, if the route to add already exists.
-    /// Fails if a route may not be replaced.
+    /// Deletes idle routes to `destination`. Returns true, and deletes nothing, if the route to add
+    /// already exists. Fails if a route may not be replaced.
     fn delete_idle_routes(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
         for route in self.conflicting_routes(destination)? {
             match route {
@@ -125,14 +140,16 @@ impl HostRoutes<'_> {
                 ConflictingRoute::Idle(interface, _) if self.plan.replaces_idle_routes => {
                     self.remove(destination, interface)?
                 }
-                ConflictingRoute::Idle(_, busy) | ConflictingRoute::Busy(busy) => return Err(busy.into()),
+                ConflictingRoute::Idle(_, busy) | ConflictingRoute::Busy(busy) => {
+                    return Err(busy.into());
+                }
             }
         }
         Ok(false)
     }
 
-    /// Fails if a route to `destination` is in use. The kernel may have such a route and the route to add at the same
-    /// time, with different metrics.
+    /// Fails if a route to `destination` is in use. The kernel may have such a route and the route
+    /// to add at the same time, with different metrics.
     fn ensure_not_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
         match self.conflicting_routes(destination)?.into_iter().next() {
             Some(ConflictingRoute::Busy(busy)) => Err(busy.into()),
@@ -141,7 +158,10 @@ impl HostRoutes<'_> {
     }
 
     /// Returns the routes to `destination`, in the order of [`ConflictingRoute::rank`].
-    fn conflicting_routes(&mut self, destination: Cidr) -> Result<Vec<ConflictingRoute>, NetlinkError> {
+    fn conflicting_routes(
+        &mut self,
+        destination: Cidr,
+    ) -> Result<Vec<ConflictingRoute>, NetlinkError> {
         let routes = self.routes_to(destination)?;
         let mut found = Vec::with_capacity(routes.len());
         for route in &routes {
@@ -157,24 +177,33 @@ impl HostRoutes<'_> {
         Ok(routes)
     }
 
-    /// Classifies a route. Returns `None` if its interface, and so the route, disappeared after the route was read.
+    /// Classifies a route. Returns `None` if its interface, and so the route, disappeared after the
+    /// route was read.
     fn classify(&mut self, route: &KernelRoute) -> Result<Option<ConflictingRoute>, NetlinkError> {
         let (link, plan) = (self.link, self.plan);
         let busy = |owner: Option<&Link>| busy(route, owner, link, plan);
-        let Some(index) = route.interface else { return Ok(Some(ConflictingRoute::Busy(busy(None)))) };
+        let Some(index) = route.interface else {
+            return Ok(Some(ConflictingRoute::Busy(busy(None))));
+        };
         if index == link.index {
             return Ok(Some(ConflictingRoute::Identical));
         }
         let owner = link::find_by_index(self.host, index)?;
-        Ok(owner.map(|owner| match owner.has_carrier || !owner.is_paired {
-            true => ConflictingRoute::Busy(busy(Some(&owner))),
-            false => ConflictingRoute::Idle(index, busy(Some(&owner))),
-        }))
+        Ok(
+            owner.map(|owner| match owner.has_carrier || !owner.is_paired {
+                true => ConflictingRoute::Busy(busy(Some(&owner))),
+                false => ConflictingRoute::Idle(index, busy(Some(&owner))),
+            }),
+        )
     }
 
     fn remove(&mut self, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
-        let step = format!("delete the host route to {destination} through interface number {interface}");
-        match self.host.exchange_one(route::delete(step, destination, interface)) {
+        let step =
+            format!("delete the host route to {destination} through interface number {interface}");
+        match self
+            .host
+            .exchange_one(route::delete(step, destination, interface))
+        {
             // The route disappeared after it was read.
             Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
             answer => answer.map(drop),
@@ -184,11 +213,17 @@ impl HostRoutes<'_> {
 
 /// Logs the route that the error withholds.
 pub(super) fn log_withheld(error: &DataplaneError) {
-    if let DataplaneError::BusyRoute(BusyRoute { address, route, is_withheld: true, .. }) = error {
+    if let DataplaneError::BusyRoute(BusyRoute {
+        address,
+        route,
+        is_withheld: true,
+        ..
+    }) = error
+    {
         tracing::warn!(
             %address, route,
-            "the host route to an address of this pod leads through the interface of another pod; errors withhold the \
-             name of the interface"
+            "the host route to an address of this pod leads through the interface of another pod; \
+             errors withhold the name of the interface"
         );
     }
 }
@@ -204,12 +239,18 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link, plan: &EndpointP
     }
 }
 
-/// Returns true if a route leads to another pod, also of another CNI plugin. The uplink of a node that is a container
-/// is one end of a pair too, but its routes to single addresses are the host's own, or have a gateway.
+/// Returns true if a route leads to another pod, also of another CNI plugin. The uplink of a node
+/// that is a container is one end of a pair too, but its routes to single addresses are the host's
+/// own, or have a gateway.
 fn leads_to_other_pod(route: &KernelRoute, owner: &Link, own: &InterfaceAlias) -> bool {
     let is_direct = route.kind == RouteType::Unicast && route.gateway.is_none();
-    let is_of_pod = owner.is_of_pod() || (is_direct && owner.is_paired && owner.peer_netns_id.is_some());
-    is_of_pod && !owner.alias.as_ref().is_some_and(|alias| alias.is_of_same_pod(own))
+    let is_of_pod =
+        owner.is_of_pod() || (is_direct && owner.is_paired && owner.peer_netns_id.is_some());
+    is_of_pod
+        && !owner
+            .alias
+            .as_ref()
+            .is_some_and(|alias| alias.is_of_same_pod(own))
 }
 
 fn is_existing_route(error: &NetlinkError) -> bool {
@@ -217,11 +258,21 @@ fn is_existing_route(error: &NetlinkError) -> bool {
 }
 
 fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
-    let via = route.gateway.map(|gateway| format!(" via {gateway}")).unwrap_or_default();
+    let via = route
+        .gateway
+        .map(|gateway| format!(" via {gateway}"))
+        .unwrap_or_default();
     match owner.map(|owner| &owner.name) {
-        Some(name) if route.kind == RouteType::Local => format!("that is the host's own, on interface {name}"),
-        Some(name) => format!("through interface {name}{via} (protocol {:?})", route.protocol),
-        None if route.kind == RouteType::Unicast => format!("with several next hops (protocol {:?})", route.protocol),
+        Some(name) if route.kind == RouteType::Local => {
+            format!("that is the host's own, on interface {name}")
+        }
+        Some(name) => format!(
+            "through interface {name}{via} (protocol {:?})",
+            route.protocol
+        ),
+        None if route.kind == RouteType::Unicast => {
+            format!("with several next hops (protocol {:?})", route.protocol)
+        }
         None => format!("of type {:?} (protocol {:?})", route.kind, route.protocol),
     }
 }
@@ -247,17 +298,33 @@ mod tests {
             interface: Some("live0".into()),
             ifname: "cali1".into(),
         };
-        let mut routes =
-            [ConflictingRoute::Idle(7, busy()), ConflictingRoute::Identical, ConflictingRoute::Busy(busy())];
+        let mut routes = [
+            ConflictingRoute::Idle(7, busy()),
+            ConflictingRoute::Identical,
+            ConflictingRoute::Busy(busy()),
+        ];
         routes.sort_by_key(ConflictingRoute::rank);
-        assert!(matches!(routes, [ConflictingRoute::Busy(_), ConflictingRoute::Identical, ConflictingRoute::Idle(..)]));
+        assert!(matches!(
+            routes,
+            [
+                ConflictingRoute::Busy(_),
+                ConflictingRoute::Identical,
+                ConflictingRoute::Idle(..)
+            ]
+        ));
     }
 
     #[test]
     fn interface_of_another_pod_is_not_named_to_a_pod() {
         let own = InterfaceAlias::for_pod("net", "shop", "web", "c1");
         let of = |pod: &str| Some(InterfaceAlias::for_pod("net", "shop", pod, "c0"));
-        let link = |alias, mac| Link { name: "cali9".into(), is_paired: true, alias, mac, ..Link::default() };
+        let link = |alias, mac| Link {
+            name: "cali9".into(),
+            is_paired: true,
+            alias,
+            mac,
+            ..Link::default()
+        };
         let leads = |kind, gateway, owner: &Link| {
             let route = KernelRoute {
                 destination: "10.0.0.1/32".parse().unwrap(),
@@ -270,15 +337,29 @@ mod tests {
             };
             leads_to_other_pod(&route, owner, &own)
         };
-        let uplink = Link { is_paired: true, peer_netns_id: Some(0), ..Link::default() };
+        let uplink = Link {
+            is_paired: true,
+            peer_netns_id: Some(0),
+            ..Link::default()
+        };
         assert!(!leads(RouteType::Local, None, &uplink));
-        assert!(!leads(RouteType::Unicast, Some("192.0.2.1".parse().unwrap()), &uplink));
+        assert!(!leads(
+            RouteType::Unicast,
+            Some("192.0.2.1".parse().unwrap()),
+            &uplink
+        ));
         for (owner, is_withheld) in [
             (link(of("web"), None), false),
             (link(None, None), false),
             (link(of("db"), None), true),
             (link(None, Some(MacAddr::HOST_SIDE)), true),
-            (Link { peer_netns_id: Some(3), ..link(None, None) }, true),
+            (
+                Link {
+                    peer_netns_id: Some(3),
+                    ..link(None, None)
+                },
+                true,
+            ),
         ] {
             let busy = BusyRoute {
                 address: "10.0.0.1".parse().unwrap(),
@@ -295,7 +376,10 @@ mod tests {
             };
             assert_eq!(
                 busy.to_string(),
-                format!("host route to 10.0.0.1 for cali1 conflicts with the route {route}: the address is in use")
+                format!(
+                    "host route to 10.0.0.1 for cali1 conflicts with the route {route}: the \
+                     address is in use"
+                )
             );
         }
     }

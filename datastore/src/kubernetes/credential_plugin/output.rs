@@ -8,7 +8,8 @@ use serde::Deserialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Time before their expiry at which credentials are renewed, or half of their validity if that is shorter.
+/// Time before their expiry at which credentials are renewed, or half of their validity if that is
+/// shorter.
 const MARGIN: Duration = Duration::from_secs(60);
 /// Minimum time between two renewals by expiry.
 const SHORTEST_USE: Duration = Duration::from_secs(1);
@@ -35,7 +36,10 @@ pub(in crate::kubernetes) struct ClientCertificate {
 pub(in crate::kubernetes) enum OutputError {
     #[error("its output is not the JSON or YAML of an ExecCredential")]
     Unreadable,
-    #[error("its output is of {found}, and the kubeconfig demands {wanted}; write the same version in the kubeconfig")]
+    #[error(
+        "its output is of {found}, and the kubeconfig demands {wanted}; write the same version in \
+         the kubeconfig"
+    )]
     OtherVersion { found: String, wanted: String },
     #[error("its output has no status")]
     NoStatus,
@@ -82,25 +86,40 @@ pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputEr
     }
     let found = object.api_version.unwrap_or_default();
     if found != version {
-        return Err(OutputError::OtherVersion { found, wanted: version.into() });
+        return Err(OutputError::OtherVersion {
+            found,
+            wanted: version.into(),
+        });
     }
     let status = object.status.ok_or(OutputError::NoStatus)?;
     let status: Status = serde_json::from_value(status).map_err(|_| OutputError::Unreadable)?;
     let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     let token = filled(status.token);
-    let certificate = match (filled(status.client_certificate_data), filled(status.client_key_data)) {
-        (Some(chain), Some(key)) => Some(ClientCertificate { chain, key: key.into() }),
+    let certificate = match (
+        filled(status.client_certificate_data),
+        filled(status.client_key_data),
+    ) {
+        (Some(chain), Some(key)) => Some(ClientCertificate {
+            chain,
+            key: key.into(),
+        }),
         (None, None) if token.is_none() => return Err(OutputError::Nothing),
         (None, None) => None,
         _ => return Err(OutputError::HalfCertificate),
     };
-    let expiry = filled(status.expiration_timestamp).map(|text| OffsetDateTime::parse(&text, &Rfc3339));
+    let expiry =
+        filled(status.expiration_timestamp).map(|text| OffsetDateTime::parse(&text, &Rfc3339));
     let expires_at = expiry.transpose().map_err(|_| OutputError::Expiry)?;
-    Ok(Credential { token: token.map(Into::into), certificate, expires_at })
+    Ok(Credential {
+        token: token.map(Into::into),
+        certificate,
+        expires_at,
+    })
 }
 
 impl Credential {
-    /// Returns the time from `now` until the credentials are to be renewed, or `None` if they do not expire.
+    /// Returns the time from `now` until the credentials are to be renewed, or `None` if they do
+    /// not expire.
     pub(in crate::kubernetes) fn usable_for(&self, now: OffsetDateTime) -> Option<Duration> {
         let valid = Duration::try_from(self.expires_at? - now).unwrap_or_default();
         Some((valid - MARGIN.min(valid / 2)).max(SHORTEST_USE))
@@ -117,7 +136,12 @@ mod tests {
     const V1: &str = "client.authentication.k8s.io/v1";
 
     fn credential(status: &Value) -> Result<Credential, OutputError> {
-        parse(json!({ "apiVersion": V1, "kind": "ExecCredential", "status": status }).to_string().as_bytes(), V1)
+        parse(
+            json!({ "apiVersion": V1, "kind": "ExecCredential", "status": status })
+                .to_string()
+                .as_bytes(),
+            V1,
+        )
     }
 
     fn token(credential: &Credential) -> Option<&str> {
@@ -126,20 +150,34 @@ mod tests {
 
     #[test]
     fn token_and_certificate_are_read_from_json_and_yaml() {
-        let both = credential(&json!({ "token": "t", "clientCertificateData": "c", "clientKeyData": "k" })).unwrap();
+        let both = credential(
+            &json!({ "token": "t", "clientCertificateData": "c", "clientKeyData": "k" }),
+        )
+        .unwrap();
         let certificate = both.certificate.as_ref().unwrap();
-        assert_eq!((token(&both), &*certificate.chain, certificate.key.expose_secret()), (Some("t"), "c", "k"));
+        assert_eq!(
+            (
+                token(&both),
+                &*certificate.chain,
+                certificate.key.expose_secret()
+            ),
+            (Some("t"), "c", "k")
+        );
         assert!(!format!("{both:?}").contains("\"t\""));
-        let yaml = format!("apiVersion: {V1}\nkind: ExecCredential\nspec: {{}}\nstatus:\n  token: abc\n");
+        let yaml =
+            format!("apiVersion: {V1}\nkind: ExecCredential\nspec: {{}}\nstatus:\n  token: abc\n");
         assert_eq!(token(&parse(yaml.as_bytes(), V1).unwrap()), Some("abc"));
-        let only = credential(&json!({ "token": "", "clientCertificateData": "c", "clientKeyData": "k" })).unwrap();
+        let only =
+            credential(&json!({ "token": "", "clientCertificateData": "c", "clientKeyData": "k" }))
+                .unwrap();
         assert!(only.token.is_none() && only.certificate.is_some());
     }
 
     #[test]
     fn unusable_output_is_named_and_not_quoted() {
         let of_kind = |kind: &str, version: &str| {
-            let object = json!({ "apiVersion": version, "kind": kind, "status": { "token": "secret" } });
+            let object =
+                json!({ "apiVersion": version, "kind": kind, "status": { "token": "secret" } });
             parse(object.to_string().as_bytes(), V1)
         };
         let other = "client.authentication.k8s.io/v1beta1";
@@ -148,13 +186,25 @@ mod tests {
             (parse(b"", V1), OutputError::Unreadable),
             (parse(b"\xff", V1), OutputError::Unreadable),
             (of_kind("Secret", V1), OutputError::Unreadable),
-            (of_kind("ExecCredential", other), OutputError::OtherVersion { found: other.into(), wanted: V1.into() }),
+            (
+                of_kind("ExecCredential", other),
+                OutputError::OtherVersion {
+                    found: other.into(),
+                    wanted: V1.into(),
+                },
+            ),
             (credential(&Value::Null), OutputError::NoStatus),
             (credential(&json!("secret")), OutputError::Unreadable),
             (credential(&json!({ "token": 7 })), OutputError::Unreadable),
             (credential(&json!({ "token": " " })), OutputError::Nothing),
-            (credential(&json!({ "token": "secret", "clientKeyData": "secret" })), OutputError::HalfCertificate),
-            (credential(&json!({ "token": "t", "expirationTimestamp": "tomorrow" })), OutputError::Expiry),
+            (
+                credential(&json!({ "token": "secret", "clientKeyData": "secret" })),
+                OutputError::HalfCertificate,
+            ),
+            (
+                credential(&json!({ "token": "t", "expirationTimestamp": "tomorrow" })),
+                OutputError::Expiry,
+            ),
         ];
         for (outcome, expected) in errors {
             let error = outcome.unwrap_err();
@@ -174,8 +224,13 @@ mod tests {
             (json!("1969-12-31T00:00:00Z"), Some(1)),
             (Value::Null, None),
         ] {
-            let credential = credential(&json!({ "token": "t", "expirationTimestamp": expiry })).unwrap();
-            assert_eq!(credential.usable_for(now), seconds.map(Duration::from_secs), "{expiry}");
+            let credential =
+                credential(&json!({ "token": "t", "expirationTimestamp": expiry })).unwrap();
+            assert_eq!(
+                credential.usable_for(now),
+                seconds.map(Duration::from_secs),
+                "{expiry}"
+            );
         }
     }
 }

@@ -41,7 +41,10 @@ impl Server {
         }
         for (group, information) in [(CrdV1, v1), (V3, v3)] {
             if let Some(information) = information {
-                server.has(format!("/apis/{}/clusterinformations/default", group.api_version()), information);
+                server.has(
+                    format!("/apis/{}/clusterinformations/default", group.api_version()),
+                    information,
+                );
             }
         }
         server
@@ -58,8 +61,15 @@ impl Server {
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        let overrides = Overrides { server, ..Overrides::default() };
-        KubernetesConfig { overrides, deadline: Duration::from_secs(20), ..KubernetesConfig::default() }
+        let overrides = Overrides {
+            server,
+            ..Overrides::default()
+        };
+        KubernetesConfig {
+            overrides,
+            deadline: Duration::from_secs(20),
+            ..KubernetesConfig::default()
+        }
     }
 
     async fn answer(self, request: Request<Incoming>) -> Result<Response<String>, Infallible> {
@@ -68,12 +78,18 @@ impl Server {
         let found = self.objects.lock().unwrap().get(&path).cloned();
         let absent = || json!({ "kind": "Status", "reason": "NotFound", "code": 404 });
         let code = if found.is_some() { 200 } else { 404 };
-        Ok(Response::builder().status(code).body(found.unwrap_or_else(absent).to_string()).unwrap())
+        Ok(Response::builder()
+            .status(code)
+            .body(found.unwrap_or_else(absent).to_string())
+            .unwrap())
     }
 }
 
 fn information(ready: bool, mark: Option<&str>) -> Option<Value> {
-    let annotations: serde_json::Map<_, _> = mark.into_iter().map(|mark| (mark.to_owned(), json!("uid"))).collect();
+    let annotations: serde_json::Map<_, _> = mark
+        .into_iter()
+        .map(|mark| (mark.to_owned(), json!("uid")))
+        .collect();
     Some(json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": ready } }))
 }
 
@@ -86,41 +102,97 @@ async fn v3_is_selected_beside_v1_only_after_the_migration_opened_v3() {
     for (groups, v1, v3, expected, requests) in [
         (&[V1_GROUP][..], information(false, None), None, CrdV1, 1),
         (&[V3_GROUP], None, information(true, None), V3, 1),
-        (both, information(true, None), information(true, MIGRATED), CrdV1, 2),
+        (
+            both,
+            information(true, None),
+            information(true, MIGRATED),
+            CrdV1,
+            2,
+        ),
         (both, information(false, None), None, CrdV1, 3),
-        (both, information(false, None), information(false, MIGRATED), CrdV1, 3),
+        (
+            both,
+            information(false, None),
+            information(false, MIGRATED),
+            CrdV1,
+            3,
+        ),
         // Calico's API server serves objects in v3 that are stored in v1.
-        (both, information(false, None), information(true, None), CrdV1, 3),
-        (both, information(false, None), information(true, MIGRATED), V3, 3),
-        (both, information(false, None), information(true, LOCKED), V3, 3),
+        (
+            both,
+            information(false, None),
+            information(true, None),
+            CrdV1,
+            3,
+        ),
+        (
+            both,
+            information(false, None),
+            information(true, MIGRATED),
+            V3,
+            3,
+        ),
+        (
+            both,
+            information(false, None),
+            information(true, LOCKED),
+            V3,
+            3,
+        ),
         (both, None, information(true, MIGRATED), V3, 3),
     ] {
         let server = Server::new(groups, v1.clone(), v3.clone());
         let config = server.start().await;
-        let found = Kubernetes::long_running(&config).discover_group().await.unwrap();
-        assert_eq!((found, server.requests.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
-        let configured = KubernetesConfig { group: Some(CrdV1), ..config };
-        assert_eq!(Kubernetes::long_running(&configured).discover_group().await.unwrap(), expected);
+        let found = Kubernetes::long_running(&config)
+            .discover_group()
+            .await
+            .unwrap();
+        assert_eq!(
+            (found, server.requests.lock().unwrap().len()),
+            (expected, requests),
+            "{groups:?} {v1:?} {v3:?}"
+        );
+        let configured = KubernetesConfig {
+            group: Some(CrdV1),
+            ..config
+        };
+        assert_eq!(
+            Kubernetes::long_running(&configured)
+                .discover_group()
+                .await
+                .unwrap(),
+            expected
+        );
     }
 }
 
 #[tokio::test]
 async fn switch_to_v3_is_shared_with_later_processes_until_v1_is_unlocked() {
-    let server = Server::new(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MIGRATED));
+    let server = Server::new(
+        &[V1_GROUP, V3_GROUP],
+        information(true, None),
+        information(true, MIGRATED),
+    );
     let config = server.start().await;
     let directory = tempfile::tempdir().unwrap();
     let process = || Kubernetes::new(&config, directory.path().join("group"));
     let first = process();
     assert_eq!(first.group().await.unwrap(), CrdV1);
     let locked = |ready| {
-        server.has("/apis/crd.projectcalico.org/v1/clusterinformations/default", information(ready, None).unwrap());
+        server.has(
+            "/apis/crd.projectcalico.org/v1/clusterinformations/default",
+            information(ready, None).unwrap(),
+        );
     };
     locked(false);
     assert!(process().has_migrated_to_v3().await.unwrap());
     first.switch_to_v3().await.unwrap();
     assert_eq!(first.group().await.unwrap(), V3);
     assert_eq!(process().group().await.unwrap(), V3);
-    assert!(!first.has_migrated_to_v3().await.unwrap(), "the process uses v3");
+    assert!(
+        !first.has_migrated_to_v3().await.unwrap(),
+        "the process uses v3"
+    );
     locked(true);
     assert_eq!(process().group().await.unwrap(), CrdV1);
 }
@@ -133,9 +205,20 @@ async fn mark_of_v1_concerns_processes_that_use_v3() {
         (information(false, None), V3, false),
         (None, V3, false),
     ] {
-        let server = Server::new(&[V1_GROUP, V3_GROUP], v1.clone(), information(false, MIGRATED));
-        let config = KubernetesConfig { group: Some(group), ..server.start().await };
-        assert_eq!(Kubernetes::uncached(&config).has_marked_v1().await.unwrap(), expected, "{v1:?} {group:?}");
+        let server = Server::new(
+            &[V1_GROUP, V3_GROUP],
+            v1.clone(),
+            information(false, MIGRATED),
+        );
+        let config = KubernetesConfig {
+            group: Some(group),
+            ..server.start().await
+        };
+        assert_eq!(
+            Kubernetes::uncached(&config).has_marked_v1().await.unwrap(),
+            expected,
+            "{v1:?} {group:?}"
+        );
     }
 }
 
@@ -149,6 +232,10 @@ async fn group_change_is_reported_after_two_equal_reads() {
         let remaining = RefCell::new(answers.iter());
         let discover = async || remaining.borrow_mut().next().copied().unwrap();
         let now = wait_for_changed_group(CrdV1, Duration::from_secs(60), discover).await;
-        assert_eq!((now, answers.len() - remaining.borrow().len()), (V3, requests), "{answers:?}");
+        assert_eq!(
+            (now, answers.len() - remaining.borrow().len()),
+            (V3, requests),
+            "{answers:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Opens a connection to the API server: TCP, perhaps a proxy, TLS and the HTTP version that the server selects.
+//! Opens a connection to the API server: TCP, perhaps a proxy, TLS and the HTTP version that the
+//! server selects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,8 @@ use crate::error::describe_error_chain;
 /// Time of silence on a connection before a keep-alive message.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Less than the usual time limit of a request, 10 s, so that the error names the connection and not the answer.
+/// Less than the usual time limit of a request, 10 s, so that the error names the connection and
+/// not the answer.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(9);
 
 #[derive(Debug, thiserror::Error)]
@@ -64,23 +66,45 @@ impl Server {
     ) -> Result<Self, TransportError> {
         let name = name.unwrap_or(host(server)).to_owned();
         let tls = match tls {
-            Some(config) => Some((TlsConnector::from(Arc::new(config)), parse_name(server, name)?)),
+            Some(config) => Some((
+                TlsConnector::from(Arc::new(config)),
+                parse_name(server, name)?,
+            )),
             None => None,
         };
-        let route = proxy.map(Route::new).transpose().map_err(|error| connect_error(server, error.to_string()))?;
-        Ok(Server { uri: server.clone(), tls, route })
+        let route = proxy
+            .map(Route::new)
+            .transpose()
+            .map_err(|error| connect_error(server, error.to_string()))?;
+        Ok(Server {
+            uri: server.clone(),
+            tls,
+            route,
+        })
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, TransportError> {
-        let late = |_| connect_error(&self.uri, format!("no connection within {CONNECT_DEADLINE:?}"));
-        timeout(CONNECT_DEADLINE, self.try_connect()).await.map_err(late)?
+        let late = |_| {
+            connect_error(
+                &self.uri,
+                format!("no connection within {CONNECT_DEADLINE:?}"),
+            )
+        };
+        timeout(CONNECT_DEADLINE, self.try_connect())
+            .await
+            .map_err(late)?
     }
 
     async fn try_connect(&self) -> Result<Connection, TransportError> {
         let refuse = |error: std::io::Error| connect_error(&self.uri, error.to_string());
         let stream = self.open_stream().await.map_err(refuse)?;
-        let Some((connector, name)) = &self.tls else { return self.start_http(stream, false).await };
-        let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
+        let Some((connector, name)) = &self.tls else {
+            return self.start_http(stream, false).await;
+        };
+        let stream = connector
+            .connect(name.clone(), stream)
+            .await
+            .map_err(refuse)?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         self.start_http(Box::new(stream), is_http2).await
     }
@@ -96,21 +120,29 @@ impl Server {
             enable_keep_alive(&stream)?;
             route.open(stream, &self.uri).await
         };
-        through.await.map_err(|error| std::io::Error::new(error.kind(), format!("proxy {route}: {error}")))
+        through
+            .await
+            .map_err(|error| std::io::Error::new(error.kind(), format!("proxy {route}: {error}")))
     }
 
-    /// Starts HTTP/2 or HTTP/1.1 on a new connection. After a failure, no request has been sent, so the outcome of a
-    /// write is known.
+    /// Starts HTTP/2 or HTTP/1.1 on a new connection. After a failure, no request has been sent, so
+    /// the outcome of a write is known.
     async fn start_http(&self, io: Stream, is_http2: bool) -> Result<Connection, TransportError> {
-        let opened = if is_http2 { open_http2(io).await } else { open_http1(io).await };
+        let opened = if is_http2 {
+            open_http2(io).await
+        } else {
+            open_http1(io).await
+        };
         opened.map_err(|error| connect_error(&self.uri, describe_error_chain(&error)))
     }
 }
 
 /// Enables keep-alive probes of the kernel, because HTTP/1.1 has no pings.
 fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
-    let probes =
-        TcpKeepalive::new().with_time(KEEP_ALIVE_INTERVAL).with_interval(KEEP_ALIVE_INTERVAL / 3).with_retries(3);
+    let probes = TcpKeepalive::new()
+        .with_time(KEEP_ALIVE_INTERVAL)
+        .with_interval(KEEP_ALIVE_INTERVAL / 3)
+        .with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
@@ -137,7 +169,10 @@ fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, Transpo
 }
 
 fn connect_error(server: &Uri, reason: String) -> TransportError {
-    TransportError::Connect { server: authority(server), reason }
+    TransportError::Connect {
+        server: authority(server),
+        reason,
+    }
 }
 
 #[cfg(test)]
@@ -146,10 +181,16 @@ mod tests {
 
     #[tokio::test]
     async fn http_start_on_a_closed_connection_reports_an_unsent_request() {
-        let server = Server::new(&Uri::from_static("https://api.test:6443"), None, None, None).unwrap();
+        let server =
+            Server::new(&Uri::from_static("https://api.test:6443"), None, None, None).unwrap();
         let (io, peer) = tokio::io::duplex(64);
         drop(peer);
-        let Err(error) = server.start_http(Box::new(io), true).await else { panic!("the peer is closed") };
-        assert!(matches!(&error, TransportError::Connect { server, .. } if server == "api.test:6443"), "{error:?}");
+        let Err(error) = server.start_http(Box::new(io), true).await else {
+            panic!("the peer is closed")
+        };
+        assert!(
+            matches!(&error, TransportError::Connect { server, .. } if server == "api.test:6443"),
+            "{error:?}"
+        );
     }
 }

@@ -26,14 +26,25 @@ pub(super) struct Http1Permit {
 impl Http1Pool {
     /// `capacity` short requests can be sent at a time.
     pub(super) fn new(capacity: usize) -> Arc<Self> {
-        Arc::new(Http1Pool { permits: Arc::new(Semaphore::new(capacity)), idle: Mutex::default(), capacity })
+        Arc::new(Http1Pool {
+            permits: Arc::new(Semaphore::new(capacity)),
+            idle: Mutex::default(),
+            capacity,
+        })
     }
 
     /// A short request waits until a permit is free; a watch does not wait.
     pub(super) async fn acquire(self: &Arc<Self>, is_watch: bool) -> Http1Permit {
         // Acquiring a permit never fails, because the semaphore is never closed.
-        let permit = if is_watch { None } else { Arc::clone(&self.permits).acquire_owned().await.ok() };
-        Http1Permit { permit, pool: Arc::clone(self) }
+        let permit = if is_watch {
+            None
+        } else {
+            Arc::clone(&self.permits).acquire_owned().await.ok()
+        };
+        Http1Permit {
+            permit,
+            pool: Arc::clone(self),
+        }
     }
 
     /// Stores an idle connection for later requests, or drops it if enough connections are stored.
@@ -59,7 +70,8 @@ impl Http1Permit {
         }
     }
 
-    /// Sends a request on `sender`, and stores the connection for later requests when the response has been read.
+    /// Sends a request on `sender`, and stores the connection for later requests when the response
+    /// has been read.
     pub(super) async fn send(
         self,
         mut sender: SendRequest<Body>,

@@ -1,4 +1,5 @@
-//! [`create_transport`]: the service below `kube::Client`. [`RequestSent`] records if a request was sent.
+//! [`create_transport`]: the service below `kube::Client`. [`RequestSent`] records if a request was
+//! sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +30,9 @@ enum HttpVersion {
     Http1,
 }
 
-/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`, through `proxy` if there is
-/// one. `name` is the name in the server's certificate, if that is not the host of the URL. `connections` limits short
-/// requests over HTTP/1.1.
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`, through
+/// `proxy` if there is one. `name` is the name in the server's certificate, if that is not the host
+/// of the URL. `connections` limits short requests over HTTP/1.1.
 pub(in crate::kubernetes) fn create_transport(
     server: &Uri,
     tls: Option<ClientConfig>,
@@ -39,11 +40,17 @@ pub(in crate::kubernetes) fn create_transport(
     proxy: Option<Proxy>,
     connections: usize,
 ) -> Result<
-    impl Service<Request<Body>, Response = Response<Incoming>, Error = TransportError, Future: Send> + Clone + use<>,
+    impl Service<Request<Body>, Response = Response<Incoming>, Error = TransportError, Future: Send>
+    + Clone
+    + use<>,
     TransportError,
 > {
     let server = Server::new(server, tls, name, proxy)?;
-    let transport = Arc::new(Transport { server, version: Mutex::default(), http1: Http1Pool::new(connections) });
+    let transport = Arc::new(Transport {
+        server,
+        version: Mutex::default(),
+        http1: Http1Pool::new(connections),
+    });
     Ok(service_fn(move |request| {
         let transport = Arc::clone(&transport);
         async move { transport.send(request).await }
@@ -56,14 +63,21 @@ impl Transport {
             RequestSent::record(&request);
             return Ok(sender.send_request(request).await?);
         }
-        let permit = self.http1.acquire(is_watch(request.uri().query().unwrap_or_default())).await;
+        let permit = self
+            .http1
+            .acquire(is_watch(request.uri().query().unwrap_or_default()))
+            .await;
         let connection = match permit.idle_connection().await {
             Some(sender) => Connection::Http1(sender),
             None => self.server.connect().await?,
         };
         RequestSent::record(&request);
         match connection {
-            Connection::Http1(sender) => permit.send(sender, to_origin_form(request, &self.server.uri)).await,
+            Connection::Http1(sender) => {
+                permit
+                    .send(sender, to_origin_form(request, &self.server.uri))
+                    .await
+            }
             // The server supported only HTTP/1.1 at first.
             Connection::Http2(mut sender) => {
                 *self.version.lock().await = Some(HttpVersion::Http2(sender.clone()));

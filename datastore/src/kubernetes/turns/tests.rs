@@ -26,17 +26,29 @@ struct Server {
 
 impl Server {
     fn new(opens_after: Duration, retry_after: Duration) -> Server {
-        Server { began: Instant::now(), opens_after, retry_after, requests: RefCell::default() }
+        Server {
+            began: Instant::now(),
+            opens_after,
+            retry_after,
+            requests: RefCell::default(),
+        }
     }
 
     async fn admits(&self, process: usize) -> bool {
-        self.requests.borrow_mut().push((process, self.began.elapsed()));
+        self.requests
+            .borrow_mut()
+            .push((process, self.began.elapsed()));
         sleep(Duration::from_millis(1)).await;
         self.began.elapsed() >= self.opens_after
     }
 
     fn refused(&self) -> Vec<usize> {
-        self.requests.borrow().iter().filter(|(_, at)| *at < self.opens_after).map(|(process, _)| *process).collect()
+        self.requests
+            .borrow()
+            .iter()
+            .filter(|(_, at)| *at < self.opens_after)
+            .map(|(process, _)| *process)
+            .collect()
     }
 }
 
@@ -46,18 +58,31 @@ struct Process {
 }
 
 impl Process {
-    /// The clocks of processes that are created at the same instant of the paused clock agree to the nanosecond.
+    /// The clocks of processes that are created at the same instant of the paused clock agree to
+    /// the nanosecond.
     fn new(number: usize, file: &Path, limit: Duration) -> Process {
         let instant = Instant::now();
-        let clock = ProcessClock { system_time: UNIX_EPOCH + PRESENT, instant };
-        let turns = Turns { clock: OnceLock::from(clock), ..Turns::default() };
-        turns.set_rule(BusyRule { file: file.into(), until: instant + limit, before_waiting: || {} });
+        let clock = ProcessClock {
+            system_time: UNIX_EPOCH + PRESENT,
+            instant,
+        };
+        let turns = Turns {
+            clock: OnceLock::from(clock),
+            ..Turns::default()
+        };
+        turns.set_rule(BusyRule {
+            file: file.into(),
+            until: instant + limit,
+            before_waiting: || {},
+        });
         Process { number, turns }
     }
 
     /// Sends one request until it is admitted. Returns false if the process gave up.
     async fn ask(&self, server: &Server) -> bool {
-        let Ok(mut turn) = self.turns.admit().await else { return false };
+        let Ok(mut turn) = self.turns.admit().await else {
+            return false;
+        };
         while !server.admits(self.number).await {
             turn = self.turns.pause(turn.take(), server.retry_after).await;
             if turn.is_none() {
@@ -70,16 +95,21 @@ impl Process {
     /// Sends requests as an ADD does. Returns false if the process gave up.
     async fn call(&self, server: &Server) -> bool {
         self.ask(server).await
-            && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|is_admitted| is_admitted)
+            && join_all((0..3).map(|_| self.ask(server)))
+                .await
+                .into_iter()
+                .all(|is_admitted| is_admitted)
     }
 }
 
 fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
-    (0..NODE).map(|number| Process::new(number, &directory.path().join("run/turns"), limit)).collect()
+    (0..NODE)
+        .map(|number| Process::new(number, &directory.path().join("run/turns"), limit))
+        .collect()
 }
 
-/// Runs the call of each process, those of the others after the first process is rejected. Returns true for each
-/// success.
+/// Runs the call of each process, those of the others after the first process is rejected. Returns
+/// true for each success.
 async fn run_calls(server: &Server, node: &[Process]) -> Vec<bool> {
     let others = async {
         sleep(Duration::from_millis(5)).await;
@@ -95,12 +125,19 @@ async fn crowd_of_a_node_retries_a_busy_server_as_often_as_a_single_process() {
         let directory = tempfile::tempdir().unwrap();
         let single = Server::new(seconds(60), seconds(retry_after));
         assert!(node(&directory, CALL)[0].call(&single).await);
-        // The time in the first file is still in the future, because each process begins at the same system time.
+        // The time in the first file is still in the future, because each process begins at the
+        // same system time.
         let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(60), seconds(retry_after));
-        assert_eq!(run_calls(&server, &node(&directory, CALL)).await, vec![true; NODE]);
+        assert_eq!(
+            run_calls(&server, &node(&directory, CALL)).await,
+            vec![true; NODE]
+        );
         assert_eq!(server.refused(), single.refused(), "{retry_after} s");
-        assert_eq!(server.requests.borrow().len(), single.refused().len() + NODE * 4);
+        assert_eq!(
+            server.requests.borrow().len(),
+            single.refused().len() + NODE * 4
+        );
     }
 }
 
@@ -109,7 +146,12 @@ async fn requests_refused_together_are_retried_one_at_a_time() {
     let directory = tempfile::tempdir().unwrap();
     let process = &node(&directory, CALL)[0];
     let server = Server::new(seconds(4), seconds(1));
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
+    assert!(
+        join_all((0..6).map(|_| process.ask(&server)))
+            .await
+            .into_iter()
+            .all(|is_admitted| is_admitted)
+    );
     assert_eq!(server.refused().len(), 6 + 3);
 }
 
@@ -119,14 +161,38 @@ async fn refused_process_sends_its_next_requests_one_by_one() {
     let process = &node(&directory, CALL)[0];
     assert!(process.ask(&Server::new(seconds(1), seconds(1))).await);
     let server = Server::new(Duration::ZERO, seconds(1));
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
-    let requests: Vec<_> = server.requests.borrow().iter().map(|(_, at)| at.as_millis()).collect();
-    assert!(requests.windows(2).all(|two| two[0] < two[1]), "{requests:?}");
+    assert!(
+        join_all((0..6).map(|_| process.ask(&server)))
+            .await
+            .into_iter()
+            .all(|is_admitted| is_admitted)
+    );
+    let requests: Vec<_> = server
+        .requests
+        .borrow()
+        .iter()
+        .map(|(_, at)| at.as_millis())
+        .collect();
+    assert!(
+        requests.windows(2).all(|two| two[0] < two[1]),
+        "{requests:?}"
+    );
     // Sending one by one does not count as waiting for the server.
-    let rule = BusyRule { until: Instant::now(), ..process.turns.rule().unwrap() };
+    let rule = BusyRule {
+        until: Instant::now(),
+        ..process.turns.rule().unwrap()
+    };
     process.turns.set_rule(rule);
-    assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|is_admitted| is_admitted));
-    assert!(!process.turns.is_busy(&process.turns.rule().unwrap().file), "other processes need not wait");
+    assert!(
+        join_all((0..6).map(|_| process.ask(&server)))
+            .await
+            .into_iter()
+            .all(|is_admitted| is_admitted)
+    );
+    assert!(
+        !process.turns.is_busy(&process.turns.rule().unwrap().file),
+        "other processes need not wait"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,9 +202,14 @@ async fn call_waits_for_a_busy_server_until_its_limit() {
         let server = Server::new(seconds(1000), seconds(retry_after));
         let node = node(&directory, CALL);
         let begun = Instant::now();
-        let ends = node.iter().map(async |process| (process.call(&server).await, begun.elapsed()));
+        let ends = node
+            .iter()
+            .map(async |process| (process.call(&server).await, begun.elapsed()));
         for (is_admitted, after) in join_all(ends).await {
-            assert!(!is_admitted && after >= CALL && after < CALL + seconds(1), "{retry_after} s: {after:?}");
+            assert!(
+                !is_admitted && after >= CALL && after < CALL + seconds(1),
+                "{retry_after} s: {after:?}"
+            );
         }
         assert!(node.iter().all(|process| process.turns.has_expired()));
     }
@@ -157,7 +228,12 @@ async fn turn_of_a_killed_process_passes_to_the_next_process() {
         assert!(node[1].ask(&server).await);
     };
     join(killed, next).await;
-    let requests: Vec<_> = server.requests.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
+    let requests: Vec<_> = server
+        .requests
+        .borrow()
+        .iter()
+        .map(|(process, at)| (*process, at.as_secs()))
+        .collect();
     assert_eq!(requests, [(0, 0), (1, 32)]);
 }
 
@@ -171,8 +247,17 @@ async fn call_without_time_to_wait_fails_at_once_and_records_the_retry_time() {
     assert_eq!(server.began.elapsed().as_secs(), 0);
     assert!(hasty[0].turns.has_expired() && hasty[1].turns.has_expired());
     assert!(patient[2].ask(&server).await);
-    let requests: Vec<_> = server.requests.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
-    assert_eq!(requests, [(0, 0), (2, 8)], "no request before the time that the server asked for");
+    let requests: Vec<_> = server
+        .requests
+        .borrow()
+        .iter()
+        .map(|(process, at)| (*process, at.as_secs()))
+        .collect();
+    assert_eq!(
+        requests,
+        [(0, 0), (2, 8)],
+        "no request before the time that the server asked for"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,8 +265,11 @@ async fn locks_are_released_before_each_wait() {
     static LOCK_RELEASES: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
     let count_release = || _ = LOCK_RELEASES.fetch_add(1, Ordering::Relaxed);
-    let rule =
-        BusyRule { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: count_release };
+    let rule = BusyRule {
+        file: directory.path().join("turns"),
+        until: Instant::now() + CALL,
+        before_waiting: count_release,
+    };
     let process = Process::new(0, &rule.file, CALL);
     process.turns.set_rule(rule);
     let server = Server::new(Duration::ZERO, seconds(1));
@@ -215,7 +303,12 @@ async fn invalid_or_distant_retry_time_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("turns");
     let process = Process::new(0, &file, CALL);
-    for text in ["", "soon", "99999999999999999999\n", "00000000000000000001\n"] {
+    for text in [
+        "",
+        "soon",
+        "99999999999999999999\n",
+        "00000000000000000001\n",
+    ] {
         std::fs::write(&file, text).unwrap();
         assert!(process.turns.admit().await.unwrap().is_none(), "{text:?}");
     }

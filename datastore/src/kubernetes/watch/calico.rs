@@ -38,20 +38,36 @@ impl<K: Kind> CalicoObjects<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(select);
         let range = batch.ranges()[0].clone();
-        CalicoObjects { kubernetes, range, codec: None, object_kind: K::KIND, kind: PhantomData }
+        CalicoObjects {
+            kubernetes,
+            range,
+            codec: None,
+            object_kind: K::KIND,
+            kind: PhantomData,
+        }
     }
 
-    /// Decodes an object as a read of the store does. Returns `None` if the object is not in the range.
+    /// Decodes an object as a read of the store does. Returns `None` if the object is not in the
+    /// range.
     fn read(&self, object: Value) -> Option<ObjectChange<Entry<K>, K::Key>> {
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         let decoded = self.codec.as_ref()?.decode(&self.range, object)?;
         ObjectChange::decode(&decoded.entry, &name)
     }
 
     /// Returns `None` if the name is not that of an object of the kind.
     fn key_of_name(&self, metadata: Value) -> Option<K::Key> {
-        let range = Range { keys_only: true, ..self.range.clone() };
-        let decoded = self.codec.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
+        let range = Range {
+            keys_only: true,
+            ..self.range.clone()
+        };
+        let decoded = self
+            .codec
+            .as_ref()?
+            .decode(&range, json!({ "metadata": metadata }))?;
         K::parse_path(&decoded.entry.path)
     }
 }
@@ -69,23 +85,43 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     }
 
     async fn collection(&mut self) -> Result<String, CollectionError> {
-        let codec = self.kubernetes.codec().await.map_err(|error| CollectionError(error.to_string()))?;
-        let query = codec.query(&self.range).map_err(|error| CollectionError(error.to_string()))?;
+        let codec = self
+            .kubernetes
+            .codec()
+            .await
+            .map_err(|error| CollectionError(error.to_string()))?;
+        let query = codec
+            .query(&self.range)
+            .map_err(|error| CollectionError(error.to_string()))?;
         self.codec = Some(codec);
         match query {
-            Query::List(list @ List { label_selector: None, field_selector: None, .. }) => {
+            Query::List(
+                list @ List {
+                    label_selector: None,
+                    field_selector: None,
+                    ..
+                },
+            ) => {
                 self.object_kind = list.resource.kind;
                 Ok(list.url_path())
             }
-            _ => Err(CollectionError(format!("cannot watch all objects of the kind {} on an API server", K::KIND))),
+            _ => Err(CollectionError(format!(
+                "cannot watch all objects of the kind {} on an API server",
+                K::KIND
+            ))),
         }
     }
 
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
             Ok(PrunedObject(object)) => self.read(object),
-            // The text is valid JSON, but may for example be nested too deeply or have a field of an unexpected type.
-            Err(error) => Some(ObjectChange::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
+            // The text is valid JSON, but may for example be nested too deeply or have a field of
+            // an unexpected type.
+            Err(error) => Some(ObjectChange::Unreadable {
+                name: String::new(),
+                key: None,
+                reason: error.to_string(),
+            }),
         }
     }
 
@@ -98,7 +134,9 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         }
         match self.read(object) {
             Some(ObjectChange::Upsert(entry)) => Some(entry.key),
-            Some(ObjectChange::Unreadable { key: Some(key), .. } | ObjectChange::Delete(key)) => Some(key),
+            Some(ObjectChange::Unreadable { key: Some(key), .. } | ObjectChange::Delete(key)) => {
+                Some(key)
+            }
             _ => self.key_of_name(metadata),
         }
     }

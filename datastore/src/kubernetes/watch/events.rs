@@ -35,7 +35,11 @@ pub(super) enum Event<'a> {
 
 impl Events {
     pub(super) fn new(body: Body) -> Self {
-        Events { body, buffer: Vec::new(), consumed: 0 }
+        Events {
+            body,
+            buffer: Vec::new(),
+            consumed: 0,
+        }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
@@ -45,7 +49,10 @@ impl Events {
         }
         let mut searched = 0;
         let end = loop {
-            if let Some(at) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
+            if let Some(at) = self.buffer[searched..]
+                .iter()
+                .position(|byte| *byte == b'\n')
+            {
                 break searched + at;
             }
             searched = self.buffer.len();
@@ -62,7 +69,8 @@ impl Events {
         };
         self.consumed = end + 1;
         // A retry delivers the event again. If the event stays unreadable, the watcher lists again.
-        let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
+        let unreadable =
+            |e: serde_json::Error| WatchFailure::Refused(format!("cannot read an event: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }
 }
@@ -103,9 +111,17 @@ fn parse(line: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     if line.kind == "ERROR" {
         let Code { code } = serde_json::from_str(object)?;
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return Ok(Event::Error(Box::new(ApiStatusError::parse(code, object.as_bytes(), None))));
+        return Ok(Event::Error(Box::new(ApiStatusError::parse(
+            code,
+            object.as_bytes(),
+            None,
+        ))));
     }
-    let Object { metadata: Metadata { resource_version: position } } = serde_json::from_str(object)?;
+    let Object {
+        metadata: Metadata {
+            resource_version: position,
+        },
+    } = serde_json::from_str(object)?;
     Ok(match &*line.kind {
         "DELETED" => Event::Delete { object, position },
         "BOOKMARK" => Event::Bookmark { position },
@@ -122,10 +138,33 @@ mod tests {
         let position = || "7".to_owned();
         let object = r#"{"metadata":{"resourceVersion":"7"},"kind":"Pod"}"#;
         for (kind, expected) in [
-            ("ADDED", Event::Upsert { object, position: position() }),
-            ("MODIFIED", Event::Upsert { object, position: position() }),
-            ("DELETED", Event::Delete { object, position: position() }),
-            ("BOOKMARK", Event::Bookmark { position: position() }),
+            (
+                "ADDED",
+                Event::Upsert {
+                    object,
+                    position: position(),
+                },
+            ),
+            (
+                "MODIFIED",
+                Event::Upsert {
+                    object,
+                    position: position(),
+                },
+            ),
+            (
+                "DELETED",
+                Event::Delete {
+                    object,
+                    position: position(),
+                },
+            ),
+            (
+                "BOOKMARK",
+                Event::Bookmark {
+                    position: position(),
+                },
+            ),
         ] {
             let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);
             assert_eq!(parse(line.as_bytes()).unwrap(), expected);
@@ -133,20 +172,32 @@ mod tests {
             assert_eq!(parse(reversed.as_bytes()).unwrap(), expected);
         }
         let gone = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
-        let Event::Error(refusal) = parse(gone).unwrap() else { panic!() };
+        let Event::Error(refusal) = parse(gone).unwrap() else {
+            panic!()
+        };
         assert_eq!(refusal.to_string(), "too old (410 Expired)");
         assert!(parse(br#"{"type":"ADDED","object":{}}"#).is_err());
     }
 
     #[tokio::test]
     async fn watch_events_are_split_and_joined_across_chunks() {
-        let line =
-            |n: u32| format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#) + "\n";
+        let line = |n: u32| {
+            format!(r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{n}"}}}}}}"#)
+                + "\n"
+        };
         let mut events = Events::new(Body::from((line(1) + &line(2) + "{").into_bytes()));
         for n in 1..3 {
-            assert_eq!(events.next().await, Ok(Some(Event::Bookmark { position: n.to_string() })));
+            assert_eq!(
+                events.next().await,
+                Ok(Some(Event::Bookmark {
+                    position: n.to_string()
+                }))
+            );
         }
-        assert_eq!(events.next().await, Err(WatchFailure::lost("the watch ended within an event")));
+        assert_eq!(
+            events.next().await,
+            Err(WatchFailure::lost("the watch ended within an event"))
+        );
         let mut events = Events::new(Body::from(line(1).into_bytes()));
         events.next().await.unwrap();
         assert_eq!(events.next().await, Ok(None));

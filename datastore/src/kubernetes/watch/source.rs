@@ -23,7 +23,8 @@ const WATCH_SECONDS: u64 = 290;
 /// Upper limit of the delay in a `Retry-After` header.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// A function that returns the client to use. The argument is true if the client must read its credentials again.
+/// A function that returns the client to use. The argument is true if the client must read its
+/// credentials again.
 pub(in crate::kubernetes) type ClientProvider =
     Box<dyn FnMut(bool) -> BoxFuture<'static, Result<kube::Client, AccessError>> + Send>;
 
@@ -37,7 +38,8 @@ pub trait Decode: Send + 'static {
     /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// Returns the kind that the API server uses in a list of these objects, without the suffix `List`.
+    /// Returns the kind that the API server uses in a list of these objects, without the suffix
+    /// `List`.
     fn object_kind(&self) -> &'static str {
         self.kind()
     }
@@ -45,12 +47,13 @@ pub trait Decode: Send + 'static {
     /// Returns the URL path of the list of all objects.
     fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
 
-    /// Decodes an object of a list, or of an event that adds or changes the object. Returns `None` for an object that
-    /// does not belong to the watch; after an event, the object then counts as deleted if it has a key.
+    /// Decodes an object of a list, or of an event that adds or changes the object. Returns `None`
+    /// for an object that does not belong to the watch; after an event, the object then counts as
+    /// deleted if it has a key.
     fn decode(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
 
-    /// Returns the key of an object, even if other parts of the object are invalid. Returns `None` if the object has no
-    /// key of the kind.
+    /// Returns the key of an object, even if other parts of the object are invalid. Returns `None`
+    /// if the object has no key of the kind.
     fn decode_key(&mut self, object: &str) -> Option<Self::Key>;
 
     /// Handles the server's response that the collection does not exist.
@@ -85,24 +88,45 @@ impl<D: Decode> ApiSource<D> {
         Self::with_provider(provider, decoder)
     }
 
-    pub(in crate::kubernetes) fn with_provider(client_provider: ClientProvider, decoder: D) -> Self {
+    pub(in crate::kubernetes) fn with_provider(
+        client_provider: ClientProvider,
+        decoder: D,
+    ) -> Self {
         let (page, tokens) = (PageSize::default(), ContinueTokens::default());
-        ApiSource { client_provider, decoder, page, tokens, events: None, must_renew_credentials: false }
+        ApiSource {
+            client_provider,
+            decoder,
+            page,
+            tokens,
+            events: None,
+            must_renew_credentials: false,
+        }
     }
 
     async fn collection(&mut self) -> Result<String, WatchFailure> {
-        self.decoder.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
+        self.decoder
+            .collection()
+            .await
+            .map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
     async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
         let renew = std::mem::take(&mut self.must_renew_credentials);
-        let client = (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))?;
+        let client = (self.client_provider)(renew)
+            .await
+            .map_err(|error| WatchFailure::lost(error.to_string()))?;
         let (parts, body) = client.send(get(target)?).await?.into_parts();
         if parts.status.is_success() {
             return Ok(body);
         }
         let bytes = body.collect_bytes().await?;
-        Err(self.classify_refusal(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
+        Err(self
+            .classify_refusal(&ApiStatusError::parse(
+                parts.status,
+                &bytes,
+                retry_after(&parts.headers),
+            ))
+            .await)
     }
 
     async fn classify_refusal(&mut self, refusal: &ApiStatusError) -> WatchFailure {
@@ -118,7 +142,10 @@ impl<D: Decode> ApiSource<D> {
                 WatchFailure::Missing(reason)
             }
             410 => WatchFailure::Expired(reason),
-            429 | 500.. => WatchFailure::Lost { reason, retry_after },
+            429 | 500.. => WatchFailure::Lost {
+                reason,
+                retry_after,
+            },
             _ => WatchFailure::Refused(reason),
         }
     }
@@ -145,19 +172,32 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
         let body = self.send(&target).await?.collect_bytes().await?;
-        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("cannot read the list: {e}"));
+        let unreadable =
+            |e: serde_json::Error| WatchFailure::lost(format!("cannot read the list: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
         if list.kind.strip_suffix("List") != Some(self.decoder.object_kind()) {
-            return Err(WatchFailure::lost(format!("the answer is a {:?}, not the requested list", list.kind)));
+            return Err(WatchFailure::lost(format!(
+                "the answer is a {:?}, not the requested list",
+                list.kind
+            )));
         }
         let items = list.items.unwrap_or_default();
         self.page.adjust(items.len(), body.len());
-        let objects = items.into_iter().filter_map(|item| self.decoder.decode(item.get())).collect();
-        let ListMetadata { token, resource_version } = list.metadata;
+        let objects = items
+            .into_iter()
+            .filter_map(|item| self.decoder.decode(item.get()))
+            .collect();
+        let ListMetadata {
+            token,
+            resource_version,
+        } = list.metadata;
         if page.is_none() {
             self.tokens = ContinueTokens::default();
         }
-        let token = self.tokens.record(token).map_err(|error| WatchFailure::lost(error.to_string()))?;
+        let token = self
+            .tokens
+            .record(token)
+            .map_err(|error| WatchFailure::lost(error.to_string()))?;
         let next = token.map_or(NextPage::Watch(resource_version), NextPage::Page);
         Ok(Page { objects, next })
     }
@@ -174,19 +214,31 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     }
 
     async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
-        let Some(events) = &mut self.events else { return Ok(None) };
-        let Some(event) = events.next().await? else { return Ok(None) };
+        let Some(events) = &mut self.events else {
+            return Ok(None);
+        };
+        let Some(event) = events.next().await? else {
+            return Ok(None);
+        };
         let (change, position) = match event {
             Event::Upsert { object, position } => {
-                let change =
-                    self.decoder.decode(object).or_else(|| self.decoder.decode_key(object).map(ObjectChange::Delete));
+                let change = self
+                    .decoder
+                    .decode(object)
+                    .or_else(|| self.decoder.decode_key(object).map(ObjectChange::Delete));
                 (change, position)
             }
-            Event::Delete { object, position } => (self.decoder.decode_key(object).map(ObjectChange::Delete), position),
+            Event::Delete { object, position } => (
+                self.decoder.decode_key(object).map(ObjectChange::Delete),
+                position,
+            ),
             Event::Bookmark { position } => (None, position),
             Event::Error(refusal) => return Err(self.classify_refusal(&refusal).await),
         };
-        Ok(Some(WatchStep { changes: change.into_iter().collect(), position }))
+        Ok(Some(WatchStep {
+            changes: change.into_iter().collect(),
+            position,
+        }))
     }
 }
 
@@ -194,8 +246,8 @@ impl<D: Decode> WatchSource for ApiSource<D> {
 struct List<'a> {
     kind: Cow<'a, str>,
     metadata: ListMetadata,
-    /// The key `items` must exist, so that another response does not count as an empty list. Go may encode an empty
-    /// list as `null`.
+    /// The key `items` must exist, so that another response does not count as an empty list. Go may
+    /// encode an empty list as `null`.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<&'a RawValue>>,
 }

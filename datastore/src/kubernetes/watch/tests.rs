@@ -30,7 +30,11 @@ impl Decode for Names {
     }
 
     fn decode_key(&mut self, object: &str) -> Option<String> {
-        Some(serde_json::from_str::<Value>(object).ok()?["name"].as_str()?.to_owned())
+        Some(
+            serde_json::from_str::<Value>(object).ok()?["name"]
+                .as_str()?
+                .to_owned(),
+        )
     }
 }
 
@@ -45,10 +49,16 @@ impl Server {
         self.answers.lock().unwrap().extend(answers);
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
-            server.requests.lock().unwrap().push(request.uri().to_string());
+            server
+                .requests
+                .lock()
+                .unwrap()
+                .push(request.uri().to_string());
             let (code, body) = server.answers.lock().unwrap().pop_front().unwrap();
             let response = Response::builder().status(code).header("retry-after", "3");
-            let response = response.body(Body::from(body.to_string().into_bytes())).unwrap();
+            let response = response
+                .body(Body::from(body.to_string().into_bytes()))
+                .unwrap();
             async move { Ok::<_, std::convert::Infallible>(response) }
         });
         ApiSource::new(kube::Client::new(service, "default"), Names)
@@ -58,12 +68,18 @@ impl Server {
 fn page(name: &str, token: &str) -> (u16, Value) {
     (
         200,
-        json!({"kind": "ThingList", "metadata": {"resourceVersion": "7", "continue": token}, "items": [{"name": name}]}),
+        json!({
+            "kind": "ThingList", "metadata": {"resourceVersion": "7", "continue": token},
+            "items": [{"name": name}],
+        }),
     )
 }
 
 fn refused(code: u16) -> (u16, Value) {
-    (code, json!({"kind": "Status", "code": code, "message": "no"}))
+    (
+        code,
+        json!({"kind": "Status", "code": code, "message": "no"}),
+    )
 }
 
 #[tokio::test]
@@ -75,10 +91,21 @@ async fn response_other_than_a_list_is_not_mistaken_for_an_empty_list() {
         json!({"kind": "Status", "metadata": {}, "status": "Success"}),
     ] {
         let mut source = Server::default().source([(200, answer.clone())]);
-        assert!(matches!(source.list(None).await, Err(WatchFailure::Lost { .. })), "{answer}");
+        assert!(
+            matches!(source.list(None).await, Err(WatchFailure::Lost { .. })),
+            "{answer}"
+        );
     }
     let nothing = json!({"kind": "ThingList", "metadata": {"resourceVersion": "7"}, "items": null});
-    assert_eq!(Server::default().source([(200, nothing)]).list(None).await.unwrap().objects, []);
+    assert_eq!(
+        Server::default()
+            .source([(200, nothing)])
+            .list(None)
+            .await
+            .unwrap()
+            .objects,
+        []
+    );
 }
 
 #[tokio::test]
@@ -87,12 +114,17 @@ async fn list_page_returns_the_next_token_and_the_last_page_a_watch_position() {
     let mut source = server.source([page("a", "x/y="), page("b", "")]);
     let first = source.list(None).await.unwrap();
     assert_eq!(first.objects, [ObjectChange::Upsert("a".into())]);
-    let NextPage::Page(token) = first.next else { panic!("the last page") };
+    let NextPage::Page(token) = first.next else {
+        panic!("the last page")
+    };
     let second = source.list(Some(token)).await.unwrap();
     assert_eq!(second.objects, [ObjectChange::Upsert("b".into())]);
     assert!(matches!(second.next, NextPage::Watch(position) if position == "7"));
     let requests = server.requests.lock().unwrap();
-    assert!(requests[0].starts_with("/things?limit=") && !requests[0].contains("continue"), "{requests:?}");
+    assert!(
+        requests[0].starts_with("/things?limit=") && !requests[0].contains("continue"),
+        "{requests:?}"
+    );
     assert!(requests[1].ends_with("&continue=x%2Fy%3D"), "{requests:?}");
 }
 
@@ -103,10 +135,15 @@ async fn list_page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
         let mut source = Server::default().source(answers);
         let mut position = None;
         for _ in 1..tokens.len() {
-            let NextPage::Page(next) = source.list(position).await.unwrap().next else { panic!("the last page") };
+            let NextPage::Page(next) = source.list(position).await.unwrap().next else {
+                panic!("the last page")
+            };
             position = Some(next);
         }
-        assert!(matches!(source.list(position).await, Err(WatchFailure::Lost { .. })), "{tokens:?}");
+        assert!(
+            matches!(source.list(position).await, Err(WatchFailure::Lost { .. })),
+            "{tokens:?}"
+        );
     }
 }
 
@@ -127,9 +164,21 @@ async fn http_status_decides_the_watch_failure_class() {
         let expected = match code {
             404 => matches!(failure, WatchFailure::Missing(_)),
             410 => matches!(failure, WatchFailure::Expired(_)),
-            401 => matches!(failure, WatchFailure::Lost { retry_after: None, .. }),
+            401 => matches!(
+                failure,
+                WatchFailure::Lost {
+                    retry_after: None,
+                    ..
+                }
+            ),
             403 => matches!(failure, WatchFailure::Refused(_)),
-            _ => matches!(failure, WatchFailure::Lost { retry_after: Some(Duration { .. }), .. }),
+            _ => matches!(
+                failure,
+                WatchFailure::Lost {
+                    retry_after: Some(Duration { .. }),
+                    ..
+                }
+            ),
         };
         assert!(expected, "{code}: {failure:?}");
     }

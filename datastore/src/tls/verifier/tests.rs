@@ -1,5 +1,6 @@
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, date_time_ymd,
 };
 use tokio_rustls::rustls::crypto::ring;
 
@@ -9,17 +10,23 @@ const NAME: &str = "etcd.test";
 
 fn params() -> CertificateParams {
     let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
-    params.distinguished_name.push(DnType::CommonName, "home-made");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "home-made");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params
 }
 
 fn self_signed(params: CertificateParams) -> CertificateDer<'static> {
-    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+    params
+        .self_signed(&KeyPair::generate().unwrap())
+        .unwrap()
+        .der()
+        .clone()
 }
 
-/// Checks the certificate of a server as a client that trusts `trusted` and connects to `name`. Returns the text of the
-/// error.
+/// Checks the certificate of a server as a client that trusts `trusted` and connects to `name`.
+/// Returns the text of the error.
 fn verify_as(
     name: &str,
     trusted: &CertificateDer<'static>,
@@ -38,7 +45,8 @@ fn verify(trusted: &CertificateDer<'static>, server: &CertificateDer<'static>) -
     verify_as(NAME, trusted, server, &[])
 }
 
-/// Returns the error for a trusted self-signed CA certificate with one change, as its server presents it.
+/// Returns the error for a trusted self-signed CA certificate with one change, as its server
+/// presents it.
 fn verify_own(change: impl FnOnce(&mut CertificateParams)) -> Option<String> {
     let mut params = params();
     change(&mut params);
@@ -49,11 +57,20 @@ fn verify_own(change: impl FnOnce(&mut CertificateParams)) -> Option<String> {
 #[test]
 fn trusted_self_signed_certificate_is_accepted() {
     assert_eq!(verify_own(|_| {}), None);
-    let server_only = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-    assert_eq!(verify_own(|params| params.extended_key_usages = server_only), None);
+    let server_only = vec![
+        ExtendedKeyUsagePurpose::ClientAuth,
+        ExtendedKeyUsagePurpose::ServerAuth,
+    ];
+    assert_eq!(
+        verify_own(|params| params.extended_key_usages = server_only),
+        None
+    );
     // Other certificates that the server sends have no effect.
     let certificate = self_signed(params());
-    assert_eq!(verify_as(NAME, &certificate, &certificate, &[self_signed(params())]), None);
+    assert_eq!(
+        verify_as(NAME, &certificate, &certificate, &[self_signed(params())]),
+        None
+    );
 }
 
 #[test]
@@ -75,7 +92,10 @@ fn trusted_self_signed_certificate_outside_its_dates_is_refused() {
 
 #[test]
 fn trusted_self_signed_certificate_of_another_purpose_is_refused() {
-    for purpose in [ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::Any] {
+    for purpose in [
+        ExtendedKeyUsagePurpose::ClientAuth,
+        ExtendedKeyUsagePurpose::Any,
+    ] {
         let error = verify_own(|params| params.extended_key_usages = vec![purpose]).unwrap();
         assert!(error.contains("InvalidPurpose"), "{error}");
     }
@@ -91,8 +111,14 @@ fn copy_of_a_trusted_certificate_with_another_key_is_refused() {
 fn ca_certificate_that_is_not_trusted_is_refused() {
     let issuer = CertifiedIssuer::self_signed(params(), KeyPair::generate().unwrap()).unwrap();
     let mut intermediate = params();
-    intermediate.distinguished_name.push(DnType::CommonName, "intermediate");
-    let signed = intermediate.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone();
+    intermediate
+        .distinguished_name
+        .push(DnType::CommonName, "intermediate");
+    let signed = intermediate
+        .signed_by(&KeyPair::generate().unwrap(), &issuer)
+        .unwrap()
+        .der()
+        .clone();
     let error = verify(issuer.der(), &signed).unwrap();
     assert!(error.contains("CaUsedAsEndEntity"), "{error}");
 }
@@ -102,10 +128,17 @@ fn trusted_self_signed_certificate_signing_a_leaf_still_works() {
     let issuer = CertifiedIssuer::self_signed(params(), KeyPair::generate().unwrap()).unwrap();
     let leaf = |name: &str| {
         let leaf = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        leaf.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone()
+        leaf.signed_by(&KeyPair::generate().unwrap(), &issuer)
+            .unwrap()
+            .der()
+            .clone()
     };
     assert_eq!(verify(issuer.der(), &leaf(NAME)), None);
-    assert!(verify(issuer.der(), &leaf("other.test")).unwrap().contains("not valid for name"));
+    assert!(
+        verify(issuer.der(), &leaf("other.test"))
+            .unwrap()
+            .contains("not valid for name")
+    );
     let stranger = self_signed(params());
     assert!(verify(&stranger, &leaf(NAME)).is_some());
 }
@@ -121,5 +154,9 @@ fn any_certificate_is_accepted_without_verification() {
     let verifier = ServerVerifier::new(Trust::AnyServer, algorithms);
     let name = ServerName::try_from("other.test").unwrap();
     let invalid = CertificateDer::from(vec![0]);
-    assert!(verifier.verify_server_cert(&invalid, &[], &name, &[], UnixTime::now()).is_ok());
+    assert!(
+        verifier
+            .verify_server_cert(&invalid, &[], &name, &[], UnixTime::now())
+            .is_ok()
+    );
 }

@@ -1,18 +1,34 @@
 use super::*;
 
-const PACE: RefreshPace = RefreshPace { refresh_interval: None, check_interval: Duration::from_secs(30) };
+const PACE: RefreshPace = RefreshPace {
+    refresh_interval: None,
+    check_interval: Duration::from_secs(30),
+};
 const TOKEN: Duration = Duration::from_secs(600);
 
 fn at(seconds: u64) -> Moment {
-    Moment { boot: Duration::from_secs(seconds), calendar: Duration::from_secs(1_700_000_000 + seconds) }
+    Moment {
+        boot: Duration::from_secs(seconds),
+        calendar: Duration::from_secs(1_700_000_000 + seconds),
+    }
 }
 
 /// Returns a schedule whose first token arrived at second 100 and is renewed at second 250.
 fn schedule_with_token() -> RefreshSchedule {
     let mut schedule = RefreshSchedule::new(PACE, at(100));
     assert_eq!(schedule.refresh_reason(at(100)), Some(RefreshReason::Start));
-    let attempt = RefreshAttempt { at: at(100).boot, succeeded: true };
-    let pause = schedule.record_attempt(attempt, Some(HeldToken { received_at: attempt.at, lifetime: TOKEN }), 0.0);
+    let attempt = RefreshAttempt {
+        at: at(100).boot,
+        succeeded: true,
+    };
+    let pause = schedule.record_attempt(
+        attempt,
+        Some(HeldToken {
+            received_at: attempt.at,
+            lifetime: TOKEN,
+        }),
+        0.0,
+    );
     assert_eq!(pause, Duration::from_secs(150));
     schedule
 }
@@ -28,7 +44,14 @@ fn token_refresh_is_due_only_at_the_scheduled_time() {
 #[test]
 fn failed_attempt_schedules_a_retry_within_seconds() {
     let mut schedule = schedule_with_token();
-    let pause = schedule.record_attempt(RefreshAttempt { at: at(250).boot, succeeded: false }, None, 1.0);
+    let pause = schedule.record_attempt(
+        RefreshAttempt {
+            at: at(250).boot,
+            succeeded: false,
+        },
+        None,
+        1.0,
+    );
     assert_eq!(pause, Duration::from_secs(10));
     assert_eq!(schedule.refresh_reason(at(259)), None);
     assert_eq!(schedule.refresh_reason(at(260)), Some(RefreshReason::Due));
@@ -38,9 +61,18 @@ fn failed_attempt_schedules_a_retry_within_seconds() {
 fn clock_jump_in_either_direction_triggers_a_single_refresh() {
     for calendar in [1_700_003_000, 1_600_000_000] {
         let mut schedule = schedule_with_token();
-        let jumped = Moment { boot: at(110).boot, calendar: Duration::from_secs(calendar) };
-        assert_eq!(schedule.refresh_reason(jumped), Some(RefreshReason::ClockJump));
-        let later = Moment { boot: at(112).boot, calendar: Duration::from_secs(calendar + 2) };
+        let jumped = Moment {
+            boot: at(110).boot,
+            calendar: Duration::from_secs(calendar),
+        };
+        assert_eq!(
+            schedule.refresh_reason(jumped),
+            Some(RefreshReason::ClockJump)
+        );
+        let later = Moment {
+            boot: at(112).boot,
+            calendar: Duration::from_secs(calendar + 2),
+        };
         assert_eq!(schedule.refresh_reason(later), None);
     }
 }
@@ -57,7 +89,14 @@ fn token_is_checked_periodically_between_refreshes() {
     assert!(!schedule.is_check_due(at(129)));
     assert!(schedule.is_check_due(at(130)) && !schedule.is_check_due(at(131)));
     assert!(schedule.is_check_due(at(160)));
-    schedule.record_attempt(RefreshAttempt { at: at(170).boot, succeeded: true }, None, 0.0);
+    schedule.record_attempt(
+        RefreshAttempt {
+            at: at(170).boot,
+            succeeded: true,
+        },
+        None,
+        0.0,
+    );
     assert!(!schedule.is_check_due(at(195)) && schedule.is_check_due(at(200)));
 }
 
@@ -76,8 +115,18 @@ fn failed_attempt_does_not_postpone_the_next_check() {
     let mut schedule = schedule_with_token();
     assert!(schedule.is_check_due(at(130)));
     for second in [140, 150, 159] {
-        let held = Some(HeldToken { received_at: at(100).boot, lifetime: secs(600) });
-        schedule.record_attempt(RefreshAttempt { at: at(second).boot, succeeded: false }, held, 1.0);
+        let held = Some(HeldToken {
+            received_at: at(100).boot,
+            lifetime: secs(600),
+        });
+        schedule.record_attempt(
+            RefreshAttempt {
+                at: at(second).boot,
+                succeeded: false,
+            },
+            held,
+            1.0,
+        );
     }
     assert!(!schedule.is_check_due(at(159)) && schedule.is_check_due(at(160)));
 }
@@ -91,13 +140,21 @@ fn no_check_before_the_first_token() {
 #[test]
 fn installed_files_are_checked_once_a_minute() {
     let mut schedule = schedule_with_token();
-    assert!(schedule.is_repair_due(at(100)) && !schedule.is_repair_due(at(159)) && schedule.is_repair_due(at(160)));
+    assert!(
+        schedule.is_repair_due(at(100))
+            && !schedule.is_repair_due(at(159))
+            && schedule.is_repair_due(at(160))
+    );
 }
 
 #[test]
 fn agent_sleeps_until_the_next_task_and_at_most_a_tick() {
     let mut schedule = schedule_with_token();
-    assert_eq!(schedule.time_to_next(at(100), true), Duration::ZERO, "to look for what was installed");
+    assert_eq!(
+        schedule.time_to_next(at(100), true),
+        Duration::ZERO,
+        "to look for what was installed"
+    );
     schedule.is_repair_due(at(100));
     assert_eq!(schedule.time_to_next(at(101), true), LONGEST_SLEEP);
     assert_eq!(schedule.time_to_next(at(127), true), Duration::from_secs(3));
@@ -109,9 +166,16 @@ fn agent_without_a_token_to_manage_sleeps_until_the_next_check_of_the_files() {
     let mut schedule = RefreshSchedule::new(PACE, at(100));
     assert!(schedule.is_repair_due(at(100)));
     for seconds in [100, 131, 150] {
-        assert_eq!(schedule.time_to_next(at(seconds), false), LONGEST_SLEEP, "{seconds}");
+        assert_eq!(
+            schedule.time_to_next(at(seconds), false),
+            LONGEST_SLEEP,
+            "{seconds}"
+        );
     }
-    assert_eq!(schedule.time_to_next(at(157), false), Duration::from_secs(3));
+    assert_eq!(
+        schedule.time_to_next(at(157), false),
+        Duration::from_secs(3)
+    );
     assert_eq!(schedule.time_to_next(at(160), false), Duration::ZERO);
 }
 
@@ -123,11 +187,20 @@ fn secs(seconds: u64) -> Duration {
 }
 
 fn held(lifetime: Duration) -> Option<HeldToken> {
-    Some(HeldToken { received_at: secs(1000), lifetime })
+    Some(HeldToken {
+        received_at: secs(1000),
+        lifetime,
+    })
 }
 
-const DONE: RefreshAttempt = RefreshAttempt { at: Duration::from_secs(1000), succeeded: true };
-const FAILED: RefreshAttempt = RefreshAttempt { at: Duration::from_secs(1000), succeeded: false };
+const DONE: RefreshAttempt = RefreshAttempt {
+    at: Duration::from_secs(1000),
+    succeeded: true,
+};
+const FAILED: RefreshAttempt = RefreshAttempt {
+    at: Duration::from_secs(1000),
+    succeeded: false,
+};
 
 #[test]
 fn day_long_token_is_refreshed_after_six_to_twelve_hours() {
@@ -154,7 +227,10 @@ fn expiring_token_is_refreshed_within_seconds() {
 fn refresh_interval_is_shortened_to_the_token_lifetime() {
     assert_eq!(pause_after(held(DAY), DONE, Some(HOUR), 0.0), HOUR);
     assert_eq!(pause_after(held(DAY), DONE, Some(HOUR), 1.0), 2 * HOUR);
-    assert_eq!(pause_after(held(secs(600)), DONE, Some(DAY), 0.0), secs(300));
+    assert_eq!(
+        pause_after(held(secs(600)), DONE, Some(DAY), 0.0),
+        secs(300)
+    );
 }
 
 #[test]
@@ -165,7 +241,10 @@ fn out_of_range_jitter_is_clamped() {
 
 #[test]
 fn token_is_fresh_until_its_last_quarter() {
-    let token = HeldToken { received_at: secs(1000), lifetime: secs(600) };
+    let token = HeldToken {
+        received_at: secs(1000),
+        lifetime: secs(600),
+    };
     assert!(token.is_fresh(secs(1000)) && token.is_fresh(secs(1450)));
     assert!(!token.is_fresh(secs(1451)));
     assert_eq!(token.remaining(secs(1600)), Duration::ZERO);
@@ -176,11 +255,28 @@ fn token_is_fresh_until_its_last_quarter() {
 #[test]
 fn each_successful_refresh_is_before_the_last_quarter_of_the_token() {
     for random in [0.0, 0.3, 1.0] {
-        let (mut now, mut token) = (secs(50), HeldToken { received_at: secs(50), lifetime: secs(600) });
+        let (mut now, mut token) = (
+            secs(50),
+            HeldToken {
+                received_at: secs(50),
+                lifetime: secs(600),
+            },
+        );
         for _ in 0..100 {
-            now += pause_after(Some(token), RefreshAttempt { at: now, succeeded: true }, None, random);
+            now += pause_after(
+                Some(token),
+                RefreshAttempt {
+                    at: now,
+                    succeeded: true,
+                },
+                None,
+                random,
+            );
             assert!(token.is_fresh(now), "{now:?}");
-            token = HeldToken { received_at: now, lifetime: secs(600) };
+            token = HeldToken {
+                received_at: now,
+                lifetime: secs(600),
+            };
         }
     }
 }

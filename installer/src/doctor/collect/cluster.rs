@@ -33,21 +33,35 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
         Ok(opened) => opened,
         Err(reason) => {
             let (kind, address) = (conf.datastore.kind(), "the configuration".into());
-            return Cluster { kind, address, tls, api: None, reached: Err(Unobserved::new(reason)) };
+            return Cluster {
+                kind,
+                address,
+                tls,
+                api: None,
+                reached: Err(Unobserved::new(reason)),
+            };
         }
     };
     let api = query_api_server(conf, &config).await;
     let (kind, mut address) = describe(&config);
     let reached = match &config {
         // Opening the datastore would create the file.
-        DatastoreConfig::Local(local) if !local.path.exists() => Err("the file does not exist".into()),
+        DatastoreConfig::Local(local) if !local.path.exists() => {
+            Err("the file does not exist".into())
+        }
         config => query_datastore(conf, config, &mut address, &store, node, network).await,
     };
-    Cluster { kind, address, tls, api, reached }
+    Cluster {
+        kind,
+        address,
+        tls,
+        api,
+        reached,
+    }
 }
 
-/// Returns the answers of the datastore. If it is unavailable, returns the reason; `address` may become the address
-/// that did not respond.
+/// Returns the answers of the datastore. If it is unavailable, returns the reason; `address` may
+/// become the address that did not respond.
 async fn query_datastore(
     conf: &NetConf,
     config: &DatastoreConfig,
@@ -61,27 +75,41 @@ async fn query_datastore(
     let ready = cluster_state::ensure_ready(store).await;
     match &ready {
         Err(NotReadyError::Unread(
-            StoreError::Unavailable { datastore, reason, .. } | StoreError::ForeignAnswer { datastore, reason, .. },
+            StoreError::Unavailable {
+                datastore, reason, ..
+            }
+            | StoreError::ForeignAnswer {
+                datastore, reason, ..
+            },
         )) => {
             address.clone_from(datastore);
             return Err(Unobserved::new(reason));
         }
-        Err(NotReadyError::Unread(error)) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
+        Err(NotReadyError::Unread(error)) if is_etcd && let Some(reason) = silence(error) => {
+            return Err(reason);
+        }
         // Any other error counts as a response.
         _ => {}
     }
     let latency = begun.elapsed();
     let (silent_members, etcd_permissions) = match config {
-        DatastoreConfig::Etcd(config) => (find_silent_members(config).await, permissions::test_etcd(store, node).await),
+        DatastoreConfig::Etcd(config) => (
+            find_silent_members(config).await,
+            permissions::test_etcd(store, node).await,
+        ),
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
         _ if node.is_empty() => (None, Err(UNKNOWN_NODE.into())),
         Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
-        Err(StoreError::NotFound { .. }) => {
-            (Some(Ok(false)), Err(Unobserved::new(format!("Node {node} does not exist"))))
-        }
-        Err(error) => (Some(Err(Unobserved::new(&error))), Err(Unobserved::new(&error))),
+        Err(StoreError::NotFound { .. }) => (
+            Some(Ok(false)),
+            Err(Unobserved::new(format!("Node {node} does not exist"))),
+        ),
+        Err(error) => (
+            Some(Err(Unobserved::new(&error))),
+            Err(Unobserved::new(&error)),
+        ),
     };
     Ok(DatastoreAnswers {
         latency,
@@ -92,7 +120,9 @@ async fn query_datastore(
             Err(NotReadyError::Locked) => Ok(Readiness::Locked),
             Err(NotReadyError::Moved) => Ok(Readiness::Moved),
             Err(NotReadyError::Unread(StoreError::NotFound { .. })) => Ok(Readiness::Missing),
-            Err(NotReadyError::Unread(error)) => Err(Unobserved::new(format!("ClusterInformation: {error}"))),
+            Err(NotReadyError::Unread(error)) => {
+                Err(Unobserved::new(format!("ClusterInformation: {error}")))
+            }
         },
         pools: read_pools(store, &labels).await,
         blocks: count_blocks(store, node).await,
@@ -106,31 +136,45 @@ fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
     match config {
         DatastoreConfig::Etcd(etcd) => (DatastoreType::Etcdv3, etcd.endpoints.join(",")),
         DatastoreConfig::Local(local) => (DatastoreType::Local, local.path.display().to_string()),
-        DatastoreConfig::Kubernetes(access) => (DatastoreType::Kubernetes, format!("the API server of {access}")),
+        DatastoreConfig::Kubernetes(access) => (
+            DatastoreType::Kubernetes,
+            format!("the API server of {access}"),
+        ),
     }
 }
 
-/// Returns the reason if `error` shows that etcd did not respond. A refusal by etcd contains `etcdserver: `. Any other
-/// refusal counts as one of the TLS handshake, before etcd got a request.
+/// Returns the reason if `error` shows that etcd did not respond. A refusal by etcd contains
+/// `etcdserver: `. Any other refusal counts as one of the TLS handshake, before etcd got a request.
 fn silence(error: &StoreError) -> Option<Unobserved> {
     match error {
         StoreError::Unavailable { reason, .. } | StoreError::ForeignAnswer { reason, .. } => {
             Some(Unobserved::new(reason))
         }
-        StoreError::Unauthorized { reason } if !reason.contains("etcdserver: ") => Some(Unobserved::new(reason)),
+        StoreError::Unauthorized { reason } if !reason.contains("etcdserver: ") => {
+            Some(Unobserved::new(reason))
+        }
         _ => None,
     }
 }
 
-/// Returns the members of etcd that do not respond, if there are several members. The client uses the first member that
-/// responds, so each member is queried alone.
+/// Returns the members of etcd that do not respond, if there are several members. The client uses
+/// the first member that responds, so each member is queried alone.
 async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent_members = Vec::new();
-    for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
-        let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
+    for endpoint in config
+        .endpoints
+        .iter()
+        .filter(|_| config.endpoints.len() > 1)
+    {
+        let alone = EtcdConfig {
+            endpoints: vec![endpoint.clone()],
+            ..config.clone()
+        };
         let reason = match Datastore::open(&DatastoreConfig::Etcd(Box::new(alone))) {
             Ok(store) => {
-                let answer = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+                let answer = store
+                    .get::<ClusterInformation>(&ObjectKey::global("default"))
+                    .await;
                 answer.err().and_then(|error| silence(&error))
             }
             Err(error) => Some(Unobserved::new(error)),
@@ -148,11 +192,19 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
             (config.as_ref().clone(), scope)
         }
         _ if kubernetes_api::is_configured(conf, datastore) => {
-            match datastore_settings::separate_kubernetes(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
+            match datastore_settings::separate_kubernetes(conf, Some(DEADLINE), |name| {
+                std::env::var(name).ok()
+            }) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => {
-                    let (address, reached) = ("the configuration".into(), Err(Unobserved::new(error)));
-                    return Some(ApiServer { address, reached, rejection: None, permissions: Vec::new() });
+                    let (address, reached) =
+                        ("the configuration".into(), Err(Unobserved::new(error)));
+                    return Some(ApiServer {
+                        address,
+                        reached,
+                        rejection: None,
+                        permissions: Vec::new(),
+                    });
                 }
             }
         }
@@ -171,24 +223,33 @@ async fn read_pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Ve
         selects_node: is_selected(&spec.node_selector, labels),
         overhead: mtu::overhead(spec),
     };
-    Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
+    Ok(pools
+        .iter()
+        .map(|entry| pool(entry.key.name.clone(), &entry.value.spec))
+        .collect())
 }
 
 /// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
 fn is_selected(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
-    let parsed = Selector::parse(selector)
-        .map_err(|error| Unobserved::new(format!("nodeSelector `{selector}` is invalid: {error}")))?;
+    let parsed = Selector::parse(selector).map_err(|error| {
+        Unobserved::new(format!("nodeSelector `{selector}` is invalid: {error}"))
+    })?;
     if matches!(selector.trim(), "" | "all()") {
         return Ok(true);
     }
-    labels.as_ref().map(|labels| parsed.matches(labels)).map_err(Clone::clone)
+    labels
+        .as_ref()
+        .map(|labels| parsed.matches(labels))
+        .map_err(Clone::clone)
 }
 
 async fn count_blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     if node.is_empty() {
         return Err(UNKNOWN_NODE.into());
     }
-    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Host(node.to_owned()))).await;
+    let claims = store
+        .list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::Host(node.to_owned())))
+        .await;
     let mut count = BlockCount::default();
     for claim in claims.map_err(|error| Unobserved::new(format!("BlockAffinities: {error}")))? {
         match claim.value.state.is_unfinished() {
@@ -209,18 +270,33 @@ mod tests {
         assert_eq!(is_selected("zone == 'a'", &labels), Ok(true));
         assert_eq!(is_selected("zone == 'b'", &labels), Ok(false));
         assert!(
-            is_selected("zone ==", &labels).unwrap_err().to_string().starts_with("nodeSelector `zone ==` is invalid: ")
+            is_selected("zone ==", &labels)
+                .unwrap_err()
+                .to_string()
+                .starts_with("nodeSelector `zone ==` is invalid: ")
         );
         let unknown = Err("why".into());
-        assert_eq!((is_selected("", &unknown), is_selected("all()", &unknown)), (Ok(true), Ok(true)));
+        assert_eq!(
+            (is_selected("", &unknown), is_selected("all()", &unknown)),
+            (Ok(true), Ok(true))
+        );
         assert_eq!(is_selected("!has(zone)", &unknown), Err("why".into()));
     }
 
     #[tokio::test]
     async fn etcd_member_that_cannot_be_opened_is_reported_as_silent() {
         let endpoints = ["http://[a", "http://[b"].map(str::to_owned).to_vec();
-        let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE };
-        let told: Vec<String> = find_silent_members(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();
+        let config = EtcdConfig {
+            endpoints,
+            tls: None,
+            credentials: None,
+            deadline: DEADLINE,
+        };
+        let told: Vec<String> = find_silent_members(&config)
+            .await
+            .into_iter()
+            .map(|(endpoint, _)| endpoint)
+            .collect();
         assert_eq!(told, config.endpoints);
     }
 }

@@ -13,8 +13,12 @@ use libcalico::store::{Entry, Store, StoreError};
 use netconf::NetConf;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{BusyAddresses, DefaultRoutes, Observed, PodInterface, Unobserved, Unrouted};
-use crate::host_network::{HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix};
+use crate::doctor::snapshot::{
+    BusyAddresses, DefaultRoutes, Observed, PodInterface, Unobserved, Unrouted,
+};
+use crate::host_network::{
+    HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix,
+};
 use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 
 /// The reason for a missing observation about a node without a name.
@@ -32,8 +36,8 @@ pub(super) fn read_default_routes(network: &dyn HostNetwork) -> Observed<Default
     Ok(DefaultRoutes { main, any })
 }
 
-/// Returns the interfaces of this node's pods. If an interface seems to differ from its endpoint, reads all
-/// a second time, because an ADD creates the interface before the endpoint.
+/// Returns the interfaces of this node's pods. If an interface seems to differ from its endpoint,
+/// reads all a second time, because an ADD creates the interface before the endpoint.
 pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
@@ -65,30 +69,49 @@ async fn compare(
         alias: alias.as_ref(),
     });
     let found_endpoints = pod_endpoints(conf, store, node, &wanted.collect::<Vec<_>>()).await;
-    let FoundEndpoints { mut by_interface, mut routed, .. } = found_endpoints.map_err(Unobserved::new)?;
+    let FoundEndpoints {
+        mut by_interface,
+        mut routed,
+        ..
+    } = found_endpoints.map_err(Unobserved::new)?;
     let with_endpoint = |(interface, alias): KernelInterface| {
         let endpoint = by_interface.remove(&interface.name);
         let routed = routed.remove(&interface.name).unwrap_or_default();
-        // Only an alias shows that an ADD of this plugin set the interface up. Without an address to which the host has
-        // to have a route, the family of the settings is unknown.
+        // Only an alias shows that an ADD of this plugin set the interface up. Without an address
+        // to which the host has to have a route, the family of the settings is unknown.
         let changes = match &alias {
             Some(_) if !routed.is_empty() => network.changes_of_pod_link(&interface.name, &routed),
             _ => Ok(Vec::new()),
         };
         let unrouted = Unrouted::find(&interface.name, &routed, &routes);
-        Ok(PodInterface { endpoint, unrouted, changes: changes.map_err(Unobserved::new)?, ..interface })
+        Ok(PodInterface {
+            endpoint,
+            unrouted,
+            changes: changes.map_err(Unobserved::new)?,
+            ..interface
+        })
     };
     found.into_iter().map(with_endpoint).collect()
 }
 
 /// Returns the kernel's interfaces of pods, without their endpoints.
-fn read_kernel_interfaces(network: &dyn HostNetwork, routes: &[Route]) -> Observed<Vec<KernelInterface>> {
+fn read_kernel_interfaces(
+    network: &dyn HostNetwork,
+    routes: &[Route],
+) -> Observed<Vec<KernelInterface>> {
     let prefix = pod_interface_prefix();
     let mut links = network.pod_links().map_err(Unobserved::new)?;
     links.retain(|link| link.name.starts_with(&prefix));
     let with_addresses = links.into_iter().map(|link| {
         let addresses = addresses_behind(&link.name, routes);
-        (PodInterface { addresses, name: link.name, ..PodInterface::default() }, link.alias)
+        (
+            PodInterface {
+                addresses,
+                name: link.name,
+                ..PodInterface::default()
+            },
+            link.alias,
+        )
     });
     Ok(with_addresses.collect())
 }
@@ -101,7 +124,8 @@ pub(super) async fn list_pools(store: &Datastore) -> Observed<Vec<Entry<IpPool>>
 /// Returns the range of the block of an address. The block may not exist.
 fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
-    let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
+    let mut pools =
+        pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
     Cidr::new(address, pools.next()?.spec.block_prefix(version))
 }
 
@@ -113,12 +137,20 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
     }
 }
 
-/// Returns the routes to addresses that belong to an existing block and are free in IPAM, except those through
-/// interfaces of pods.
-pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
+/// Returns the routes to addresses that belong to an existing block and are free in IPAM, except
+/// those through interfaces of pods.
+pub(super) async fn find_routed(
+    store: &Datastore,
+    network: &dyn HostNetwork,
+) -> Observed<BusyAddresses> {
     let mut pods = network.interfaces().map_err(Unobserved::new)?;
     pods.retain(|interface| interface.is_pod_interface);
-    let leads_to_pod = |route: &Route| route.interfaces.iter().any(|name| pods.iter().any(|pod| pod.name == *name));
+    let leads_to_pod = |route: &Route| {
+        route
+            .interfaces
+            .iter()
+            .any(|name| pods.iter().any(|pod| pod.name == *name))
+    };
     let mut routes = network.routes().map_err(Unobserved::new)?;
     routes.retain(|route| route.destination.size() == 1 && !leads_to_pod(route));
     if routes.is_empty() {
@@ -129,13 +161,19 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
     let mut busy = BusyAddresses::new();
     for route in routes {
         let address = route.destination.network();
-        let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
+        let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else {
+            continue;
+        };
         if let btree_map::Entry::Vacant(entry) = blocks.entry(cidr) {
             let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             entry.insert(read.map(|entry| entry.value));
         }
-        // An address without a block is not reported: ADDs on this node fill the node's blocks first.
-        if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
+        // An address without a block is not reported: ADDs on this node fill the node's blocks
+        // first.
+        if blocks[&cidr]
+            .as_ref()
+            .is_some_and(|block| block.allocation(address).is_none())
+        {
             let description = match &route.interfaces[..] {
                 [] => "that drops packets".into(),
                 interfaces => format!("through {}", interfaces.join(", ")),
@@ -156,9 +194,17 @@ mod tests {
 
     #[test]
     fn pod_addresses_are_read_from_host_routes() {
-        let pods = |name: &str| Interface { is_pod_interface: true, ..interface(name, 1500) };
+        let pods = |name: &str| Interface {
+            is_pod_interface: true,
+            ..interface(name, 1500)
+        };
         let network = FixedNetwork {
-            interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
+            interfaces: vec![
+                pods("cali1"),
+                pods("cali2"),
+                interface("cali-theirs", 1500),
+                pods("veth1"),
+            ],
             routes: vec![
                 route("10.65.0.1/32", &["cali1"]),
                 route("fd65::1/128", &["cali1"]),
@@ -167,17 +213,29 @@ mod tests {
             ],
         };
         let found = read_kernel_interfaces(&network, &network.routes).unwrap();
-        let found: Vec<_> = found.iter().map(|(found, _)| (found.name.as_str(), found.addresses.len())).collect();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(found, _)| (found.name.as_str(), found.addresses.len()))
+            .collect();
         assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
     }
 
     #[test]
     fn block_of_an_address_has_the_block_size_of_its_pool() {
         let pool = |cidr: &str, block_size| {
-            IpPool::new("p", IpPoolSpec { cidr: cidr.into(), block_size, ..IpPoolSpec::default() })
+            IpPool::new(
+                "p",
+                IpPoolSpec {
+                    cidr: cidr.into(),
+                    block_size,
+                    ..IpPoolSpec::default()
+                },
+            )
         };
         let pools = [pool("10.65.0.0/16", Some(28)), pool("fd65::/64", None)];
-        let block = |address: &str| block_of(address.parse().unwrap(), pools.iter()).map(|block| block.to_string());
+        let block = |address: &str| {
+            block_of(address.parse().unwrap(), pools.iter()).map(|block| block.to_string())
+        };
         assert_eq!(block("10.65.0.19").as_deref(), Some("10.65.0.16/28"));
         assert_eq!(block("fd65::7f").as_deref(), Some("fd65::40/122"));
         assert_eq!(block("10.66.0.1"), None);

@@ -12,9 +12,12 @@ use crate::host_network::pod_interface_prefix;
 use crate::layout::Layout;
 
 /// The programs with the names of their processes, which the kernel cuts after 15 bytes.
-const PROCESSES: [(&str, ManagingProgram); 2] =
-    [("NetworkManager", ManagingProgram::NetworkManager), ("systemd-network", ManagingProgram::Networkd)];
-/// The directories of networkd. A file replaces those of the same name in the directories before it.
+const PROCESSES: [(&str, ManagingProgram); 2] = [
+    ("NetworkManager", ManagingProgram::NetworkManager),
+    ("systemd-network", ManagingProgram::Networkd),
+];
+/// The directories of networkd. A file replaces those of the same name in the directories before
+/// it.
 const NETWORKD: [&str; 5] = [
     "/lib/systemd/network",
     "/usr/lib/systemd/network",
@@ -22,29 +25,40 @@ const NETWORKD: [&str; 5] = [
     "/run/systemd/network",
     "/etc/systemd/network",
 ];
-/// The directories of NetworkManager, in the order in which it reads them. A file prevents the reading of those of the
-/// same name in the directories before it.
-const NETWORK_MANAGER: [&str; 3] =
-    ["/usr/lib/NetworkManager/conf.d", "/run/NetworkManager/conf.d", "/etc/NetworkManager/conf.d"];
+/// The directories of NetworkManager, in the order in which it reads them. A file prevents the
+/// reading of those of the same name in the directories before it.
+const NETWORK_MANAGER: [&str; 3] = [
+    "/usr/lib/NetworkManager/conf.d",
+    "/run/NetworkManager/conf.d",
+    "/etc/NetworkManager/conf.d",
+];
 /// The main file, which NetworkManager reads before the files in `/etc`.
 const NETWORK_MANAGER_CONF: &str = "/etc/NetworkManager/NetworkManager.conf";
 
-/// Returns the running programs whose processes and configuration this process sees. A container sees neither, unless
-/// its pod mounts the directories.
+/// Returns the running programs whose processes and configuration this process sees. A container
+/// sees neither, unless its pod mounts the directories.
 pub(super) fn read(layout: &Layout) -> Vec<NetworkManager> {
     let names: Vec<String> = processes_of_node(&layout.path("/proc"))
         .iter()
         .filter_map(|process| regular_file::text(&process.join("comm")).ok())
         .map(|name| name.trim_end().to_owned())
         .collect();
-    let running = PROCESSES.into_iter().filter(|(name, _)| names.iter().any(|process| process == name));
+    let running = PROCESSES
+        .into_iter()
+        .filter(|(name, _)| names.iter().any(|process| process == name));
     let observed = running.filter_map(|(_, program)| {
         let (directory, files) = match program {
-            ManagingProgram::NetworkManager => ("/etc/NetworkManager", network_manager_files(layout)),
+            ManagingProgram::NetworkManager => {
+                ("/etc/NetworkManager", network_manager_files(layout))
+            }
             ManagingProgram::Networkd => ("/etc/systemd/network", networkd_files(layout)),
         };
         let is_visible = layout.is_on_node(&layout.path(directory));
-        is_visible.then(|| NetworkManager { program, prefix: pod_interface_prefix(), files })
+        is_visible.then(|| NetworkManager {
+            program,
+            prefix: pod_interface_prefix(),
+            files,
+        })
     });
     observed.collect()
 }
@@ -56,7 +70,9 @@ fn network_manager_files(layout: &Layout) -> Vec<ConfigFile> {
         if directory.starts_with("/etc/") {
             files.push(config_file(layout, NETWORK_MANAGER_CONF.into()));
         }
-        let here = counting.values().filter(|path| path.parent() == Some(Path::new(directory)));
+        let here = counting
+            .values()
+            .filter(|path| path.parent() == Some(Path::new(directory)));
         files.extend(here.map(|path| config_file(layout, path.clone())));
     }
     files
@@ -73,14 +89,21 @@ fn networkd_files(layout: &Layout) -> Vec<ConfigFile> {
         }
         file
     };
-    replacing(layout, &NETWORKD, ".network").into_iter().map(with_drop_ins).collect()
+    replacing(layout, &NETWORKD, ".network")
+        .into_iter()
+        .map(with_drop_ins)
+        .collect()
 }
 
 /// Returns the files that count, by name.
 fn replacing(layout: &Layout, directories: &[&str], extension: &str) -> BTreeMap<String, PathBuf> {
     let mut files = BTreeMap::new();
     for directory in directories {
-        for entry in fs::read_dir(layout.path(directory)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(layout.path(directory))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.ends_with(extension) {
                 files.insert(name.clone(), Path::new(directory).join(name));
@@ -90,9 +113,13 @@ fn replacing(layout: &Layout, directories: &[&str], extension: &str) -> BTreeMap
     files
 }
 
-/// Reads a file. A missing one counts as empty, and so does a link to `/dev/null`, which hides a file of that name.
+/// Reads a file. A missing one counts as empty, and so does a link to `/dev/null`, which hides a
+/// file of that name.
 fn config_file(layout: &Layout, path: PathBuf) -> ConfigFile {
-    ConfigFile { text: regular_file::text(&layout.path(&path)).unwrap_or_default(), path }
+    ConfigFile {
+        text: regular_file::text(&layout.path(&path)).unwrap_or_default(),
+        path,
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +137,10 @@ mod tests {
 
     fn claims(root: &Path) -> Vec<(ManagingProgram, Option<Claim>)> {
         let found = read(&Layout::below(root));
-        found.into_iter().map(|manager| (manager.program, manager.claim())).collect()
+        found
+            .into_iter()
+            .map(|manager| (manager.program, manager.claim()))
+            .collect()
     }
 
     #[test]
@@ -120,16 +150,33 @@ mod tests {
         write(root, "proc/7/comm", "NetworkManager-x\n");
         assert_eq!(claims(root), Vec::new());
         write(root, "proc/8/comm", "NetworkManager\n");
-        assert_eq!(claims(root), [(ManagingProgram::NetworkManager, Some(Claim::NoException))]);
+        assert_eq!(
+            claims(root),
+            [(ManagingProgram::NetworkManager, Some(Claim::NoException))]
+        );
         let exception = "[keyfile]\nunmanaged-devices=interface-name:cali*\n";
-        write(root, "usr/lib/NetworkManager/conf.d/50-calico.conf", exception);
+        write(
+            root,
+            "usr/lib/NetworkManager/conf.d/50-calico.conf",
+            exception,
+        );
         assert_eq!(claims(root), [(ManagingProgram::NetworkManager, None)]);
-        write(root, "etc/NetworkManager/NetworkManager.conf", "[keyfile]\nunmanaged-devices=interface-name:x*\n");
-        assert_eq!(claims(root), [(ManagingProgram::NetworkManager, Some(Claim::NoException))]);
+        write(
+            root,
+            "etc/NetworkManager/NetworkManager.conf",
+            "[keyfile]\nunmanaged-devices=interface-name:x*\n",
+        );
+        assert_eq!(
+            claims(root),
+            [(ManagingProgram::NetworkManager, Some(Claim::NoException))]
+        );
         write(root, "etc/NetworkManager/conf.d/50-calico.conf", exception);
         assert_eq!(claims(root), [(ManagingProgram::NetworkManager, None)]);
         write(root, "etc/NetworkManager/conf.d/50-calico.conf", "");
-        assert_eq!(claims(root), [(ManagingProgram::NetworkManager, Some(Claim::NoException))]);
+        assert_eq!(
+            claims(root),
+            [(ManagingProgram::NetworkManager, Some(Claim::NoException))]
+        );
     }
 
     #[test]
@@ -138,13 +185,28 @@ mod tests {
         let root = root.path();
         write(root, "proc/8/comm", "systemd-network\n");
         assert_eq!(claims(root), [(ManagingProgram::Networkd, None)]);
-        write(root, "usr/lib/systemd/network/80-all.network", "[Match]\nName=*\n");
+        write(
+            root,
+            "usr/lib/systemd/network/80-all.network",
+            "[Match]\nName=*\n",
+        );
         let claim = Claim::File("/usr/lib/systemd/network/80-all.network".into());
-        assert_eq!(claims(root), [(ManagingProgram::Networkd, Some(claim.clone()))]);
-        write(root, "run/systemd/network/80-all.network.d/calico.conf", "[Match]\nName=\nName=eth*\n");
+        assert_eq!(
+            claims(root),
+            [(ManagingProgram::Networkd, Some(claim.clone()))]
+        );
+        write(
+            root,
+            "run/systemd/network/80-all.network.d/calico.conf",
+            "[Match]\nName=\nName=eth*\n",
+        );
         assert_eq!(claims(root), [(ManagingProgram::Networkd, None)]);
         fs::remove_dir_all(root.join("run/systemd")).unwrap();
-        write(root, "etc/systemd/network/10-calico.network", "[Match]\nName=cali*\n[Link]\nUnmanaged=yes\n");
+        write(
+            root,
+            "etc/systemd/network/10-calico.network",
+            "[Match]\nName=cali*\n[Link]\nUnmanaged=yes\n",
+        );
         assert_eq!(claims(root), [(ManagingProgram::Networkd, None)]);
         fs::remove_file(root.join("etc/systemd/network/10-calico.network")).unwrap();
         assert_eq!(claims(root), [(ManagingProgram::Networkd, Some(claim))]);

@@ -1,5 +1,5 @@
-//! systemd-networkd: it manages the interfaces to which a `.network` file applies, unless the file has
-//! `Unmanaged=yes`.
+//! systemd-networkd: it manages the interfaces to which a `.network` file applies, unless the file
+//! has `Unmanaged=yes`.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,11 @@ pub(super) fn file_in_charge<'f>(files: &'f [ConfigFile], link: &Link) -> Option
 }
 
 fn is_unmanaged(text: &str) -> bool {
-    let settings = entries(text).filter(|entry| entry.section == "Link" && entry.key == "Unmanaged");
-    settings.last().is_some_and(|entry| ["yes", "true", "1", "on", "y", "t"].contains(&entry.value))
+    let settings =
+        entries(text).filter(|entry| entry.section == "Link" && entry.key == "Unmanaged");
+    settings
+        .last()
+        .is_some_and(|entry| ["yes", "true", "1", "on", "y", "t"].contains(&entry.value))
 }
 
 /// Returns true if all conditions hold. A file without conditions applies to no interface.
@@ -33,7 +36,9 @@ fn applies(text: &str, link: &Link) -> bool {
         "Name" => is_one_of(patterns, &link.name),
         "Type" => is_one_of(patterns, "ether"),
         "Kind" | "Driver" => is_one_of(patterns, link.kind),
-        "MACAddress" => patterns.iter().any(|address| address.replace('-', ":").eq_ignore_ascii_case(link.mac)),
+        "MACAddress" => patterns
+            .iter()
+            .any(|address| address.replace('-', ":").eq_ignore_ascii_case(link.mac)),
         // An interface pair has no such property.
         "Path" | "Property" | "SSID" | "BSSID" | "WLANInterfaceType" => is_one_of(patterns, ""),
         // A condition about the node, which this program cannot evaluate.
@@ -45,7 +50,9 @@ fn applies(text: &str, link: &Link) -> bool {
 /// Returns true if one of the patterns matches. `!` before the first one inverts the list.
 fn is_one_of(patterns: &[&str], text: &str) -> bool {
     let is_inverted = patterns.first().is_some_and(|first| first.starts_with('!'));
-    let found = patterns.iter().any(|pattern| matches(pattern.trim_start_matches('!'), text));
+    let found = patterns
+        .iter()
+        .any(|pattern| matches(pattern.trim_start_matches('!'), text));
     found != is_inverted
 }
 
@@ -54,7 +61,10 @@ mod tests {
     use super::*;
 
     fn file(name: &str, text: &str) -> ConfigFile {
-        ConfigFile { path: name.into(), text: text.to_owned() }
+        ConfigFile {
+            path: name.into(),
+            text: text.to_owned(),
+        }
     }
 
     fn applies(text: &str) -> bool {
@@ -63,26 +73,56 @@ mod tests {
 
     #[test]
     fn file_with_a_pattern_for_all_interfaces_applies_to_pods() {
-        for conditions in ["Name=*", "Name=eth0 cali*", "Type=ether", "Kind=veth", "Name=!eth*", "Driver=veth\nName=c*"]
-        {
-            assert!(applies(&format!("[Match]\n{conditions}\n[Network]\nDHCP=yes\n")), "{conditions}");
+        for conditions in [
+            "Name=*",
+            "Name=eth0 cali*",
+            "Type=ether",
+            "Kind=veth",
+            "Name=!eth*",
+            "Driver=veth\nName=c*",
+        ] {
+            assert!(
+                applies(&format!("[Match]\n{conditions}\n[Network]\nDHCP=yes\n")),
+                "{conditions}"
+            );
         }
-        for conditions in ["", "Name=eth0", "Name=*\nName=\nName=e*", "Kind=veth\nName=ve-*", "Path=pci-*", "Host=x"] {
-            assert!(!applies(&format!("[Match]\n{conditions}\n[Network]\nDHCP=yes\n")), "{conditions}");
+        for conditions in [
+            "",
+            "Name=eth0",
+            "Name=*\nName=\nName=e*",
+            "Kind=veth\nName=ve-*",
+            "Path=pci-*",
+            "Host=x",
+        ] {
+            assert!(
+                !applies(&format!("[Match]\n{conditions}\n[Network]\nDHCP=yes\n")),
+                "{conditions}"
+            );
         }
         // The default of Flatcar.
-        assert!(!applies("[Match]\nName=*\nType=!loopback bridge tunnel vxlan wireguard\nDriver=!veth dummy\n"));
+        assert!(!applies(
+            "[Match]\nName=*\nType=!loopback bridge tunnel vxlan wireguard\nDriver=!veth dummy\n"
+        ));
         assert!(!applies("[Network]\nDHCP=yes\n"));
     }
 
     #[test]
     fn first_file_that_applies_decides() {
         let all = file("50-all.network", "[Match]\nName=*\n[Network]\nDHCP=yes\n");
-        let calico = file("10-calico.network", "[Match]\nName=cali*\n[Link]\nUnmanaged=yes\n");
+        let calico = file(
+            "10-calico.network",
+            "[Match]\nName=cali*\n[Link]\nUnmanaged=yes\n",
+        );
         let eth0 = file("05-eth0.network", "[Match]\nName=eth0\n");
         let link = Link::of_pod("cali");
-        assert_eq!(file_in_charge(&[eth0.clone(), calico.clone(), all.clone()], &link), None);
-        assert_eq!(file_in_charge(&[eth0.clone(), all.clone(), calico], &link), Some(&all));
+        assert_eq!(
+            file_in_charge(&[eth0.clone(), calico.clone(), all.clone()], &link),
+            None
+        );
+        assert_eq!(
+            file_in_charge(&[eth0.clone(), all.clone(), calico], &link),
+            Some(&all)
+        );
         assert_eq!(file_in_charge(&[eth0], &link), None);
     }
 }

@@ -1,4 +1,5 @@
-//! [`Link`]: the facts about an interface that configurations match, and patterns with `*`, `?` and `[…]`.
+//! [`Link`]: the facts about an interface that configurations match, and patterns with `*`, `?` and
+//! `[…]`.
 
 /// An interface of a pod, as programs see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,13 +15,18 @@ pub(super) struct Link {
 impl Link {
     /// Returns the host's end of the interface of some pod.
     pub(super) fn of_pod(prefix: &str) -> Self {
-        Link { name: format!("{prefix}0123456789a"), kind: "veth", mac: "ee:ee:ee:ee:ee:ee" }
+        Link {
+            name: format!("{prefix}0123456789a"),
+            kind: "veth",
+            mac: "ee:ee:ee:ee:ee:ee",
+        }
     }
 }
 
 /// Returns true if a shell pattern matches the whole text.
 pub(super) fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut read) = (0, 0);
     // The place after the last `*`, and the text that the `*` does not match.
     let mut star: Option<(usize, usize)> = None;
@@ -51,7 +57,9 @@ fn one(pattern: &[char], character: char) -> Option<usize> {
                 ['!' | '^', rest @ ..] => (true, rest),
                 set => (false, set),
             };
-            let is_range = set.windows(3).any(|range| range[1] == '-' && (range[0]..=range[2]).contains(&character));
+            let is_range = set
+                .windows(3)
+                .any(|range| range[1] == '-' && (range[0]..=range[2]).contains(&character));
             ((is_range || set.contains(&character)) != is_inverted).then_some(end + 3)
         }
         literal => (*literal == character).then_some(1),
@@ -64,10 +72,30 @@ mod tests {
 
     #[test]
     fn shell_patterns_match_whole_names() {
-        for pattern in ["*", "cali*", "c*a*a", "cali?123*", "[a-c]ali*", "[!e]*", "cali0123456789a", "**"] {
+        for pattern in [
+            "*",
+            "cali*",
+            "c*a*a",
+            "cali?123*",
+            "[a-c]ali*",
+            "[!e]*",
+            "cali0123456789a",
+            "**",
+        ] {
             assert!(matches(pattern, "cali0123456789a"), "{pattern}");
         }
-        for pattern in ["", "cali", "ali*", "e*", "[!c]*", "[d-f]*", "cali*b", "?", "[", "cali0123456789ab"] {
+        for pattern in [
+            "",
+            "cali",
+            "ali*",
+            "e*",
+            "[!c]*",
+            "[d-f]*",
+            "cali*b",
+            "?",
+            "[",
+            "cali0123456789ab",
+        ] {
             assert!(!matches(pattern, "cali0123456789a"), "{pattern}");
         }
         assert!(matches("", "") && matches("*", "") && !matches("?", ""));

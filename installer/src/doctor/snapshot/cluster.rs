@@ -17,7 +17,8 @@ pub struct Cluster {
     pub address: String,
     /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
-    /// The API server, as the datastore or beside it; `None` if none is used or the configuration is invalid.
+    /// The API server, as the datastore or beside it; `None` if none is used or the configuration
+    /// is invalid.
     pub api: Option<ApiServer>,
     /// The answers of the datastore, or the reason if there are none.
     pub reached: Observed<DatastoreAnswers>,
@@ -67,8 +68,8 @@ pub struct DatastoreAnswers {
     pub node_exists: Option<Observed<bool>>,
     /// The kernel's interfaces of pods.
     pub interfaces: Observed<Vec<PodInterface>>,
-    /// Addresses that are free in IPAM although the kernel has a host route to them, other than through an interface of
-    /// a pod.
+    /// Addresses that are free in IPAM although the kernel has a host route to them, other than
+    /// through an interface of a pod.
     pub busy: Observed<BusyAddresses>,
 }
 
@@ -121,7 +122,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns true if pods of this node may get addresses from the pool. An unknown selection counts as true.
+    /// Returns true if pods of this node may get addresses from the pool. An unknown selection
+    /// counts as true.
     pub fn is_of_node(&self) -> bool {
         self.serves_pods && self.selects_node != Ok(false)
     }
@@ -132,6 +134,7 @@ impl Pool {
 pub struct BlockCount {
     /// Blocks with a confirmed affinity.
     pub confirmed: usize,
-    /// Blocks with an unfinished affinity: their claim or release did not finish, or is in progress.
+    /// Blocks with an unfinished affinity: their claim or release did not finish, or is in
+    /// progress.
     pub pending: usize,
 }

@@ -43,9 +43,14 @@ impl Content {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
-    /// Returns true if the configuration has Calico's plugin, and that of a program that copies configurations.
+    /// Returns true if the configuration has Calico's plugin, and that of a program that copies
+    /// configurations.
     pub fn is_copy_of_calicos(&self) -> bool {
-        self.is_calicos() && self.plugins.iter().any(|plugin| COPYING.contains(&plugin.as_str()))
+        self.is_calicos()
+            && self
+                .plugins
+                .iter()
+                .any(|plugin| COPYING.contains(&plugin.as_str()))
     }
 
     /// Returns true if a plugin is one of Multus', which delegate to other networks.

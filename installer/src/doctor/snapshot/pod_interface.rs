@@ -15,7 +15,8 @@ pub struct PodInterface {
     pub endpoint: Option<Vec<IpAddr>>,
     /// The addresses of the pod's endpoint without a host route through the interface.
     pub unrouted: Vec<Unrouted>,
-    /// The differences from the interface that an ADD sets up. Empty for an interface without an alias of this plugin.
+    /// The differences from the interface that an ADD sets up. Empty for an interface without an
+    /// alias of this plugin.
     pub changes: Vec<LinkChange>,
 }
 
@@ -24,7 +25,8 @@ pub struct PodInterface {
 pub struct Unrouted {
     /// The address.
     pub address: IpAddr,
-    /// The interfaces of another host route to the address, empty if the route drops packets; `None` without a route.
+    /// The interfaces of another host route to the address, empty if the route drops packets;
+    /// `None` without a route.
     pub other_route: Option<Vec<String>>,
 }
 
@@ -32,10 +34,13 @@ impl PodInterface {
     /// Returns the addresses with a host route that the endpoint does not have.
     pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
         let listed = self.endpoint.as_deref().unwrap_or_default();
-        self.addresses.iter().filter(|address| !listed.contains(address))
+        self.addresses
+            .iter()
+            .filter(|address| !listed.contains(address))
     }
 
-    /// Returns true if the interface is as its endpoint demands, as far as a running ADD may change that.
+    /// Returns true if the interface is as its endpoint demands, as far as a running ADD may change
+    /// that.
     pub fn is_complete(&self) -> bool {
         self.endpoint.is_some()
             && self.stray_addresses().next().is_none()
@@ -45,18 +50,25 @@ impl PodInterface {
 }
 
 impl Unrouted {
-    /// Returns the addresses of `wanted` to which no route of the main table leads through `interface`.
+    /// Returns the addresses of `wanted` to which no route of the main table leads through
+    /// `interface`.
     pub fn find(interface: &str, wanted: &[IpAddr], routes: &[Route]) -> Vec<Unrouted> {
         let to = |address: IpAddr| {
-            let is_to = move |route: &&Route| route.destination.size() == 1 && route.destination.network() == address;
+            let is_to = move |route: &&Route| {
+                route.destination.size() == 1 && route.destination.network() == address
+            };
             routes.iter().filter(is_to)
         };
-        let leads = |address: IpAddr| to(address).any(|route| route.interfaces.iter().any(|name| name == interface));
+        let leads = |address: IpAddr| {
+            to(address).any(|route| route.interfaces.iter().any(|name| name == interface))
+        };
         let mut unrouted: Vec<Unrouted> = Vec::new();
         for &address in wanted.iter().filter(|address| !leads(**address)) {
             if unrouted.iter().all(|found| found.address != address) {
-                unrouted
-                    .push(Unrouted { address, other_route: to(address).next().map(|route| route.interfaces.clone()) });
+                unrouted.push(Unrouted {
+                    address,
+                    other_route: to(address).next().map(|route| route.interfaces.clone()),
+                });
             }
         }
         unrouted
@@ -76,10 +88,20 @@ mod tests {
             route("10.65.0.3/32", &[]),
             route("10.65.0.4/30", &["cali1"]),
         ];
-        let wanted: Vec<IpAddr> =
-            ["10.65.0.1", "10.65.0.2", "10.65.0.3", "10.65.0.4", "10.65.0.4"].map(|ip| ip.parse().unwrap()).into();
+        let wanted: Vec<IpAddr> = [
+            "10.65.0.1",
+            "10.65.0.2",
+            "10.65.0.3",
+            "10.65.0.4",
+            "10.65.0.4",
+        ]
+        .map(|ip| ip.parse().unwrap())
+        .into();
         let found = Unrouted::find("cali1", &wanted, &routes);
-        let found: Vec<_> = found.into_iter().map(|found| (found.address.to_string(), found.other_route)).collect();
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|found| (found.address.to_string(), found.other_route))
+            .collect();
         assert_eq!(
             found,
             [

@@ -6,7 +6,10 @@ use super::*;
 
 impl World {
     fn with_endpoint(namespace: &str, spec: WorkloadEndpointSpec) -> Self {
-        let world = World { source: ClaimSource::Endpoints, ..World::on(MemoryStore::transactional()) };
+        let world = World {
+            source: ClaimSource::Endpoints,
+            ..World::on(MemoryStore::transactional())
+        };
         world.put_endpoint(namespace, spec);
         world
     }
@@ -15,7 +18,9 @@ impl World {
         let (node, name) = ("node1".into(), format!("endpoint{}", spec.pod));
         let mut endpoint = WorkloadEndpoint::new(&name, WorkloadEndpointSpec { node, ..spec });
         endpoint.metadata.namespace = namespace.into();
-        self.cluster.store.put(&ObjectKey::namespaced(namespace, name), &endpoint);
+        self.cluster
+            .store
+            .put(&ObjectKey::namespaced(namespace, name), &endpoint);
     }
 }
 
@@ -32,9 +37,22 @@ async fn container_of_another_network_is_a_conflict() {
         ..WorkloadEndpointSpec::default()
     };
     let mut world = World::with_endpoint("default", spec("other"));
-    let (alias, routes) = (Some(InterfaceAlias::for_container("c1")), vec!["10.65.1.1/32".into()]);
-    world.links.0.push(HostLink { name: "calic1".into(), alias, routes, ..HostLink::default() });
-    assert!(world.conflict().await.starts_with("interface calic1 was created for another pod or on another network"));
+    let (alias, routes) = (
+        Some(InterfaceAlias::for_container("c1")),
+        vec!["10.65.1.1/32".into()],
+    );
+    world.links.0.push(HostLink {
+        name: "calic1".into(),
+        alias,
+        routes,
+        ..HostLink::default()
+    });
+    assert!(
+        world
+            .conflict()
+            .await
+            .starts_with("interface calic1 was created for another pod or on another network")
+    );
     world.put_endpoint("default", spec("net"));
     assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
     assert!(world.cluster.handle("net.c1").is_some());
@@ -58,9 +76,20 @@ async fn endpoint_of_an_ended_pod_uses_no_address() {
     let mut world = World::with_endpoint("ns", of_pod("web"));
     world.run_pod("web", "10.65.1.1");
     world.put_endpoint("ns", of_pod("job"));
-    let job = |phase: &str| changed(pod("job", "10.65.1.2"), &json!({ "status": { "phase": phase } }));
+    let job = |phase: &str| {
+        changed(
+            pod("job", "10.65.1.2"),
+            &json!({ "status": { "phase": phase } }),
+        )
+    };
     world.put_pod(job("Running"));
-    assert!(world.adopt().await.iter().all(|outcome| matches!(outcome, AdoptOutcome::Conflict(_))));
+    assert!(
+        world
+            .adopt()
+            .await
+            .iter()
+            .all(|outcome| matches!(outcome, AdoptOutcome::Conflict(_)))
+    );
     world.put_pod(job("Succeeded"));
     assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
 }
@@ -72,7 +101,10 @@ async fn endpoint_of_a_starting_pod_claims_its_address() {
     let unreported = json!({ "status": { "phase": "Pending", "podIP": "", "podIPs": [] } });
     world.put_pod(changed(pod("web", "10.65.1.1"), &unreported));
     assert_eq!(world.adopt().await, [], "its ADD may be under way");
-    world.put_pod(changed(pod("web", "10.65.1.1"), &json!({ "status": { "phase": "Pending" } })));
+    world.put_pod(changed(
+        pod("web", "10.65.1.1"),
+        &json!({ "status": { "phase": "Pending" } }),
+    ));
     assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
     let stopping = json!({ "metadata": { "deletionTimestamp": "2026-08-22T01:00:00Z" } });
     world.put_pod(changed(pod("web", "10.65.1.1"), &stopping));

@@ -10,29 +10,43 @@ async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> World {
     world.remove(Block::path(&cidr(BLOCK)));
     if !keeps_handles {
         world.remove(BlockAffinity::path(&affinity_key("node1", BLOCK)));
-        (0..10).for_each(|number| world.remove(Handle::path(&HandleId::new(format!("net.c-web-{number}")))));
+        (0..10).for_each(|number| {
+            world.remove(Handle::path(&HandleId::new(format!("net.c-web-{number}"))))
+        });
     }
     world
 }
 
 #[tokio::test]
 async fn adopt_killed_at_each_write_ends_in_the_same_state() {
-    for (store, keeps_handles) in stores().into_iter().flat_map(|store| [(store, true), (store, false)]) {
+    for (store, keeps_handles) in stores()
+        .into_iter()
+        .flat_map(|store| [(store, true), (store, false)])
+    {
         let complete = lossy_world(store(), keeps_handles).await;
         complete.adopt().await;
-        let (expected, paths) = (held(&complete.cluster.store.pairs()), complete.cluster.store.pairs().paths());
+        let (expected, paths) = (
+            held(&complete.cluster.store.pairs()),
+            complete.cluster.store.pairs().paths(),
+        );
         for (at, applied) in (0..48).flat_map(|at| (0..3).map(move |applied| (at, applied))) {
             let world = lossy_world(store(), keeps_handles).await;
-            world.cluster.store.before_each(move |nth, writes, _| match nth.cmp(&at) {
-                std::cmp::Ordering::Less => Fault::None,
-                std::cmp::Ordering::Equal if writes.is_some() => Fault::Cut(applied),
-                _ => Fault::Refused,
-            });
+            world
+                .cluster
+                .store
+                .before_each(move |nth, writes, _| match nth.cmp(&at) {
+                    std::cmp::Ordering::Less => Fault::None,
+                    std::cmp::Ordering::Equal if writes.is_some() => Fault::Cut(applied),
+                    _ => Fault::Refused,
+                });
             _ = world.try_adopt(false).await;
             world.cluster.store.end_faults();
             let outcomes = world.adopt().await;
             let is_conflict = |outcome: &AdoptOutcome| matches!(outcome, AdoptOutcome::Conflict(_));
-            assert!(!outcomes.iter().any(is_conflict), "killed at {at} after {applied}: {outcomes:?}");
+            assert!(
+                !outcomes.iter().any(is_conflict),
+                "killed at {at} after {applied}: {outcomes:?}"
+            );
             let pairs = world.cluster.store.pairs();
             assert_eq!(held(&pairs), expected, "killed at {at} after {applied}");
             assert_eq!(pairs.paths(), paths, "killed at {at} after {applied}");
@@ -43,16 +57,32 @@ async fn adopt_killed_at_each_write_ends_in_the_same_state() {
 
 async fn assign(cluster: &Cluster, handle: &str, address: &str) {
     let request = cluster.request("node1", handle);
-    let inputs = AllocationInputs::read(&cluster.store, &request.inputs_query()).await.unwrap();
-    assign_address(&cluster.store, &cluster.clock, &request, ip(address), inputs).await.unwrap();
+    let inputs = AllocationInputs::read(&cluster.store, &request.inputs_query())
+        .await
+        .unwrap();
+    assign_address(
+        &cluster.store,
+        &cluster.clock,
+        &request,
+        ip(address),
+        inputs,
+    )
+    .await
+    .unwrap();
 }
 
-/// An ADD assigns the address, or another one of the block, before any request of the adoption. The block is missing,
-/// or has an address of another pod.
+/// An ADD assigns the address, or another one of the block, before any request of the adoption. The
+/// block is missing, or has an address of another pod.
 #[tokio::test]
 async fn adopt_beside_an_add_never_assigns_twice() {
-    for (store, is_missing) in stores().into_iter().flat_map(|store| [(store, true), (store, false)]) {
-        for (address, at) in ["10.65.1.0", "10.65.1.1"].into_iter().flat_map(|ip| (0..12).map(move |at| (ip, at))) {
+    for (store, is_missing) in stores()
+        .into_iter()
+        .flat_map(|store| [(store, true), (store, false)])
+    {
+        for (address, at) in ["10.65.1.0", "10.65.1.1"]
+            .into_iter()
+            .flat_map(|ip| (0..12).map(move |at| (ip, at)))
+        {
             let mut world = World::on(store());
             world.run_pod("web", "10.65.1.0");
             let rival = World::on(MemoryStore::transactional()).cluster;
@@ -63,11 +93,19 @@ async fn adopt_beside_an_add_never_assigns_twice() {
             assign(&rival, "net.rival", address).await;
             let (block, key) = (rival.block(BLOCK).unwrap(), affinity_key("node1", BLOCK));
             let (handle, affinity) = (rival.handle("net.rival").unwrap(), BlockAffinity::default());
-            let affinity = BlockAffinity { state: AffinityState::Confirmed, ..affinity };
+            let affinity = BlockAffinity {
+                state: AffinityState::Confirmed,
+                ..affinity
+            };
             world.cluster.store.before_each(move |nth, _, pairs| {
                 let present = pairs.get::<Block>(&cidr(BLOCK));
-                if nth == at && present.is_none_or(|block| block.allocation(ip("10.65.1.0")).is_none()) {
-                    pairs.put(Handle::path(&HandleId::new("net.rival")), handle.encode().unwrap());
+                if nth == at
+                    && present.is_none_or(|block| block.allocation(ip("10.65.1.0")).is_none())
+                {
+                    pairs.put(
+                        Handle::path(&HandleId::new("net.rival")),
+                        handle.encode().unwrap(),
+                    );
                     pairs.put(BlockAffinity::path(&key), affinity.encode().unwrap());
                     pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
                 }
@@ -77,7 +115,9 @@ async fn adopt_beside_an_add_never_assigns_twice() {
             world.cluster.store.end_faults();
             let pairs = world.cluster.store.pairs();
             let holders = held(&pairs);
-            let holder = holders.iter().find(|(_, addresses)| addresses.contains(&ip("10.65.1.0")));
+            let holder = holders
+                .iter()
+                .find(|(_, addresses)| addresses.contains(&ip("10.65.1.0")));
             let is_rivals = holder.is_some_and(|(handle, _)| handle.as_str() == "net.rival");
             let is_conflict = matches!(outcomes[..], [AdoptOutcome::Conflict(_)]);
             assert_eq!(is_rivals, is_conflict, "at {at}: {outcomes:?}, {holders:?}");
@@ -86,27 +126,37 @@ async fn adopt_beside_an_add_never_assigns_twice() {
     }
 }
 
-/// Without the node's lock, a DEL deletes the handles of the missing block before any request of the adoption.
+/// Without the node's lock, a DEL deletes the handles of the missing block before any request of
+/// the adoption.
 #[tokio::test]
 async fn adopt_beside_a_del_leaves_no_address_without_handle() {
-    for (store, at) in stores().into_iter().flat_map(|store| (0..24).map(move |at| (store, at))) {
+    for (store, at) in stores()
+        .into_iter()
+        .flat_map(|store| (0..24).map(move |at| (store, at)))
+    {
         let world = lossy_world(store(), true).await;
         world.cluster.store.before_each(move |nth, _, pairs| {
             if nth == at && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
-                (0..10).for_each(|number| pairs.remove(&Handle::path(&HandleId::new(format!("net.c-web-{number}")))));
+                (0..10).for_each(|number| {
+                    pairs.remove(&Handle::path(&HandleId::new(format!("net.c-web-{number}"))))
+                });
             }
             Fault::None
         });
         let adopted = world.try_adopt(false).await.unwrap();
         world.cluster.store.end_faults();
-        let is_adopted = |adopted: &AdoptedAddress| matches!(adopted.outcome, AdoptOutcome::Adopted(_));
-        assert!(adopted.addresses.iter().all(is_adopted), "at {at}: {adopted:?}");
+        let is_adopted =
+            |adopted: &AdoptedAddress| matches!(adopted.outcome, AdoptOutcome::Adopted(_));
+        assert!(
+            adopted.addresses.iter().all(is_adopted),
+            "at {at}: {adopted:?}"
+        );
         assert_consistent(&world.cluster.store.pairs(), false);
     }
 }
 
-/// Without the node's lock, another adoption counts the address before any request of this one, and creates the block
-/// before the same or any later request.
+/// Without the node's lock, another adoption counts the address before any request of this one, and
+/// creates the block before the same or any later request.
 #[tokio::test]
 async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
     let web = || HandleId::new("net.c-web");
@@ -118,10 +168,18 @@ async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
         };
         let other = world(store());
         assert_eq!(other.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
-        for (counts, creates) in (0..20).flat_map(|counts| (counts..20).map(move |creates| (counts, creates))) {
+        for (counts, creates) in
+            (0..20).flat_map(|counts| (counts..20).map(move |creates| (counts, creates)))
+        {
             let world = world(store());
-            let (handle, block) = (other.cluster.handle("net.c-web").unwrap(), other.cluster.block(BLOCK).unwrap());
-            let affinity = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+            let (handle, block) = (
+                other.cluster.handle("net.c-web").unwrap(),
+                other.cluster.block(BLOCK).unwrap(),
+            );
+            let affinity = BlockAffinity {
+                state: AffinityState::Confirmed,
+                ..BlockAffinity::default()
+            };
             let mut has_counted = false;
             world.cluster.store.before_each(move |nth, _, pairs| {
                 if nth == counts && pairs.get::<Handle>(&web()).is_none() {
@@ -129,7 +187,10 @@ async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
                     has_counted = true;
                 }
                 if nth == creates && has_counted && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
-                    pairs.put(BlockAffinity::path(&affinity_key("node1", BLOCK)), affinity.encode().unwrap());
+                    pairs.put(
+                        BlockAffinity::path(&affinity_key("node1", BLOCK)),
+                        affinity.encode().unwrap(),
+                    );
                     pairs.put(Block::path(&cidr(BLOCK)), block.encode().unwrap());
                 }
                 Fault::None
@@ -139,7 +200,11 @@ async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
             let is_conflict = matches!(outcomes[..], [AdoptOutcome::Conflict(_)]);
             assert!(!is_conflict, "{counts} {creates}: {outcomes:?}");
             let pairs = world.cluster.store.pairs();
-            assert_eq!(held(&pairs), [(web(), vec![ip("10.65.1.1")])].into(), "{counts} {creates}");
+            assert_eq!(
+                held(&pairs),
+                [(web(), vec![ip("10.65.1.1")])].into(),
+                "{counts} {creates}"
+            );
             assert_consistent(&pairs, false);
         }
     }

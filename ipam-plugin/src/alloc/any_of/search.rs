@@ -1,10 +1,12 @@
-//! [`ListSearch`]: plans the next step towards an address of a list, as a function of the snapshot and without I/O.
+//! [`ListSearch`]: plans the next step towards an address of a list, as a function of the snapshot
+//! and without I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::ipam::{
-    Block, Candidate, Candidates, Holder, Obstacle, PoolChoiceError, Reservations, Unavailable, candidates,
+    Block, Candidate, Candidates, Holder, Obstacle, PoolChoiceError, Reservations, Unavailable,
+    candidates,
 };
 use libcalico::net::{Cidr, IpVersion};
 
@@ -39,18 +41,33 @@ enum Look {
 
 impl<'a> ListSearch<'a> {
     pub(super) fn new(request: &'a AssignRequest, wanted: &'a [IpAddr]) -> Self {
-        ListSearch { request, wanted, failed: BTreeMap::new() }
+        ListSearch {
+            request,
+            wanted,
+            failed: BTreeMap::new(),
+        }
     }
 
-    /// Divides the addresses by the pools of the snapshot. An existing block of another size replaces the missing block
-    /// of an address. The limit of blocks holds for the blocks of the pools, so that it does not depend on the reads.
+    /// Divides the addresses by the pools of the snapshot. An existing block of another size
+    /// replaces the missing block of an address. The limit of blocks holds for the blocks of the
+    /// pools, so that it does not depend on the reads.
     pub(super) fn candidates(&self, snapshot: &Snapshot) -> Result<Candidates> {
         let inputs = &snapshot.inputs;
         let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
-        let version = self.wanted.first().map_or(IpVersion::V4, |ip| IpVersion::of(*ip));
+        let version = self
+            .wanted
+            .first()
+            .map_or(IpVersion::V4, |ip| IpVersion::of(*ip));
         let rules = self.request.address_rules(version, &reserved);
-        let found = candidates(inputs.pools.iter().map(|entry| &entry.value), &rules, self.wanted);
-        let mut found = found.map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+        let found = candidates(
+            inputs.pools.iter().map(|entry| &entry.value),
+            &rules,
+            self.wanted,
+        );
+        let mut found = found.map_err(|cause| PoolChoiceError {
+            cause,
+            refused: Vec::new(),
+        })?;
         found.ensure_few_blocks()?;
         for candidate in &mut found.permitted {
             candidate.block = snapshot.block_of(candidate.ip, candidate.block);
@@ -61,22 +78,36 @@ impl<'a> ListSearch<'a> {
     pub(super) fn step(&self, candidates: &Candidates, snapshot: &Snapshot) -> SearchStep {
         let is_open = |candidate: &&Candidate| !self.failed.contains_key(&candidate.ip);
         let is_skipped = |candidate: &&Candidate| self.request.skipped.contains(&candidate.ip);
-        let (last, first): (Vec<&Candidate>, Vec<&Candidate>) =
-            candidates.permitted.iter().filter(is_open).partition(is_skipped);
+        let (last, first): (Vec<&Candidate>, Vec<&Candidate>) = candidates
+            .permitted
+            .iter()
+            .filter(is_open)
+            .partition(is_skipped);
         if let Some(predecessor) = &self.request.predecessor {
-            let listed = first.iter().find(|candidate| predecessor.listed.contains(&candidate.ip));
-            if let Some(listed) = listed.filter(|candidate| matches!(self.look(candidate, snapshot), Look::Unread)) {
+            let listed = first
+                .iter()
+                .find(|candidate| predecessor.listed.contains(&candidate.ip));
+            if let Some(listed) =
+                listed.filter(|candidate| matches!(self.look(candidate, snapshot), Look::Unread))
+            {
                 return SearchStep::Read(next_reads(listed, candidates, snapshot));
             }
         }
-        if let Some(held) = first.iter().find(|candidate| self.is_predecessors(candidate, snapshot)) {
+        if let Some(held) = first
+            .iter()
+            .find(|candidate| self.is_predecessors(candidate, snapshot))
+        {
             return SearchStep::Take(**held);
         }
         for candidate in first.into_iter().chain(last) {
             match self.look(candidate, snapshot) {
-                Look::Unread => return SearchStep::Read(next_reads(candidate, candidates, snapshot)),
+                Look::Unread => {
+                    return SearchStep::Read(next_reads(candidate, candidates, snapshot));
+                }
                 Look::Free => return SearchStep::Take(*candidate),
-                Look::Taken(_) if self.is_predecessors(candidate, snapshot) => return SearchStep::Take(*candidate),
+                Look::Taken(_) if self.is_predecessors(candidate, snapshot) => {
+                    return SearchStep::Take(*candidate);
+                }
                 Look::Taken(_) => {}
             }
         }
@@ -85,8 +116,11 @@ impl<'a> ListSearch<'a> {
 
     /// Returns true if the predecessor has the address, so that the address passes to the request.
     pub(super) fn is_predecessors(&self, candidate: &Candidate, snapshot: &Snapshot) -> bool {
-        let Some(predecessor) = &self.request.predecessor else { return false };
-        // After a repeated ADD the predecessor is this container, which may have just found its address to be busy.
+        let Some(predecessor) = &self.request.predecessor else {
+            return false;
+        };
+        // After a repeated ADD the predecessor is this container, which may have just found its
+        // address to be busy.
         let is_own = predecessor.handle == self.request.handle;
         if is_own && self.request.skipped.contains(&candidate.ip) {
             return false;
@@ -104,17 +138,37 @@ impl<'a> ListSearch<'a> {
         self.failed.insert(candidate.ip, obstacle);
     }
 
-    /// Returns the permitted addresses before `taken` in the list that the request did not get, as far as they were
-    /// read.
-    pub(super) fn passed_over(&self, candidates: &Candidates, snapshot: &Snapshot, taken: IpAddr) -> Vec<Unavailable> {
-        let before = candidates.permitted.iter().take_while(|candidate| candidate.ip != taken);
-        before.filter_map(|candidate| self.unavailable_one(candidate, snapshot)).collect()
+    /// Returns the permitted addresses before `taken` in the list that the request did not get, as
+    /// far as they were read.
+    pub(super) fn passed_over(
+        &self,
+        candidates: &Candidates,
+        snapshot: &Snapshot,
+        taken: IpAddr,
+    ) -> Vec<Unavailable> {
+        let before = candidates
+            .permitted
+            .iter()
+            .take_while(|candidate| candidate.ip != taken);
+        before
+            .filter_map(|candidate| self.unavailable_one(candidate, snapshot))
+            .collect()
     }
 
-    /// Returns each address with the reason why the request does not get it, the permitted addresses first.
-    pub(super) fn unavailable(&self, candidates: &Candidates, snapshot: &Snapshot) -> Vec<Unavailable> {
-        let permitted = candidates.permitted.iter().filter_map(|candidate| self.unavailable_one(candidate, snapshot));
-        permitted.chain(candidates.unavailable.iter().cloned()).collect()
+    /// Returns each address with the reason why the request does not get it, the permitted
+    /// addresses first.
+    pub(super) fn unavailable(
+        &self,
+        candidates: &Candidates,
+        snapshot: &Snapshot,
+    ) -> Vec<Unavailable> {
+        let permitted = candidates
+            .permitted
+            .iter()
+            .filter_map(|candidate| self.unavailable_one(candidate, snapshot));
+        permitted
+            .chain(candidates.unavailable.iter().cloned())
+            .collect()
     }
 
     fn unavailable_one(&self, candidate: &Candidate, snapshot: &Snapshot) -> Option<Unavailable> {
@@ -137,10 +191,15 @@ impl<'a> ListSearch<'a> {
                 Some(other) => Look::Taken(Obstacle::OtherSize(other)),
                 None => Look::Free,
             },
-            Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => Look::Taken(Obstacle::UnusableBlock(cidr)),
+            Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => {
+                Look::Taken(Obstacle::UnusableBlock(cidr))
+            }
             Some(BlockRead::Present(block)) => {
                 let is_strict = snapshot.inputs.config.strict_affinity;
-                match (self.look_into(&block.value, ip, is_strict), snapshot.other_block_of(ip, &cidr)) {
+                match (
+                    self.look_into(&block.value, ip, is_strict),
+                    snapshot.other_block_of(ip, &cidr),
+                ) {
                     (Look::Free, Some(other)) => Look::Taken(Obstacle::OtherSize(other)),
                     (look, _) => look,
                 }
@@ -163,15 +222,23 @@ impl<'a> ListSearch<'a> {
     }
 }
 
-/// Returns the reads for the state of `next`: the ranges of all blocks if its block is missing, and otherwise its block
-/// and then unread blocks in the order of the list. A later read has as many blocks as all reads before, because the
-/// ADD has the node's lock, and a tenant's list may be in 64 blocks.
+/// Returns the reads for the state of `next`: the ranges of all blocks if its block is missing, and
+/// otherwise its block and then unread blocks in the order of the list. A later read has as many
+/// blocks as all reads before, because the ADD has the node's lock, and a tenant's list may be in
+/// 64 blocks.
 fn next_reads(next: &Candidate, candidates: &Candidates, snapshot: &Snapshot) -> MissingReads {
     if snapshot.block(&next.block).is_some() {
         return MissingReads::ranges(next.block.version());
     }
-    let all: BTreeSet<Cidr> = candidates.permitted.iter().map(|candidate| candidate.block).collect();
-    let before = all.iter().filter(|block| snapshot.block(block).is_some()).count();
+    let all: BTreeSet<Cidr> = candidates
+        .permitted
+        .iter()
+        .map(|candidate| candidate.block)
+        .collect();
+    let before = all
+        .iter()
+        .filter(|block| snapshot.block(block).is_some())
+        .count();
     let mut blocks = vec![next.block];
     for candidate in &candidates.permitted {
         if blocks.len() == before.max(BLOCKS_OF_FIRST_READ) {

@@ -1,5 +1,5 @@
-//! Plans addresses from existing blocks: the node's own, in upstream's order (IPAM-112), whose unfinished affinities
-//! are repaired on the way (IPAM-123), and others, to borrow from.
+//! Plans addresses from existing blocks: the node's own, in upstream's order (IPAM-112), whose
+//! unfinished affinities are repaired on the way (IPAM-123), and others, to borrow from.
 
 use libcalico::ipam::{BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
@@ -14,8 +14,9 @@ use crate::block_writes::PriorAffinity;
 use crate::error::Result;
 
 impl FamilyPlanner<'_> {
-    /// Returns the step for the first own block of a size, in list order, that has a free address or first needs a read
-    /// or a repair. Returns `None` if no own block of that size gives an address.
+    /// Returns the step for the first own block of a size, in list order, that has a free address
+    /// or first needs a read or a repair. Returns `None` if no own block of that size gives an
+    /// address.
     pub(super) fn assign_from_own_blocks(
         &self,
         snapshot: &Snapshot,
@@ -30,8 +31,8 @@ impl FamilyPlanner<'_> {
         Ok(None)
     }
 
-    /// Returns the step for one block of the node, which may be a read or repair first. Returns `None` if the block
-    /// gives no address.
+    /// Returns the step for one block of the node, which may be a read or repair first. Returns
+    /// `None` if the block gives no address.
     pub(super) fn assign_from_own_block(
         &self,
         snapshot: &Snapshot,
@@ -40,16 +41,23 @@ impl FamilyPlanner<'_> {
     ) -> Result<Option<PlannerStep>> {
         let cidr = &affinity.key.cidr;
         let block = match snapshot.block(cidr) {
-            Some(BlockRead::Surveyed(room)) if room.has_free => return read_step(MissingReads::blocks([*cidr])),
+            Some(BlockRead::Surveyed(room)) if room.has_free => {
+                return read_step(MissingReads::blocks([*cidr]));
+            }
             None | Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) => return Ok(None),
-            // A block of the former size is not created again. Garbage collection deletes a pending affinity to it.
+            // A block of the former size is not created again. Garbage collection deletes a pending
+            // affinity to it.
             Some(BlockRead::Absent) if self.size_of(cidr) == BlockSize::Former => return Ok(None),
             Some(BlockRead::Absent) if snapshot.ranges(self.version).is_none() => {
                 return read_step(MissingReads::ranges(self.version));
             }
             Some(BlockRead::Absent) => {
-                let assignment =
-                    self.assign(snapshot, cidr, remaining, Some(PriorAffinity::Existing(affinity.clone())))?;
+                let assignment = self.assign(
+                    snapshot,
+                    cidr,
+                    remaining,
+                    Some(PriorAffinity::Existing(affinity.clone())),
+                )?;
                 return Ok(assignment.map(PlannerStep::Assign));
             }
             Some(BlockRead::Present(block)) => block,
@@ -58,7 +66,9 @@ impl FamilyPlanner<'_> {
             if snapshot.may_predate_affinities(cidr) {
                 return read_step(MissingReads::blocks([*cidr]));
             }
-            return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })));
+            return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete {
+                affinity: affinity.clone(),
+            })));
         }
         let unconfirmed = affinity.value.state.is_unfinished();
         let prior_affinity = unconfirmed.then(|| PriorAffinity::Existing(affinity.clone()));
@@ -66,7 +76,8 @@ impl FamilyPlanner<'_> {
         if unconfirmed && snapshot.ranges(self.version).is_none() {
             return read_step(MissingReads::ranges(self.version));
         }
-        // Garbage collection deletes the block. A lost creation of it may still be in progress here.
+        // Garbage collection deletes the block. A lost creation of it may still be in progress
+        // here.
         if unconfirmed && snapshot.may_overlap(cidr) {
             return Ok(None);
         }
@@ -80,16 +91,22 @@ impl FamilyPlanner<'_> {
         }
     }
 
-    /// Returns a step for the first block with room, in the order of the pools. The block's affinity stays unchanged;
-    /// only the attribute `node` of the allocation names the borrowing node (IPAM-120).
+    /// Returns a step for the first block with room, in the order of the pools. The block's
+    /// affinity stays unchanged; only the attribute `node` of the allocation names the borrowing
+    /// node (IPAM-120).
     pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));
         }
-        let of_family = snapshot.blocks.iter().filter(|(cidr, _)| cidr.version() == self.version);
+        let of_family = snapshot
+            .blocks
+            .iter()
+            .filter(|(cidr, _)| cidr.version() == self.version);
         let with_room: Vec<Cidr> = of_family
             .filter(|(cidr, block)| {
-                let room = snapshot.room(block).filter(|room| !is_unverified_overlap(snapshot, cidr, room));
+                let room = snapshot
+                    .room(block)
+                    .filter(|room| !is_unverified_overlap(snapshot, cidr, room));
                 room.is_some_and(|room| room.has_free)
             })
             .map(|(cidr, _)| *cidr)

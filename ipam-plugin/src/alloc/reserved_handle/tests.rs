@@ -73,8 +73,13 @@ async fn handle_is_deleted_when_no_address_is_assigned() {
     let request = cluster.request("node1", "net.d");
     let inputs = cluster.inputs(&request).await.unwrap();
     let taken = "10.65.0.0".parse().unwrap();
-    let error = assign_address(&cluster.store, &cluster.clock, &request, taken, inputs).await.unwrap_err();
-    assert!(matches!(error, IpamError::AlreadyAssigned { .. }), "{error}");
+    let error = assign_address(&cluster.store, &cluster.clock, &request, taken, inputs)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, IpamError::AlreadyAssigned { .. }),
+        "{error}"
+    );
     assert_eq!(cluster.handle("net.d"), None);
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -101,31 +106,43 @@ async fn lost_race_does_not_create_the_handle_again() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// The block is written, but the response is lost, and the datastore then refuses a number of requests.
+/// The block is written, but the response is lost, and the datastore then refuses a number of
+/// requests.
 #[tokio::test]
 async fn write_of_unknown_outcome_stays_counted_for_the_del() {
     for silent in [1, 10, 100, 1000] {
         let cluster = cluster(26);
         cluster.one("node1", "net.first").await.unwrap();
         let mut left = None;
-        cluster.store.before_each(move |_, writes, _| match (&mut left, writes) {
-            (None, Some([write])) if write.kind == "IPAMBlock" => {
-                left = Some(silent);
-                Fault::LostAnswer
-            }
-            (Some(left), _) if *left > 0 => {
-                *left -= 1;
-                Fault::Refused
-            }
-            _ => Fault::None,
-        });
+        cluster
+            .store
+            .before_each(move |_, writes, _| match (&mut left, writes) {
+                (None, Some([write])) if write.kind == "IPAMBlock" => {
+                    left = Some(silent);
+                    Fault::LostAnswer
+                }
+                (Some(left), _) if *left > 0 => {
+                    *left -= 1;
+                    Fault::Refused
+                }
+                _ => Fault::None,
+            });
         let outcome = cluster.one("node1", "net.a").await;
         cluster.store.end_faults();
         let pairs = cluster.store.pairs();
         assert_consistent(&pairs, false);
-        let kept = held(&pairs).remove(&HandleId::new("net.a")).unwrap_or_default();
-        assert!(outcome.is_err() || kept.contains(&outcome.unwrap()), "{silent}");
-        assert_eq!(cluster.release("net.a").await.unwrap().addresses, kept.len(), "{silent}");
+        let kept = held(&pairs)
+            .remove(&HandleId::new("net.a"))
+            .unwrap_or_default();
+        assert!(
+            outcome.is_err() || kept.contains(&outcome.unwrap()),
+            "{silent}"
+        );
+        assert_eq!(
+            cluster.release("net.a").await.unwrap().addresses,
+            kept.len(),
+            "{silent}"
+        );
         assert_eq!(held(&cluster.store.pairs()).len(), 1, "{silent}: leaked");
     }
 }

@@ -1,4 +1,5 @@
-//! [`ListedAddress`]: an allocated address for `check --show-all-ips`, in the words of calicoctl (INST-205).
+//! [`ListedAddress`]: an allocated address for `check --show-all-ips`, in the words of calicoctl
+//! (INST-205).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,8 +29,12 @@ pub(super) struct ListedAddress {
 }
 
 pub(super) fn listed_addresses(blocks: &[PackedBlock]) -> Vec<ListedAddress> {
-    let of_block =
-        |block: &PackedBlock| block.allocated().map(|held| held.read(|held| listed(block, held))).collect::<Vec<_>>();
+    let of_block = |block: &PackedBlock| {
+        block
+            .allocated()
+            .map(|held| held.read(|held| listed(block, held)))
+            .collect::<Vec<_>>()
+    };
     blocks.iter().flat_map(of_block).collect()
 }
 
@@ -38,9 +43,17 @@ fn listed(block: &PackedBlock, held: &Allocation<'_>) -> ListedAddress {
         address: held.ip,
         block: block.cidr,
         affinity: block.affinity().map(str::to_owned),
-        handle: held.attribute.and_then(|attribute| attribute.handle_id.clone()),
-        attributes: held.attribute.map(|attribute| attribute.active_owner.clone()).unwrap_or_default(),
-        alternate_attributes: held.attribute.map(|attribute| attribute.alternate_owner.clone()).unwrap_or_default(),
+        handle: held
+            .attribute
+            .and_then(|attribute| attribute.handle_id.clone()),
+        attributes: held
+            .attribute
+            .map(|attribute| attribute.active_owner.clone())
+            .unwrap_or_default(),
+        alternate_attributes: held
+            .attribute
+            .map(|attribute| attribute.alternate_owner.clone())
+            .unwrap_or_default(),
         cooling_down: held.is_cooling(),
         without_attributes: held.attribute.is_none(),
     }
@@ -53,7 +66,11 @@ impl ListedAddress {
             return "<missing>".into();
         }
         let pairs = |attributes: &BTreeMap<String, String>| {
-            attributes.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+            attributes
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect::<Vec<_>>()
+                .join(",")
         };
         let handle = self.handle.as_deref().unwrap_or("<none>");
         let mut text = format!("Main:{handle} Extra:{}", pairs(&self.attributes));

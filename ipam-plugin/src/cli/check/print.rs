@@ -8,9 +8,16 @@ use crate::cli::error::CliError;
 
 impl CheckResult {
     pub(super) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
-        let ReadCounts { pools, blocks, addresses, handles, endpoints } = self.looked_at;
+        let ReadCounts {
+            pools,
+            blocks,
+            addresses,
+            handles,
+            endpoints,
+        } = self.looked_at;
         app.print_line(format_args!(
-            "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, {endpoints} endpoints"
+            "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, \
+             {endpoints} endpoints"
         ))?;
         print_addresses(self.addresses.as_deref().unwrap_or_default(), app)?;
         for finding in &self.findings {
@@ -39,10 +46,17 @@ fn print_addresses(addresses: &[ListedAddress], app: &mut App<'_>) -> Result<(),
     for listed in addresses {
         if above != Some(listed.block) {
             let affinity = listed.affinity.as_deref().unwrap_or("<none>");
-            app.print_line(format_args!(" IPAM block {} affinity={affinity}:", listed.block))?;
+            app.print_line(format_args!(
+                " IPAM block {} affinity={affinity}:",
+                listed.block
+            ))?;
             above = Some(listed.block);
         }
-        app.print_line(format_args!("  {} allocated; attrs {}", listed.address, listed.describe()))?;
+        app.print_line(format_args!(
+            "  {} allocated; attrs {}",
+            listed.address,
+            listed.describe()
+        ))?;
     }
     Ok(())
 }

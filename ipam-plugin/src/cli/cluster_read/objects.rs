@@ -2,17 +2,20 @@
 
 use libcalico::api::{ClusterInformation, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, Lookup, PackedEndpoint, PackedHandle,
+    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, Lookup, PackedEndpoint,
+    PackedHandle,
 };
 use libcalico::kubernetes::Pod;
-use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel};
+use libcalico::store::{
+    Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel,
+};
 
 use super::pairs::insert_if_kind;
 use super::{ClusterRead, UnreadableObject, audited_endpoint};
 
 impl ClusterRead {
-    /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text. An unreadable pod
-    /// is [`Lookup::Unknown`].
+    /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text.
+    /// An unreadable pod is [`Lookup::Unknown`].
     pub(super) async fn read_objects(store: &impl Store) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let information = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
@@ -20,8 +23,10 @@ impl ClusterRead {
         let blocks = batch.list(&None);
         let handles = batch.list(&());
         let affinities = batch.list::<BlockAffinity>(&AffinitySelect::default());
-        let of_services = batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::of_services()));
-        // Versions before the labels wrote affinities that a list by owner does not contain (DS-70).
+        let of_services =
+            batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::of_services()));
+        // Versions before the labels wrote affinities that a list by owner does not contain
+        // (DS-70).
         let unlabeled = (store.write_model() == WriteModel::PerObject)
             .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
         let endpoints = batch.list(&ObjectSelect::default());
@@ -34,26 +39,41 @@ impl ClusterRead {
         if let Some(unlabeled) = &unlabeled {
             // The list of all hosts' affinities contains those without labels.
             let unlabeled = readable(&answers, unlabeled, &mut unreadable).into_iter();
-            affinities.extend(unlabeled.filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))));
+            affinities.extend(
+                unlabeled
+                    .filter(|affinity| matches!(affinity.key.owner, AffinityOwner::Virtual(_))),
+            );
         }
         let pools = readable(&answers, &pools, &mut unreadable);
         let mut cluster = ClusterRead::default();
-        for_each_readable::<Block>(&answers, &blocks, &mut unreadable, |entry| cluster.add_block(entry));
+        for_each_readable::<Block>(&answers, &blocks, &mut unreadable, |entry| {
+            cluster.add_block(entry)
+        });
         let keep = |entry: Entry<Handle>| cluster.handles.push(PackedHandle::of(&entry));
         for_each_readable(&answers, &handles, &mut unreadable, keep);
         // Several lists of affinities contain the same object.
         unreadable.sort_by(|a, b| a.key.cmp(&b.key));
         unreadable.dedup();
-        let packed = |entry: Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
+        let packed =
+            |entry: Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
         Ok(ClusterRead {
             information: answers.get(&information)?,
             pools,
             affinities,
             unreadable,
-            endpoints: answers.each(&endpoints).filter_map(|(_, endpoint)| endpoint.ok()).map(packed).collect(),
+            endpoints: answers
+                .each(&endpoints)
+                .filter_map(|(_, endpoint)| endpoint.ok())
+                .map(packed)
+                .collect(),
             pods: answers
                 .each(&pods)
-                .map(|(key, pod)| (key, pod.map_or(Lookup::Unknown, |pod| Lookup::Present(pod.value))))
+                .map(|(key, pod)| {
+                    (
+                        key,
+                        pod.map_or(Lookup::Unknown, |pod| Lookup::Present(pod.value)),
+                    )
+                })
                 .collect(),
             ..cluster
         })
@@ -61,7 +81,11 @@ impl ClusterRead {
 }
 
 /// Returns the objects of a list that can be decoded, and adds the others to `unreadable`.
-fn readable<K: Kind>(answers: &Answers, list: &ListTicket<K>, unreadable: &mut Vec<UnreadableObject>) -> Vec<Entry<K>> {
+fn readable<K: Kind>(
+    answers: &Answers,
+    list: &ListTicket<K>,
+    unreadable: &mut Vec<UnreadableObject>,
+) -> Vec<Entry<K>> {
     let mut objects = Vec::new();
     for_each_readable(answers, list, unreadable, |object| objects.push(object));
     objects

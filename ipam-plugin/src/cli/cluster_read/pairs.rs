@@ -9,7 +9,10 @@ use super::{ClusterRead, UnreadableObject, audited_endpoint};
 use crate::cli::app::Progress;
 
 impl ClusterRead {
-    pub(super) async fn read_pairs(store: &Datastore, progress: &Progress) -> Result<Self, StoreError> {
+    pub(super) async fn read_pairs(
+        store: &Datastore,
+        progress: &Progress,
+    ) -> Result<Self, StoreError> {
         let mut cluster = ClusterRead::default();
         let (mut information, mut configuration, mut completed) = (Vec::new(), Vec::new(), 0);
         let mut insert = |pair: &RawEntry| {
@@ -25,22 +28,31 @@ impl ClusterRead {
             insert_if_kind::<ClusterInformation>(pair, &mut information, unreadable);
             insert_if_kind::<KubeControllersConfiguration>(pair, &mut configuration, unreadable);
             // At most one of them, which is packed before the next pair is read.
-            blocks.into_iter().for_each(|entry| cluster.add_block(entry));
+            blocks
+                .into_iter()
+                .for_each(|entry| cluster.add_block(entry));
             cluster.handles.extend(handles.iter().map(PackedHandle::of));
-            let packed = |entry: &Entry<WorkloadEndpoint>| PackedEndpoint::of(&audited_endpoint(&entry.value));
+            let packed = |entry: &Entry<WorkloadEndpoint>| {
+                PackedEndpoint::of(&audited_endpoint(&entry.value))
+            };
             cluster.endpoints.extend(endpoints.iter().map(packed));
             if Node::parse_path(&pair.path).is_some() {
                 cluster.nodes.push(decode_entry(pair));
             }
         };
         store.for_each_pair("/calico/", &mut insert).await?;
-        cluster.information = information.into_iter().find(|entry| entry.key.name == "default");
-        cluster.configuration = configuration.into_iter().find(|entry| entry.key.name == "default");
+        cluster.information = information
+            .into_iter()
+            .find(|entry| entry.key.name == "default");
+        cluster.configuration = configuration
+            .into_iter()
+            .find(|entry| entry.key.name == "default");
         Ok(cluster)
     }
 }
 
-/// Adds `pair` to `of_kind` if its path is of kind `K`, or to `unreadable` if its value cannot be decoded.
+/// Adds `pair` to `of_kind` if its path is of kind `K`, or to `unreadable` if its value cannot be
+/// decoded.
 pub(super) fn insert_if_kind<K: Kind>(
     pair: &RawEntry,
     of_kind: &mut Vec<Entry<K>>,
@@ -51,6 +63,9 @@ pub(super) fn insert_if_kind<K: Kind>(
     }
     match decode_entry(pair) {
         Ok(entry) => of_kind.push(entry),
-        Err(error) => unreadable.push(UnreadableObject { key: pair.path.clone(), reason: error.to_string() }),
+        Err(error) => unreadable.push(UnreadableObject {
+            key: pair.path.clone(),
+            reason: error.to_string(),
+        }),
     }
 }

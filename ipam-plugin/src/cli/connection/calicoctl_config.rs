@@ -1,7 +1,7 @@
 //! The configuration file of calicoctl: a document of kind `CalicoAPIConfig`, in YAML or JSON.
 //!
-//! As in calicoctl, the file replaces the variables of the datastore. `HOME` still locates the default kubeconfig
-//! (DS-9), and the variables of TLS still apply to etcd (DS-7).
+//! As in calicoctl, the file replaces the variables of the datastore. `HOME` still locates the
+//! default kubeconfig (DS-9), and the variables of TLS still apply to etcd (DS-7).
 
 use std::path::Path;
 
@@ -68,7 +68,8 @@ struct CalicoctlSpec {
     _use_pod_cidr: Option<bool>,
 }
 
-/// A reason why a file selects no datastore. The text contains no value of a key that may be a secret.
+/// A reason why a file selects no datastore. The text contains no value of a key that may be a
+/// secret.
 #[derive(Debug, thiserror::Error)]
 enum CalicoctlConfigError {
     #[error("{0}")]
@@ -83,15 +84,19 @@ enum CalicoctlConfigError {
     Datastore(#[from] ConfigError),
 }
 
-/// Reads the datastore from the file at `path`. `context` replaces the file's context. Of the environment, only the
-/// variables that no key of the file replaces are read.
+/// Reads the datastore from the file at `path`. `context` replaces the file's context. Of the
+/// environment, only the variables that no key of the file replaces are read.
 pub(super) fn read(
     path: &Path,
     context: Option<&str>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<DatastoreConfig, CliError> {
-    let refuse = |reason: String| CliError::CalicoctlConfig { path: path.display().to_string(), reason };
-    let text = input_file::text(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
+    let refuse = |reason: String| CliError::CalicoctlConfig {
+        path: path.display().to_string(),
+        reason,
+    };
+    let text =
+        input_file::text(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
     let config = parse(&text).and_then(|spec| spec.resolve(context, env));
     config.map_err(|error| refuse(error.to_string()))
 }
@@ -105,16 +110,24 @@ fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
         let document = documents(text).map_err(|error| syntax(error.to_string()))?;
         CalicoctlConfig::deserialize(document).map_err(|error| syntax(error.to_string()))?
     };
-    match (config.api_version.unwrap_or_default(), config.kind.unwrap_or_default()) {
-        (version, _) if version != "projectcalico.org/v3" => Err(CalicoctlConfigError::ApiVersion(version)),
+    match (
+        config.api_version.unwrap_or_default(),
+        config.kind.unwrap_or_default(),
+    ) {
+        (version, _) if version != "projectcalico.org/v3" => {
+            Err(CalicoctlConfigError::ApiVersion(version))
+        }
         (_, kind) if kind != "CalicoAPIConfig" => Err(CalicoctlConfigError::Kind(kind)),
         _ => Ok(config.spec.unwrap_or_default()),
     }
 }
 
-/// Removes the value that serde quotes in an error about a value of the wrong type, because the value may be a secret.
+/// Removes the value that serde quotes in an error about a value of the wrong type, because the
+/// value may be a secret.
 fn without_value(message: &str) -> String {
-    let is_about_value = ["invalid type: ", "invalid value: "].iter().any(|words| message.contains(words));
+    let is_about_value = ["invalid type: ", "invalid value: "]
+        .iter()
+        .any(|words| message.contains(words));
     // A text is quoted by ", and a number by `.
     match (message.find(['"', '`']), message.rfind(", expected")) {
         (Some(begin), Some(end)) if is_about_value && begin < end => {
@@ -134,7 +147,9 @@ impl CalicoctlSpec {
         let etcd_endpoints = given(self.etcd_endpoints);
         let datastore_type = match given(self.datastore_type) {
             chosen if ["etcdv3", "kubernetes"].contains(&chosen.as_str()) => chosen,
-            chosen if !chosen.is_empty() => return Err(CalicoctlConfigError::DatastoreType(chosen)),
+            chosen if !chosen.is_empty() => {
+                return Err(CalicoctlConfigError::DatastoreType(chosen));
+            }
             // A discovery domain alone does not select etcd (DS-8).
             _ if etcd_endpoints.is_empty() => "kubernetes".to_owned(),
             _ => "etcdv3".to_owned(),
@@ -164,9 +179,20 @@ impl CalicoctlSpec {
         let others = [
             ("ETCD_USERNAME", self.etcd_username),
             ("ETCD_PASSWORD", self.etcd_password),
-            ("K8S_INSECURE_SKIP_TLS_VERIFY", self.k8s_insecure_skip_tls_verify.map(|skip| skip.to_string())),
-            ("K8S_CLIENT_QPS", rate.map(|rate| rate.to_string()).or_else(|| unlimited("K8S_CLIENT_QPS"))),
-            ("K8S_CURRENT_CONTEXT", context.map(str::to_owned).or(self.k8s_current_context)),
+            (
+                "K8S_INSECURE_SKIP_TLS_VERIFY",
+                self.k8s_insecure_skip_tls_verify
+                    .map(|skip| skip.to_string()),
+            ),
+            (
+                "K8S_CLIENT_QPS",
+                rate.map(|rate| rate.to_string())
+                    .or_else(|| unlimited("K8S_CLIENT_QPS")),
+            ),
+            (
+                "K8S_CURRENT_CONTEXT",
+                context.map(str::to_owned).or(self.k8s_current_context),
+            ),
             ("HOME", env("HOME")),
             ("TLS_MIN_VERSION", env("TLS_MIN_VERSION")),
             ("TLS_CIPHER_SUITES", env("TLS_CIPHER_SUITES")),
@@ -178,7 +204,10 @@ impl CalicoctlSpec {
             // As in calicoctl, no other setting of the file changes an inline kubeconfig.
             kubernetes.kubeconfig.clear();
             kubernetes.home_kubeconfig = None;
-            kubernetes.overrides = Overrides { context: context.map(str::to_owned), ..Overrides::default() };
+            kubernetes.overrides = Overrides {
+                context: context.map(str::to_owned),
+                ..Overrides::default()
+            };
             kubernetes.inline = Some(InlineKubeconfig::new(inline));
         }
         Ok(config)

@@ -63,20 +63,36 @@ pub(super) async fn run(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandO
     if let Some(path) = path {
         let mut out = BufWriter::new(PrivateFile::create(path)?);
         write!(out, "{file}").map_err(CliError::file("write", path))?;
-        out.into_inner().map_err(|error| CliError::file("write", path)(error.into_error()))?.publish()?;
+        out.into_inner()
+            .map_err(|error| CliError::file("write", path)(error.into_error()))?
+            .publish()?;
     } else {
         write!(app.out, "{file}").map_err(CliError::Output)?;
     }
     drop(progress);
     let (resources, ipam) = (file.resources.len(), file.ipam.len());
     let to = path.map_or_else(|| "stdout".to_owned(), |path| path.display().to_string());
-    app.notice(format_args!("{resources} resources and {ipam} objects of IPAM exported to {to}"));
+    app.notice(format_args!(
+        "{resources} resources and {ipam} objects of IPAM exported to {to}"
+    ));
     if !omitted.is_empty() {
-        let kinds: Vec<String> = omitted.iter().map(|(plural, number)| format!("{number} {plural}")).collect();
+        let kinds: Vec<String> = omitted
+            .iter()
+            .map(|(plural, number)| format!("{number} {plural}"))
+            .collect();
         app.notice(format_args!("note: not exported: {}", kinds.join(", ")));
     }
     if path.is_some() {
-        documents::print_document(app.format, app.out, &Exported { file: to, resources, ipam, omitted })?;
+        documents::print_document(
+            app.format,
+            app.out,
+            &Exported {
+                file: to,
+                resources,
+                ipam,
+                omitted,
+            },
+        )?;
     }
     Ok(CommandOutcome::Success)
 }
@@ -98,20 +114,27 @@ async fn check(app: &App<'_>) -> Result<(), CliError> {
 
 fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
     // Without the block, its addresses would be free.
-    let is_lost = |path: &str| path.starts_with(&Block::prefix(&None)) && !calicoctl_file::is_exported(path);
+    let is_lost =
+        |path: &str| path.starts_with(&Block::prefix(&None)) && !calicoctl_file::is_exported(path);
     if let Some(lost) = pairs.iter().find(|pair| is_lost(&pair.path)) {
         return Err(ExportError::Invalid(lost.path.clone()).into());
     }
     let mut exported = Vec::new();
-    for pair in pairs.iter().filter(|pair| calicoctl_file::is_exported(&pair.path)) {
-        let corrupt =
-            |error: serde_json::Error| StoreError::Corrupt { key: pair.path.clone(), reason: error.to_string() };
-        let value: Value = if pair.value.is_empty() && BlockAffinity::parse_path(&pair.path).is_some() {
-            // Calico before v3 wrote an empty value (DS-34).
-            json!({ "state": "confirmed", "deleted": false })
-        } else {
-            serde_json::from_slice(&pair.value).map_err(corrupt)?
+    for pair in pairs
+        .iter()
+        .filter(|pair| calicoctl_file::is_exported(&pair.path))
+    {
+        let corrupt = |error: serde_json::Error| StoreError::Corrupt {
+            key: pair.path.clone(),
+            reason: error.to_string(),
         };
+        let value: Value =
+            if pair.value.is_empty() && BlockAffinity::parse_path(&pair.path).is_some() {
+                // Calico before v3 wrote an empty value (DS-34).
+                json!({ "state": "confirmed", "deleted": false })
+            } else {
+                serde_json::from_slice(&pair.value).map_err(corrupt)?
+            };
         exported.push((pair.path.clone(), value));
     }
     Ok(calicoctl_file::of_pairs(&exported)?)
@@ -120,7 +143,10 @@ fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
 /// Returns the number of objects of each kind that no file contains.
 fn omitted(pairs: &[RawEntry]) -> BTreeMap<&str, usize> {
     let mut omitted = BTreeMap::new();
-    for plural in pairs.iter().filter_map(|pair| calicoctl_file::omitted_plural(&pair.path)) {
+    for plural in pairs
+        .iter()
+        .filter_map(|pair| calicoctl_file::omitted_plural(&pair.path))
+    {
         *omitted.entry(plural).or_default() += 1;
     }
     omitted

@@ -1,5 +1,5 @@
-//! `migrate import`: creates the objects of a file on an API server. Everything is read and compared before the first
-//! write, so that a second run completes an interrupted import.
+//! `migrate import`: creates the objects of a file on an API server. Everything is read and
+//! compared before the first write, so that a second run completes an interrupted import.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -95,19 +95,26 @@ fn read(path: &Path) -> Result<CalicoctlFile, CliError> {
         ErrorKind::FileTooLarge => CliError::MigrationFileSize(path.display().to_string()),
         _ => CliError::file("read", path)(cause),
     })?;
-    let invalid = |cause| CliError::MigrationFile { path: path.display().to_string(), cause };
+    let invalid = |cause| CliError::MigrationFile {
+        path: path.display().to_string(),
+        cause,
+    };
     calicoctl_file::parse(&text).map_err(invalid)
 }
 
 fn cluster(value: &Value, path: &Path) -> Result<ClusterInformation, CliError> {
     let invalid = |error: serde_json::Error| CliError::MigrationFile {
         path: path.display().to_string(),
-        cause: calicoctl_file::FileError::Json { part: "part with ClusterInformation", reason: error.to_string() },
+        cause: calicoctl_file::FileError::Json {
+            part: "part with ClusterInformation",
+            reason: error.to_string(),
+        },
     };
     ClusterInformation::decode(value.to_string().as_bytes()).map_err(invalid)
 }
 
-/// Returns the objects to import: those of the file, and the built-in tiers that neither the file nor the target has.
+/// Returns the objects to import: those of the file, and the built-in tiers that neither the file
+/// nor the target has.
 async fn prepare(file: CalicoctlFile, kubernetes: &Kubernetes) -> Result<Vec<Item>, CliError> {
     let codec = Codec::new(kubernetes.group().await?);
     let mut now = ObjectMeta::default();
@@ -130,9 +137,17 @@ async fn compare(items: &[Item], guid: &str, kubernetes: &Kubernetes) -> Result<
 }
 
 /// Returns the built-in tiers to add. Old versions of Calico have no tiers.
-fn missing_tiers(items: &[Item], stored: &[Entry<Tier>], codec: &Codec, created: &str) -> Result<Vec<Item>, CliError> {
+fn missing_tiers(
+    items: &[Item],
+    stored: &[Entry<Tier>],
+    codec: &Codec,
+    created: &str,
+) -> Result<Vec<Item>, CliError> {
     let mut missing = Vec::new();
-    for tier in built_in_tiers().into_iter().filter(|tier| !stored.iter().any(|entry| entry.key == tier.key())) {
+    for tier in built_in_tiers()
+        .into_iter()
+        .filter(|tier| !stored.iter().any(|entry| entry.key == tier.key()))
+    {
         let tier = serde_json::to_value(tier).map_err(CliError::encode)?;
         let item = items::resource(tier, codec, created)?;
         missing.extend(item.filter(|item| !items.iter().any(|known| known.path == item.path)));
@@ -144,16 +159,22 @@ fn warn(plan: &Plan, app: &mut App<'_>) {
     for node in &plan.report.skipped_nodes {
         // Upstream's text.
         app.notice(format_args!(
-            "[WARNING] Attempted to import node {node} from etcd that references a nonexistent Kubernetes node. \
-             Skipping that node. Non-Kubernetes nodes are not supported in the Kubernetes datastore and will be \
-             skipped."
+            "[WARNING] Attempted to import node {node} from etcd that references a nonexistent \
+             Kubernetes node. Skipping that node. Non-Kubernetes nodes are not supported in the \
+             Kubernetes datastore and will be skipped."
         ));
     }
     if plan.ownerless_blocks > 0 {
         let blocks = plan.ownerless_blocks;
-        app.notice(format_args!("note: {blocks} blocks belong to nodes that do not exist in Kubernetes"));
+        app.notice(format_args!(
+            "note: {blocks} blocks belong to nodes that do not exist in Kubernetes"
+        ));
     }
-    note_fields(&plan.report.other_fields, "exists and has more fields than in the file", app);
+    note_fields(
+        &plan.report.other_fields,
+        "exists and has more fields than in the file",
+        app,
+    );
 }
 
 fn note_fields(objects: &[Named], what: &str, app: &mut App<'_>) {
@@ -162,14 +183,21 @@ fn note_fields(objects: &[Named], what: &str, app: &mut App<'_>) {
     }
     if objects.len() > LISTED {
         let more = objects.len() - LISTED;
-        app.notice(format_args!("note: and so on for {more} other objects; -o json lists all"));
+        app.notice(format_args!(
+            "note: and so on for {more} other objects; -o json lists all"
+        ));
     }
 }
 
-/// Writes the objects, until a comparison finds all of them. Compares them also before the first write: another program
-/// may have written before the lock, requests of a killed import may still take effect, and another import may run.
-/// Returns the fields that the API server dropped.
-async fn write(items: &[Item], guid: &str, store: &Datastore, kubernetes: &Kubernetes) -> Result<Vec<Named>, CliError> {
+/// Writes the objects, until a comparison finds all of them. Compares them also before the first
+/// write: another program may have written before the lock, requests of a killed import may still
+/// take effect, and another import may run. Returns the fields that the API server dropped.
+async fn write(
+    items: &[Item],
+    guid: &str,
+    store: &Datastore,
+    kubernetes: &Kubernetes,
+) -> Result<Vec<Named>, CliError> {
     let mut lost: Option<String> = None;
     for attempt in 0..ATTEMPTS {
         let Plan { writes, report, .. } = compare(items, guid, kubernetes).await?;
@@ -188,25 +216,36 @@ async fn write(items: &[Item], guid: &str, store: &Datastore, kubernetes: &Kuber
             complete_deletions(store, &writes).await?;
         }
     }
-    Err(CliError::Contended(lost.unwrap_or_else(|| "the objects of the file".to_owned())))
+    Err(CliError::Contended(
+        lost.unwrap_or_else(|| "the objects of the file".to_owned()),
+    ))
 }
 
-/// Reads the affinities to create. Lists omit an affinity that is marked as deleted, and its name is taken until a read
-/// of this affinity alone completes the deletion (DS-72).
+/// Reads the affinities to create. Lists omit an affinity that is marked as deleted, and its name
+/// is taken until a read of this affinity alone completes the deletion (DS-72).
 async fn complete_deletions(store: &Datastore, writes: &[Write]) -> Result<(), StoreError> {
-    for key in writes.iter().filter_map(|write| BlockAffinity::parse_path(&write.path)) {
+    for key in writes
+        .iter()
+        .filter_map(|write| BlockAffinity::parse_path(&write.path))
+    {
         find::<BlockAffinity>(store, &key).await?;
     }
     Ok(())
 }
 
-/// Writes the objects kind by kind. Returns the name of the first object that another process wrote meanwhile.
+/// Writes the objects kind by kind. Returns the name of the first object that another process wrote
+/// meanwhile.
 async fn write_all(store: &Datastore, writes: &[Write]) -> Result<Option<String>, CliError> {
     let progress = Progress::new("importing", writes.len());
     let (mut done, mut lost) = (0, None);
     for same_kind in writes.chunk_by(|one, next| one.kind == next.kind) {
         for chunk in same_kind.chunks(AT_ONCE) {
-            let outcomes = join_all(chunk.iter().map(async |write| store.write_one(write.clone()).await)).await;
+            let outcomes = join_all(
+                chunk
+                    .iter()
+                    .map(async |write| store.write_one(write.clone()).await),
+            )
+            .await;
             let mut failed: Option<(&Write, StoreError)> = None;
             for (write, outcome) in chunk.iter().zip(outcomes) {
                 match outcome {
@@ -214,13 +253,20 @@ async fn write_all(store: &Datastore, writes: &[Write]) -> Result<Option<String>
                         done += 1;
                         progress.step();
                     }
-                    Err(cause) if cause.is_race() => _ = lost.get_or_insert_with(|| write.key.clone()),
+                    Err(cause) if cause.is_race() => {
+                        _ = lost.get_or_insert_with(|| write.key.clone())
+                    }
                     Err(cause) => _ = failed.get_or_insert((write, cause)),
                 }
             }
             if let Some((write, cause)) = failed {
                 let (object, cause) = (write.key.clone(), Box::new(cause));
-                return Err(CliError::ImportStopped { object, cause, done, total: writes.len() });
+                return Err(CliError::ImportStopped {
+                    object,
+                    cause,
+                    done,
+                    total: writes.len(),
+                });
             }
         }
     }
@@ -233,8 +279,12 @@ fn print(plan: &Plan, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> 
         return Ok(());
     }
     if dry_run {
-        for (counts, kind) in [(&report.resources, "resource(s)"), (&report.ipam, "IPAM resource(s)")] {
-            let (created, configured, unchanged) = (counts.created, counts.configured, counts.unchanged);
+        for (counts, kind) in [
+            (&report.resources, "resource(s)"),
+            (&report.ipam, "IPAM resource(s)"),
+        ] {
+            let (created, configured, unchanged) =
+                (counts.created, counts.configured, counts.unchanged);
             app.print_line(format_args!(
                 "Would create {created} {kind} and change {configured}; {unchanged} exist already"
             ))?;
@@ -246,13 +296,23 @@ fn print(plan: &Plan, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> 
         _ => format!("Successfully applied {total} {kind}, of which {unchanged} existed already"),
     };
     // Upstream's texts.
-    app.print_line(total(report.resources.total(), report.resources.unchanged, "resource(s)"))?;
+    app.print_line(total(
+        report.resources.total(),
+        report.resources.unchanged,
+        "resource(s)",
+    ))?;
     app.print_line("Importing IPAM resources")?;
-    app.print_line(total(report.ipam.total(), report.ipam.unchanged, "IPAM resource(s)"))?;
+    app.print_line(total(
+        report.ipam.total(),
+        report.ipam.unchanged,
+        "IPAM resource(s)",
+    ))?;
     app.print_line(
-        "Datastore information successfully imported. Please refer to the datastore migration documentation for next \
-         steps.",
+        "Datastore information successfully imported. Please refer to the datastore migration \
+         documentation for next steps.",
     )?;
-    app.notice("note: the datastore is locked: no pod starts or ends before `calico-ipam migrate unlock`");
+    app.notice(
+        "note: the datastore is locked: no pod starts or ends before `calico-ipam migrate unlock`",
+    );
     Ok(())
 }

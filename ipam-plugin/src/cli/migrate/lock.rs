@@ -1,6 +1,6 @@
-//! `migrate lock` and `migrate unlock`: set `datastoreReady` in ClusterInformation. While it is false, the plugins and
-//! kube-controllers change no addresses, endpoints or policies. The target of an import has a mark besides, until the
-//! import is complete.
+//! `migrate lock` and `migrate unlock`: set `datastoreReady` in ClusterInformation. While it is
+//! false, the plugins and kube-controllers change no addresses, endpoints or policies. The target
+//! of an import has a mark besides, until the import is complete.
 
 use clap::Args;
 use datastore::Datastore;
@@ -41,7 +41,8 @@ An API server with an incomplete import is not unlocked.
 
 Exit status: 0; 1 after an error or a refusal; 2 if the arguments are invalid.")]
 pub(super) struct UnlockArgs {
-    /// Unlock despite an incomplete import or migration: pods may then get addresses that other pods have
+    /// Unlock despite an incomplete import or migration: pods may then get addresses that other
+    /// pods have
     #[arg(long)]
     force: bool,
 }
@@ -65,7 +66,10 @@ pub(super) async fn lock(app: &mut App<'_>) -> Result<CommandOutcome, CliError> 
     print(false, changed, app)
 }
 
-pub(super) async fn unlock(args: &UnlockArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+pub(super) async fn unlock(
+    args: &UnlockArgs,
+    app: &mut App<'_>,
+) -> Result<CommandOutcome, CliError> {
     if !args.force {
         refuse_during_migration(app.store).await?;
     }
@@ -81,15 +85,27 @@ pub(super) async fn unlock(args: &UnlockArgs, app: &mut App<'_>) -> Result<Comma
 }
 
 fn print(is_ready: bool, changed: bool, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    if !documents::print_document(app.format, app.out, &LockState { locked: !is_ready, changed })? {
+    if !documents::print_document(
+        app.format,
+        app.out,
+        &LockState {
+            locked: !is_ready,
+            changed,
+        },
+    )? {
         // Upstream's text.
-        app.print_line(if is_ready { "Datastore unlocked." } else { "Datastore locked." })?;
+        app.print_line(if is_ready {
+            "Datastore unlocked."
+        } else {
+            "Datastore locked."
+        })?;
     }
     Ok(CommandOutcome::Success)
 }
 
-/// Locks the target of an import, with the identity of the source and the mark of an incomplete import. A new
-/// ClusterInformation is locked from its creation on. Returns true if the target was not locked before.
+/// Locks the target of an import, with the identity of the source and the mark of an incomplete
+/// import. A new ClusterInformation is locked from its creation on. Returns true if the target was
+/// not locked before.
 pub(super) async fn lock_target(
     store: &Datastore,
     name: &str,
@@ -97,7 +113,10 @@ pub(super) async fn lock_target(
 ) -> Result<bool, CliError> {
     let identify = |information: &mut ClusterInformation| {
         let guid = &source.cluster_guid;
-        let former = information.metadata.annotations.insert(IMPORTING.to_owned(), guid.clone());
+        let former = information
+            .metadata
+            .annotations
+            .insert(IMPORTING.to_owned(), guid.clone());
         if let Some(other) = former.filter(|former| former != guid) {
             return Err(CliError::OtherImport(other));
         }
@@ -115,9 +134,13 @@ pub(super) async fn lock_target(
             let cluster_type = CLUSTER_TYPE_OF_API_SERVER.to_owned();
             let mut new = ClusterInformation::new(
                 NAME,
-                ClusterInformationSpec { cluster_type, ..ClusterInformationSpec::default() },
+                ClusterInformationSpec {
+                    cluster_type,
+                    ..ClusterInformationSpec::default()
+                },
             );
-            new.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+            new.metadata
+                .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
             identify(&mut new)?;
             match store.create(&key, &new).await {
                 Ok(_) => return Ok(true),
@@ -142,17 +165,23 @@ pub(super) async fn complete_import(store: &Datastore, name: &str) -> Result<(),
 
 /// During a migration to v3, the lock of v3 shows whether the copies are complete.
 async fn refuse_during_migration(store: &Datastore) -> Result<(), CliError> {
-    if store.has_marked_v1().await? { Err(CliError::MigratesToV3) } else { Ok(()) }
+    if store.has_marked_v1().await? {
+        Err(CliError::MigratesToV3)
+    } else {
+        Ok(())
+    }
 }
 
-/// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in errors.
+/// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in
+/// errors.
 async fn change(
     store: &Datastore,
     datastore: &str,
     set: impl Fn(&mut ClusterInformation) -> Result<(), CliError>,
 ) -> Result<bool, CliError> {
     retry_races("ClusterInformation default", async || {
-        let Some(mut found) = find::<ClusterInformation>(store, &ObjectKey::global(NAME)).await? else {
+        let Some(mut found) = find::<ClusterInformation>(store, &ObjectKey::global(NAME)).await?
+        else {
             return Err(CliError::NoClusterInformation(datastore.to_owned()));
         };
         if found.value.metadata.annotations.contains_key(V1_LOCKED_BY) {
@@ -163,7 +192,9 @@ async fn change(
         if found.value == before {
             return Ok(false);
         }
-        store.update(&found.key, &found.value, &found.revision).await?;
+        store
+            .update(&found.key, &found.value, &found.revision)
+            .await?;
         Ok(true)
     })
     .await

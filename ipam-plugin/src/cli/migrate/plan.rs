@@ -1,5 +1,5 @@
-//! [`plan`]: compares the objects of a file with those of the target. Only built-in tiers are changed, and only missing
-//! fields of nodes are added.
+//! [`plan`]: compares the objects of a file with those of the target. Only built-in tiers are
+//! changed, and only missing fields of nodes are added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,12 +36,25 @@ pub(super) struct Plan {
 /// Compares the items with the target.
 pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
     let is_continued = target.former_import == FormerImport::Incomplete;
-    let mut plan = Plan { is_continued, ..Plan::default() };
+    let mut plan = Plan {
+        is_continued,
+        ..Plan::default()
+    };
     plan.refuse_former_import(&target.former_import);
     plan.refuse_by_kind_and_name(items, target);
-    for item in items.iter().filter(|item| !target.unserved.contains(&item.kind)) {
-        if let Some(namespace) = item.namespace.as_ref().filter(|name| !target.namespaces.contains(*name)) {
-            plan.report.refuse(&item.name, format!("namespace {namespace} does not exist; create it first"));
+    for item in items
+        .iter()
+        .filter(|item| !target.unserved.contains(&item.kind))
+    {
+        if let Some(namespace) = item
+            .namespace
+            .as_ref()
+            .filter(|name| !target.namespaces.contains(*name))
+        {
+            plan.report.refuse(
+                &item.name,
+                format!("namespace {namespace} does not exist; create it first"),
+            );
             continue;
         }
         match (target.entries.get(&item.path), &item.create) {
@@ -55,10 +68,18 @@ pub(super) fn plan(items: &[Item], target: &Target) -> Plan {
         }
     }
     plan.refuse_other_addresses(items, target);
-    let is_missing = |host: &str| !target.entries.contains_key(&Node::path(&ObjectKey::global(host)));
-    let owners =
-        items.iter().filter(|item| item.kind == Block::KIND).filter_map(|block| block.value["affinity"].as_str());
-    let hosts = owners.filter_map(AffinityOwner::parse).filter(|owner| matches!(owner, AffinityOwner::Host(_)));
+    let is_missing = |host: &str| {
+        !target
+            .entries
+            .contains_key(&Node::path(&ObjectKey::global(host)))
+    };
+    let owners = items
+        .iter()
+        .filter(|item| item.kind == Block::KIND)
+        .filter_map(|block| block.value["affinity"].as_str());
+    let hosts = owners
+        .filter_map(AffinityOwner::parse)
+        .filter(|owner| matches!(owner, AffinityOwner::Host(_)));
     plan.ownerless_blocks = hosts.filter(|host| is_missing(host.name())).count();
     plan
 }
@@ -68,13 +89,13 @@ impl Plan {
         let remark = match former {
             FormerImport::None | FormerImport::Incomplete => return,
             FormerImport::Unlocked => {
-                "has the clusterGUID of the file and is unlocked, so that programs may use the imported objects; run \
-                 `calico-ipam migrate lock` to import again"
+                "has the clusterGUID of the file and is unlocked, so that programs may use the \
+                 imported objects; run `calico-ipam migrate lock` to import again"
                     .to_owned()
             }
             FormerImport::OfOther(guid) => format!(
-                "an import of the cluster with clusterGUID {guid} is incomplete; complete it, or end it with \
-                 `calico-ipam migrate unlock --force`"
+                "an import of the cluster with clusterGUID {guid} is incomplete; complete it, or \
+                 end it with `calico-ipam migrate unlock --force`"
             ),
         };
         self.report.refuse("ClusterInformation(default)", remark);
@@ -82,29 +103,49 @@ impl Plan {
 
     fn refuse_by_kind_and_name(&mut self, items: &[Item], target: &Target) {
         for kind in &target.unserved {
-            let remark = "the API server does not serve this kind; apply deploy/crds, and Calico's own definitions for \
-                          kinds that deploy/crds lacks";
+            let remark = "the API server does not serve this kind; apply deploy/crds, and Calico's \
+                          own definitions for kinds that deploy/crds lacks";
             self.report.refuse(*kind, remark);
         }
         let mut names = BTreeMap::new();
-        for (item, url) in items.iter().filter_map(|item| Some((item, &item.create.as_ref()?.0))) {
+        for (item, url) in items
+            .iter()
+            .filter_map(|item| Some((item, &item.create.as_ref()?.0)))
+        {
             if let Some(other) = names.insert(url, &item.name) {
-                self.report.refuse(&item.name, format!("has the same name on an API server as {other}"));
+                self.report.refuse(
+                    &item.name,
+                    format!("has the same name on an API server as {other}"),
+                );
             }
-            if !url.rsplit('/').next().is_some_and(|name| name.len() <= NAME_LIMIT && is_dns_name(name)) {
-                self.report
-                    .refuse(&item.name, "has a name that no API server accepts; delete it in etcd, and export again");
+            if !url
+                .rsplit('/')
+                .next()
+                .is_some_and(|name| name.len() <= NAME_LIMIT && is_dns_name(name))
+            {
+                self.report.refuse(
+                    &item.name,
+                    "has a name that no API server accepts; delete it in etcd, and export again",
+                );
             }
         }
     }
 
     fn compare(&mut self, item: &Item, entry: &RawEntry) {
         let Ok(stored @ Value::Object(_)) = serde_json::from_slice::<Value>(&entry.value) else {
-            return self.report.refuse(&item.name, "exists and cannot be read; correct or delete it");
+            return self.report.refuse(
+                &item.name,
+                "exists and cannot be read; correct or delete it",
+            );
         };
-        let Comparison { differing, missing, added } = compare(&item.value, &comparable(stored.clone()));
+        let Comparison {
+            differing,
+            missing,
+            added,
+        } = compare(&item.value, &comparable(stored.clone()));
         let is_exact = item.is_ipam && item.kind != IpamConfig::KIND;
-        // The first comparison refused objects that existed and lacked fields. So the API server dropped these.
+        // The first comparison refused objects that existed and lacked fields. So the API server
+        // dropped these.
         let may_lack = !is_exact && self.is_continued;
         let differing = differing
             .or_else(|| missing.first().filter(|_| !may_lack).cloned())
@@ -113,11 +154,17 @@ impl Plan {
             None => {
                 self.report.counts(item.is_ipam).unchanged += 1;
                 if !missing.is_empty() {
-                    let dropped = Named { object: item.name.clone(), remark: missing.join(", ") };
+                    let dropped = Named {
+                        object: item.name.clone(),
+                        remark: missing.join(", "),
+                    };
                     self.report.dropped_fields.push(dropped);
                 }
                 if !added.is_empty() {
-                    self.report.other_fields.push(Named { object: item.name.clone(), remark: added.join(", ") });
+                    self.report.other_fields.push(Named {
+                        object: item.name.clone(),
+                        remark: added.join(", "),
+                    });
                 }
             }
             Some(_) if BUILT_IN_TIERS.contains(&item.name.as_str()) => {
@@ -126,7 +173,10 @@ impl Plan {
                 self.update(item, &changed, entry);
             }
             Some(field) => {
-                self.report.refuse(&item.name, format!("exists and differs in {field}; correct or delete it"));
+                self.report.refuse(
+                    &item.name,
+                    format!("exists and differs in {field}; correct or delete it"),
+                );
             }
         }
     }
@@ -139,7 +189,10 @@ impl Plan {
             Ok(Some(merged)) => self.update(item, &merged, entry),
             Ok(None) => self.report.resources.unchanged += 1,
             Err(field) => {
-                let remark = format!("exists and {field}; correct the annotation of that field on the Kubernetes node");
+                let remark = format!(
+                    "exists and {field}; correct the annotation of that field on the Kubernetes \
+                     node"
+                );
                 self.report.refuse(&item.name, remark);
             }
         }
@@ -147,28 +200,58 @@ impl Plan {
 
     fn update(&mut self, item: &Item, changed: &Value, entry: &RawEntry) {
         self.report.resources.configured += 1;
-        let op = WriteOp::Update(libcalico::kubernetes::json_bytes(changed), entry.revision.clone());
-        self.writes.push(Write { kind: item.kind, path: item.path.clone(), key: item.name.clone(), op });
+        let op = WriteOp::Update(
+            libcalico::kubernetes::json_bytes(changed),
+            entry.revision.clone(),
+        );
+        self.writes.push(Write {
+            kind: item.kind,
+            path: item.path.clone(),
+            key: item.name.clone(),
+            op,
+        });
     }
 
     /// Refuses addresses that two objects could assign.
     fn refuse_other_addresses(&mut self, items: &[Item], target: &Target) {
         let paths: BTreeSet<&str> = items.iter().map(|item| item.path.as_str()).collect();
-        for path in target.entries.keys().filter(|path| !paths.contains(path.as_str())) {
+        for path in target
+            .entries
+            .keys()
+            .filter(|path| !paths.contains(path.as_str()))
+        {
             if is_allocation(path) {
-                self.report.refuse(path, "exists, but not in the file: another cluster's addresses are in use here");
+                self.report.refuse(
+                    path,
+                    "exists, but not in the file: another cluster's addresses are in use here",
+                );
             }
         }
-        let blocks = items.iter().filter_map(|item| Block::parse_path(&item.path));
+        let blocks = items
+            .iter()
+            .filter_map(|item| Block::parse_path(&item.path));
         if let Some((first, second)) = first_overlap(blocks) {
-            self.report.refuse(format!("IPAMBlock({first})"), format!("overlaps the block {second} of the file"));
+            self.report.refuse(
+                format!("IPAMBlock({first})"),
+                format!("overlaps the block {second} of the file"),
+            );
         }
-        let others = target.entries.values().filter(|entry| !paths.contains(entry.path.as_str()));
-        let others: Vec<(&str, Cidr)> = others.filter_map(|entry| pool_range(&entry.path, &entry.value)).collect();
+        let others = target
+            .entries
+            .values()
+            .filter(|entry| !paths.contains(entry.path.as_str()));
+        let others: Vec<(&str, Cidr)> = others
+            .filter_map(|entry| pool_range(&entry.path, &entry.value))
+            .collect();
         for item in items.iter().filter(|item| item.kind == "IPPool") {
-            let Some(range) = range_of(&item.value) else { continue };
+            let Some(range) = range_of(&item.value) else {
+                continue;
+            };
             if let Some((other, _)) = others.iter().find(|(_, other)| other.overlaps(&range)) {
-                self.report.refuse(&item.name, format!("overlaps {other}, which the file does not contain"));
+                self.report.refuse(
+                    &item.name,
+                    format!("overlaps {other}, which the file does not contain"),
+                );
             }
         }
     }
@@ -176,7 +259,9 @@ impl Plan {
 
 /// Returns true for the path of a block, an affinity or a handle.
 fn is_allocation(path: &str) -> bool {
-    Block::parse_path(path).is_some() || BlockAffinity::parse_path(path).is_some() || Handle::parse_path(path).is_some()
+    Block::parse_path(path).is_some()
+        || BlockAffinity::parse_path(path).is_some()
+        || Handle::parse_path(path).is_some()
 }
 
 /// Returns the path and the range of a pool; `None` for another kind.

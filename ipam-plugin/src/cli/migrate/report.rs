@@ -16,9 +16,11 @@ pub(super) struct Report {
     pub(super) ipam: Counts,
     /// Nodes that do not exist in Kubernetes.
     pub(super) skipped_nodes: Vec<String>,
-    /// Objects that exist with the fields in the file and with other fields, each with these fields.
+    /// Objects that exist with the fields in the file and with other fields, each with these
+    /// fields.
     pub(super) other_fields: Vec<Named>,
-    /// Objects without fields of the file that the API server does not know, each with these fields.
+    /// Objects without fields of the file that the API server does not know, each with these
+    /// fields.
     pub(super) dropped_fields: Vec<Named>,
     /// The reasons why nothing is imported.
     pub(super) refused: Vec<Named>,
@@ -47,21 +49,37 @@ impl Counts {
 
 impl Report {
     pub(super) fn counts(&mut self, is_ipam: bool) -> &mut Counts {
-        if is_ipam { &mut self.ipam } else { &mut self.resources }
+        if is_ipam {
+            &mut self.ipam
+        } else {
+            &mut self.resources
+        }
     }
 
     pub(super) fn refuse(&mut self, object: impl Into<String>, remark: impl Into<String>) {
-        self.refused.push(Named { object: object.into(), remark: remark.into() });
+        self.refused.push(Named {
+            object: object.into(),
+            remark: remark.into(),
+        });
     }
 
     /// Returns the first refusals, one per line.
     pub(super) fn listed_refusals(&self) -> String {
         let mut text = String::new();
         for Named { object, remark } in self.refused.iter().take(LISTED) {
-            let _ = write!(text, "\n  {}: {}", printable::line(object), printable::line(remark));
+            let _ = write!(
+                text,
+                "\n  {}: {}",
+                printable::line(object),
+                printable::line(remark)
+            );
         }
         if self.refused.len() > LISTED {
-            let _ = write!(text, "\n  … and {} more; -o json lists all", self.refused.len() - LISTED);
+            let _ = write!(
+                text,
+                "\n  … and {} more; -o json lists all",
+                self.refused.len() - LISTED
+            );
         }
         text
     }
@@ -80,6 +98,9 @@ mod tests {
         }
         let text = report.listed_refusals();
         assert!(text.starts_with("\n  IPPool(p0\\n): differs\n"), "{text}");
-        assert!(text.ends_with("\n  IPPool(p19\\n): differs\n  … and 2 more; -o json lists all"), "{text}");
+        assert!(
+            text.ends_with("\n  IPPool(p19\\n): differs\n  … and 2 more; -o json lists all"),
+            "{text}"
+        );
     }
 }

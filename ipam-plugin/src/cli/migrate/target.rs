@@ -43,7 +43,9 @@ impl FormerImport {
         match information.metadata.annotations.get(IMPORTING) {
             Some(other) if other != guid => FormerImport::OfOther(other.clone()),
             Some(_) => FormerImport::Incomplete,
-            None if information.spec.datastore_ready == Some(true) && information.spec.cluster_guid == guid => {
+            None if information.spec.datastore_ready == Some(true)
+                && information.spec.cluster_guid == guid =>
+            {
                 FormerImport::Unlocked
             }
             None => FormerImport::None,
@@ -65,22 +67,35 @@ impl Target {
         let namespaces = batch.list_keys::<Namespace>(&());
         let mut tickets = vec![
             batch.list_pairs(Block::KIND, Block::prefix(&None)),
-            batch.list_pairs(BlockAffinity::KIND, BlockAffinity::prefix(&AffinitySelect::default())),
+            batch.list_pairs(
+                BlockAffinity::KIND,
+                BlockAffinity::prefix(&AffinitySelect::default()),
+            ),
             batch.list_pairs(BlockAffinity::KIND, VIRTUAL_AFFINITIES),
             batch.list_pairs(Handle::KIND, Handle::prefix(&())),
             batch.list_pairs(IpamConfig::KIND, IpamConfig::prefix(&())),
         ];
-        for kind in KINDS.iter().filter(|kind| kinds.contains(kind.kind) && !unserved.contains(&kind.kind)) {
+        for kind in KINDS
+            .iter()
+            .filter(|kind| kinds.contains(kind.kind) && !unserved.contains(&kind.kind))
+        {
             tickets.push(batch.list_pairs(kind.kind, kind.prefix()));
         }
         let answers = store.read(&batch).await?;
         let information = answers.get(&information)?;
         let entries = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
         Ok(Target {
-            entries: entries.map(|entry| (entry.path.clone(), entry.clone())).collect(),
-            namespaces: answers.listed_keys(&namespaces).map(|key| key.name).collect(),
+            entries: entries
+                .map(|entry| (entry.path.clone(), entry.clone()))
+                .collect(),
+            namespaces: answers
+                .listed_keys(&namespaces)
+                .map(|key| key.name)
+                .collect(),
             unserved,
-            former_import: information.map(|found| FormerImport::of(&found.value, guid)).unwrap_or_default(),
+            former_import: information
+                .map(|found| FormerImport::of(&found.value, guid))
+                .unwrap_or_default(),
         })
     }
 }

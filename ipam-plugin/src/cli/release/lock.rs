@@ -1,4 +1,5 @@
-//! The conditions of reports: those of every release from reports, and those of `--require-lock` (INST-207).
+//! The conditions of reports: those of every release from reports, and those of `--require-lock`
+//! (INST-207).
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::report::{LockRule, NamedReport, refuse_other_clusters};
@@ -17,8 +18,16 @@ pub(super) struct Permit {
 }
 
 /// Checks the reports against the cluster.
-pub(super) async fn permit(args: &ReleaseArgs, reports: &[NamedReport], app: &mut App<'_>) -> Result<Permit, CliError> {
-    let Entry { value: information, revision, .. } = cluster_information(app).await?;
+pub(super) async fn permit(
+    args: &ReleaseArgs,
+    reports: &[NamedReport],
+    app: &mut App<'_>,
+) -> Result<Permit, CliError> {
+    let Entry {
+        value: information,
+        revision,
+        ..
+    } = cluster_information(app).await?;
     let version = report_file::version(args.report_version.as_deref(), &information.spec);
     // A report of another cluster is refused even if the version is unknown.
     if !args.require_lock || version.is_err() {
@@ -27,7 +36,10 @@ pub(super) async fn permit(args: &ReleaseArgs, reports: &[NamedReport], app: &mu
     if !args.require_lock {
         return Ok(Permit { revision });
     }
-    let rule = LockRule { version: version?, force: args.force };
+    let rule = LockRule {
+        version: version?,
+        force: args.force,
+    };
     for warning in rule.check(&information.spec, revision.resource_version(), reports)? {
         app.notice(warning);
     }
@@ -35,11 +47,15 @@ pub(super) async fn permit(args: &ReleaseArgs, reports: &[NamedReport], app: &mu
 }
 
 impl Permit {
-    /// Returns an error if ClusterInformation changed since [`permit`]: another process may have unlocked the datastore
-    /// meanwhile.
+    /// Returns an error if ClusterInformation changed since [`permit`]: another process may have
+    /// unlocked the datastore meanwhile.
     pub(super) async fn verify(&self, app: &App<'_>) -> Result<(), CliError> {
         let now = cluster_information(app).await?;
-        if now.revision == self.revision { Ok(()) } else { Err(CliError::LockChanged) }
+        if now.revision == self.revision {
+            Ok(())
+        } else {
+            Err(CliError::LockChanged)
+        }
     }
 }
 

@@ -60,7 +60,11 @@ pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> 
     let progress = app.progress("looking for the address");
     let address = look_up(app.store, ip).await?;
     drop(progress);
-    if documents::print_document(app.format, app.out, &address)? { Ok(()) } else { address.print(app) }
+    if documents::print_document(app.format, app.out, &address)? {
+        Ok(())
+    } else {
+        address.print(app)
+    }
 }
 
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
@@ -69,21 +73,44 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
     let config = batch.get::<IpamConfig>(&IpamConfigKey);
     let answers = store.read(&batch).await?;
-    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
-    let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
+    let pools: Vec<IpPool> = answers
+        .list(&pools)
+        .into_iter()
+        .map(|entry| entry.value)
+        .collect();
+    let reservations: Vec<IpReservation> = answers
+        .list(&reservations)
+        .into_iter()
+        .map(|entry| entry.value)
+        .collect();
     let (reservations, _) = Reservations::of(&reservations);
-    let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
+    let cooldown = answers
+        .get(&config)?
+        .map_or(0, |entry| entry.value.ip_cooldown_seconds);
 
     let pool = any_pool_of(&pools, ip);
-    let block = blocks_of(store, &pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
+    let block = blocks_of(store, &pools, &[ip], BTreeSet::new())
+        .await?
+        .pop()
+        .map(|entry| entry.value);
     let mut endpoints = Vec::new();
     let mut examine = |pair: &RawEntry| {
-        let Ok(Entry { value: endpoint, .. }) = decode_entry::<WorkloadEndpoint>(pair) else { return };
-        if cluster_read::audited_endpoint(&endpoint).addresses.contains(&ip) {
+        let Ok(Entry {
+            value: endpoint, ..
+        }) = decode_entry::<WorkloadEndpoint>(pair)
+        else {
+            return;
+        };
+        if cluster_read::audited_endpoint(&endpoint)
+            .addresses
+            .contains(&ip)
+        {
             endpoints.push(endpoint_name(&endpoint));
         }
     };
-    store.for_each_object::<WorkloadEndpoint>(&ObjectSelect::default(), &mut examine).await?;
+    store
+        .for_each_object::<WorkloadEndpoint>(&ObjectSelect::default(), &mut examine)
+        .await?;
     let mut address = Address {
         address: ip,
         state: match &pool {
@@ -116,7 +143,9 @@ fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {
 impl Address {
     /// Copies the block's data on the address, if it is allocated.
     fn fill_from(&mut self, block: &Block) {
-        let Some(allocation) = block.allocation(self.address) else { return };
+        let Some(allocation) = block.allocation(self.address) else {
+            return;
+        };
         self.sequence_number = allocation.sequence;
         let Some(attribute) = allocation.attribute else {
             self.state = State::InUse;
@@ -139,13 +168,24 @@ impl Address {
         match self.state {
             State::InUse => app.print_line(format_args!("IP {ip} is in use"))?,
             State::Resting => {
-                let (since, cooldown) = (self.since.as_deref().unwrap_or("an unknown time"), self.cooldown);
-                app.print_line(format_args!("{ip} is not assigned: it was released at {since}"))?;
-                app.print_line(format_args!("  and cools down for {cooldown} seconds before it is assigned again"))?;
+                let (since, cooldown) = (
+                    self.since.as_deref().unwrap_or("an unknown time"),
+                    self.cooldown,
+                );
+                app.print_line(format_args!(
+                    "{ip} is not assigned: it was released at {since}"
+                ))?;
+                app.print_line(format_args!(
+                    "  and cools down for {cooldown} seconds before it is assigned again"
+                ))?;
             }
-            State::Reserved => app.print_line(format_args!("{ip} is not assigned: an IPReservation reserves it"))?,
+            State::Reserved => app.print_line(format_args!(
+                "{ip} is not assigned: an IPReservation reserves it"
+            ))?,
             State::Free => app.print_line(format_args!("{ip} is not assigned"))?,
-            State::NotInPool => app.print_line(format_args!("{ip} is not assigned: it is in no pool"))?,
+            State::NotInPool => {
+                app.print_line(format_args!("{ip} is not assigned: it is in no pool"))?
+            }
         }
         if self.state == State::InUse {
             self.print_owner(app)?;
@@ -164,7 +204,10 @@ impl Address {
     }
 
     fn print_owner(&self, app: &mut App<'_>) -> Result<(), CliError> {
-        app.print_line(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
+        app.print_line(format_args!(
+            "Handle ID: {}",
+            self.handle.as_deref().unwrap_or("<none>")
+        ))?;
         if let Some(since) = &self.since {
             app.print_line(format_args!("Since: {since}"))?;
         }

@@ -16,12 +16,25 @@ pub(super) async fn show(app: &mut App<'_>) -> Result<(), CliError> {
         return Ok(());
     }
     // The columns are those of calicoctl.
-    let header = ["IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO"];
+    let header = [
+        "IP",
+        "BORROWING-NODE",
+        "BLOCK",
+        "BLOCK OWNER",
+        "TYPE",
+        "ALLOCATED-TO",
+    ];
     let mut table = documents::new_table(header);
     let Borrowings { rows, without_node } = found;
     for row in rows {
-        let cells =
-            [row.address.to_string(), row.node, row.block.to_string(), row.block_owner, row.kind, row.allocated_to];
+        let cells = [
+            row.address.to_string(),
+            row.node,
+            row.block.to_string(),
+            row.block_owner,
+            row.kind,
+            row.allocated_to,
+        ];
         table.add_row(cells.map(documents::table_cell));
     }
     documents::print_table(app.out, &table)?;
@@ -35,8 +48,8 @@ pub(super) async fn show(app: &mut App<'_>) -> Result<(), CliError> {
 fn note(without_node: usize) -> String {
     // Upstream's text.
     format!(
-        "Note: found {without_node} IP allocations without an explicit node association. Unable to determine if they \
-         are borrowed."
+        "Note: found {without_node} IP allocations without an explicit node association. Unable to \
+         determine if they are borrowed."
     )
 }
 
@@ -55,11 +68,20 @@ mod tests {
                 "attributes":[{"handle_id":"h","secondary":{"node":"node2","namespace":"ns","pod":"web"}}]}"#,
         );
         let ran = shell.run(&["show", "--show-borrowed"]);
-        let row = "| 10.0.0.8 | node2          | 10.0.0.8/30 | node1       | pod  | ns/web       |\n";
+        let row =
+            "| 10.0.0.8 | node2          | 10.0.0.8/30 | node1       | pod  | ns/web       |\n";
         assert!(ran.out.contains(row), "{}", ran.out);
-        assert!(ran.notices.starts_with("Note: found 1 IP allocations without"), "{}", ran.notices);
+        assert!(
+            ran.notices
+                .starts_with("Note: found 1 IP allocations without"),
+            "{}",
+            ran.notices
+        );
         let shown = shell.json(&["show", "--show-borrowed"]);
-        assert_eq!((&shown["withoutNode"], &shown["addresses"][0]["allocatedTo"]), (&json!(1), &json!("ns/web")));
+        assert_eq!(
+            (&shown["withoutNode"], &shown["addresses"][0]["allocatedTo"]),
+            (&json!(1), &json!("ns/web"))
+        );
     }
 
     #[test]

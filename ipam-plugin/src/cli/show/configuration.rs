@@ -25,7 +25,11 @@ pub(super) async fn show(app: &mut App<'_>) -> Result<(), CliError> {
     if let Some(difference) = stored.difference() {
         app.notice(difference);
     }
-    let shown = ShownSettings::from(stored.effective.map_or_else(IpamConfig::absent, |entry| entry.value));
+    let shown = ShownSettings::from(
+        stored
+            .effective
+            .map_or_else(IpamConfig::absent, |entry| entry.value),
+    );
     if documents::print_document(app.format, app.out, &shown)? {
         return Ok(());
     }
@@ -35,10 +39,16 @@ pub(super) async fn show(app: &mut App<'_>) -> Result<(), CliError> {
         ("StrictAffinity", shown.strict_affinity.to_string()),
         ("AutoAllocateBlocks", shown.auto_allocate_blocks.to_string()),
         ("MaxBlocksPerHost", shown.max_blocks_per_host.to_string()),
-        ("KubeVirtVMAddressPersistence", shown.kube_virt_vm_address_persistence),
+        (
+            "KubeVirtVMAddressPersistence",
+            shown.kube_virt_vm_address_persistence,
+        ),
         ("IPCooldownSeconds", shown.ip_cooldown_seconds.to_string()),
     ] {
-        table.add_row([documents::table_cell(property), documents::table_cell(value)]);
+        table.add_row([
+            documents::table_cell(property),
+            documents::table_cell(value),
+        ]);
     }
     documents::print_table(app.out, &table)
 }
@@ -80,19 +90,34 @@ mod tests {
         assert_eq!(shell.ok(&["show", "--show-configuration"]), table);
         let shown = shell.json(&["show", "--show-configuration"]);
         assert_eq!(shown["kubeVirtVMAddressPersistence"], "Enabled");
-        assert_eq!((&shown["strictAffinity"], &shown["ipCooldownSeconds"]), (&json!(false), &json!(0)));
+        assert_eq!(
+            (&shown["strictAffinity"], &shown["ipCooldownSeconds"]),
+            (&json!(false), &json!(0))
+        );
     }
 
     #[test]
     fn configuration_of_stored_settings_names_a_different_v3_object() {
         let shell = Shell::new();
-        shell.put("/calico/ipam/v2/config", r#"{"auto_allocate_blocks":true,"ipCooldownSeconds":30}"#);
+        shell.put(
+            "/calico/ipam/v2/config",
+            r#"{"auto_allocate_blocks":true,"ipCooldownSeconds":30}"#,
+        );
         shell.put(
             "/calico/resources/v3/projectcalico.org/ipamconfigurations/default",
             r#"{"metadata":{"name":"default"},"spec":{"strictAffinity":true}}"#,
         );
         let ran = shell.run(&["show", "--show-configuration"]);
-        assert!(ran.out.contains("| IPCooldownSeconds            | 30      |"), "{}", ran.out);
-        assert!(ran.notices.contains("strictAffinity is false, not true"), "{}", ran.notices);
+        assert!(
+            ran.out
+                .contains("| IPCooldownSeconds            | 30      |"),
+            "{}",
+            ran.out
+        );
+        assert!(
+            ran.notices.contains("strictAffinity is false, not true"),
+            "{}",
+            ran.notices
+        );
     }
 }

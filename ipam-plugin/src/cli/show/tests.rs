@@ -20,9 +20,27 @@ fn show_prints_pools_and_blocks_as_tables_and_json() {
         .filter(|line| line.starts_with("| "))
         .map(|line| line.split('|').map(str::trim).collect())
         .collect();
-    assert_eq!(lines[0][1..7], ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE"]);
-    let pool =
-        ["IP Pool", "10.0.0.0/24", "256", "4 (2%)", "0 (0%)", "252 (98%)", "default-ipv4-ippool", "[#---------]"];
+    assert_eq!(
+        lines[0][1..7],
+        [
+            "GROUPING",
+            "CIDR",
+            "IPS TOTAL",
+            "IPS IN USE",
+            "IPS RESERVED",
+            "IPS FREE"
+        ]
+    );
+    let pool = [
+        "IP Pool",
+        "10.0.0.0/24",
+        "256",
+        "4 (2%)",
+        "0 (0%)",
+        "252 (98%)",
+        "default-ipv4-ippool",
+        "[#---------]",
+    ];
     assert_eq!(lines[1][1..9], pool);
     assert_eq!(
         (lines[2][1], lines[2][4], lines[2][7], lines[2][8]),
@@ -32,11 +50,18 @@ fn show_prints_pools_and_blocks_as_tables_and_json() {
 
     let shown = shell.json(&["show", "--show-blocks"]);
     let pool = &shown["pools"][0];
-    assert_eq!((&pool["capacity"], &pool["inUse"], &pool["free"]), (&json!(256), &json!(4), &json!(252)));
+    assert_eq!(
+        (&pool["capacity"], &pool["inUse"], &pool["free"]),
+        (&json!(256), &json!(4), &json!(252))
+    );
     assert_eq!(pool["blocks"][0]["affinity"], "host:node1");
     assert_eq!(pool["blocks"][0]["capacity"], 8);
     assert_eq!(shown["blocksOutsidePools"], json!([]));
-    assert!(shell.ok(&["show", "-o", "yaml"]).starts_with("pools:\n- name: default-ipv4-ippool\n"));
+    assert!(
+        shell
+            .ok(&["show", "-o", "yaml"])
+            .starts_with("pools:\n- name: default-ipv4-ippool\n")
+    );
 }
 
 #[test]
@@ -49,7 +74,11 @@ fn show_selects_a_pool_by_name_or_range() {
         assert_eq!(shown["pools"][0]["capacity"], "18446744073709551616");
         assert_eq!(shown["pools"].as_array().unwrap().len(), 1);
     }
-    assert!(shell.error(&["show", "--pool", "nope"]).contains("no pool is called `nope`"));
+    assert!(
+        shell
+            .error(&["show", "--pool", "nope"])
+            .contains("no pool is called `nope`")
+    );
 }
 
 #[test]
@@ -60,7 +89,12 @@ fn show_reports_an_invalid_reservation() {
         r#"{"metadata":{"name":"r"},"spec":{"reservedCIDRs":["ten","10.0.0.1"]}}"#,
     );
     let ran = shell.run(&["show"]);
-    assert!(ran.notices.contains("IPReservation r: ignoring the entry `ten`, which is neither"), "{}", ran.notices);
+    assert!(
+        ran.notices
+            .contains("IPReservation r: ignoring the entry `ten`, which is neither"),
+        "{}",
+        ran.notices
+    );
     assert!(ran.out.contains("1 (0%)"), "{}", ran.out);
 }
 
@@ -72,13 +106,17 @@ fn show_of_an_address_in_use_names_owner_block_and_endpoint() {
     let text = shell.ok(&["show", &format!("--ip={ip}")]);
     for expected in [
         format!("IP {ip} is in use\nHandle ID: net.c1\nSince: 2").as_str(),
-        "Active Owner Attributes:\n  namespace: default\n  node: node1\n  pod: net.c1\n  timestamp: ",
+        "Active Owner Attributes:\n  namespace: default\n  node: node1\n  pod: net.c1\n  \
+         timestamp: ",
         "/29 of host:node1\nPool: default-ipv4-ippool\nEndpoint: default/web on node node1\n",
     ] {
         assert!(text.contains(expected), "{text}");
     }
     let shown = shell.json(&["show", "--ip", &ip]);
-    assert_eq!((&shown["state"], &shown["handle"]), (&json!("inUse"), &json!("net.c1")));
+    assert_eq!(
+        (&shown["state"], &shown["handle"]),
+        (&json!("inUse"), &json!("net.c1"))
+    );
     assert_eq!(shown["endpoints"], json!(["default/web on node node1"]));
 }
 
@@ -91,8 +129,16 @@ fn show_finds_a_block_of_a_former_size_or_reports_an_unreadable_block() {
     pool.value.spec.block_size = Some(32);
     block_on(shell.store.update(&key, &pool.value, &pool.revision)).unwrap();
     let shown = shell.json(&["show", "--ip", &ip]);
-    assert_eq!((&shown["state"], &shown["handle"]), (&json!("inUse"), &json!("net.c1")));
-    assert!(shown["block"].as_str().is_some_and(|block| block.ends_with("/29")), "{shown}");
+    assert_eq!(
+        (&shown["state"], &shown["handle"]),
+        (&json!("inUse"), &json!("net.c1"))
+    );
+    assert!(
+        shown["block"]
+            .as_str()
+            .is_some_and(|block| block.ends_with("/29")),
+        "{shown}"
+    );
 
     let (block, _) = shell.blocks().remove(0);
     shell.remove(&Block::path(&block));
@@ -105,7 +151,10 @@ fn show_finds_a_block_of_a_former_size_or_reports_an_unreadable_block() {
 fn show_counts_blocks_of_a_former_size() {
     let shell = Shell::with_pool();
     shell.allocate("net.c1");
-    assert_eq!(shell.json(&["show"])["pools"][0].get("formerSizeBlocks"), None);
+    assert_eq!(
+        shell.json(&["show"])["pools"][0].get("formerSizeBlocks"),
+        None
+    );
     assert!(!shell.ok(&["show"]).contains("another size"));
     let key = ObjectKey::global("default-ipv4-ippool");
     let mut pool = block_on(shell.store.get::<IpPool>(&key)).unwrap();
@@ -114,7 +163,10 @@ fn show_counts_blocks_of_a_former_size() {
     shell.allocate("net.c2");
     assert_eq!(shell.json(&["show"])["pools"][0]["formerSizeBlocks"], 1);
     let text = shell.ok(&["show"]);
-    assert!(text.ends_with("\npool default-ipv4-ippool: 1 of 2 blocks have another size than /30\n"), "{text}");
+    assert!(
+        text.ends_with("\npool default-ipv4-ippool: 1 of 2 blocks have another size than /30\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -128,20 +180,27 @@ fn show_of_an_unassigned_address_names_its_state() {
     assert_eq!(state("10.0.0.200"), "free");
     assert_eq!(state("10.0.0.129"), "reserved");
     assert_eq!(state("10.9.0.1"), "notInPool");
-    assert_eq!(shell.ok(&["show", "--ip", "10.9.0.1"]), "10.9.0.1 is not assigned: it is in no pool\n");
+    assert_eq!(
+        shell.ok(&["show", "--ip", "10.9.0.1"]),
+        "10.9.0.1 is not assigned: it is in no pool\n"
+    );
 }
 
 #[test]
 fn show_of_a_cooling_address_names_its_release_time() {
     let shell = Shell::with_pool();
     shell.apply(&json!({
-        "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
+        "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration",
+        "metadata": {"name": "default"},
         "spec": {"strictAffinity": false, "ipCooldownSeconds": 600},
     }));
     let ip = shell.allocate("a");
     shell.ok(&["release", &ip]);
     let text = shell.ok(&["show", "--ip", &ip]);
-    assert!(text.contains(&format!("{ip} is not assigned: it was released at 2")), "{text}");
+    assert!(
+        text.contains(&format!("{ip} is not assigned: it was released at 2")),
+        "{text}"
+    );
     assert!(text.contains("cools down for 600 seconds"), "{text}");
     assert_eq!(shell.json(&["show", "--ip", &ip])["state"], "resting");
 }

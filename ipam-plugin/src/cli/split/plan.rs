@@ -41,18 +41,35 @@ pub(super) async fn plan(
     let information = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let answers = store.read(&batch).await?;
-    let ready = answers.get(&information)?.and_then(|entry| entry.value.spec.datastore_ready);
+    let ready = answers
+        .get(&information)?
+        .and_then(|entry| entry.value.spec.datastore_ready);
     if lock == Lock::Required && ready != Some(false) {
         return Err(CliError::NotLocked);
     }
     let pools = answers.list(&pools);
-    let pool = pools.iter().find(|pool| selection.selects(pool)).ok_or_else(|| selection.missing())?.clone();
+    let pool = pools
+        .iter()
+        .find(|pool| selection.selects(pool))
+        .ok_or_else(|| selection.missing())?
+        .clone();
     let values: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-    let refused = |cause| CliError::Split { pool: pool.key.name.clone(), cause };
+    let refused = |cause| CliError::Split {
+        pool: pool.key.name.clone(),
+        cause,
+    };
     let parts = split(&pool.value, number, &values).map_err(refused)?;
-    let exists = |part: &&IpPool| values.iter().any(|pool| pool.metadata.name == part.metadata.name);
+    let exists = |part: &&IpPool| {
+        values
+            .iter()
+            .any(|pool| pool.metadata.name == part.metadata.name)
+    };
     let missing = parts.iter().filter(|part| !exists(part)).cloned().collect();
-    Ok(Planned { pool, parts, missing })
+    Ok(Planned {
+        pool,
+        parts,
+        missing,
+    })
 }
 
 impl Selection {

@@ -1,9 +1,10 @@
 //! [`replace`]: the writes of a split.
 //!
-//! A store with transactions replaces the pool by its parts at once. On an API server, the pool is disabled, the parts
-//! are created, and the pool is deleted. In `projectcalico.org/v3`, kube-controllers releases the blocks of a deleted
-//! pool with its finalizer. The write that disables the pool therefore removes the finalizer, and kube-controllers adds
-//! none to a disabled pool.
+//! A store with transactions replaces the pool by its parts at once. On an API server, the pool is
+//! disabled, the parts are created, and the pool is deleted. In `projectcalico.org/v3`,
+//! kube-controllers releases the blocks of a deleted pool with its finalizer. The write that
+//! disables the pool therefore removes the finalizer, and kube-controllers adds none to a disabled
+//! pool.
 
 use libcalico::api::{IP_POOL_FINALIZER, IpPool, ObjectKey, Unknown};
 use libcalico::store::{Entry, Store, StoreError, Write, WriteModel, identifier};
@@ -20,7 +21,11 @@ const ATTEMPTS: usize = 10;
 
 /// Replaces the pool by its parts. A lost race before the first write is an error of the store.
 pub(super) async fn replace<S: Store>(store: &S, planned: &Planned) -> Result<(), CliError> {
-    let creates: Vec<Write> = planned.missing.iter().map(create).collect::<Result<_, _>>()?;
+    let creates: Vec<Write> = planned
+        .missing
+        .iter()
+        .map(create)
+        .collect::<Result<_, _>>()?;
     if store.write_model() == WriteModel::Transactional && creates.len() < MAX_TRANSACTION {
         let pool = &planned.pool;
         let mut writes = vec![Write::delete::<IpPool>(&pool.key, Some(&pool.revision))];
@@ -33,11 +38,20 @@ pub(super) async fn replace<S: Store>(store: &S, planned: &Planned) -> Result<()
 
 fn create(part: &IpPool) -> Result<Write, CliError> {
     let (_, write) = store_object::plan(None, part.clone(), |spec| &mut spec.unknown)?;
-    let missing = || StoreError::Other(format!("no write for {}", identifier::<IpPool>(&part.key())));
+    let missing = || {
+        StoreError::Other(format!(
+            "no write for {}",
+            identifier::<IpPool>(&part.key())
+        ))
+    };
     Ok(write.ok_or_else(missing)?)
 }
 
-async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<Write>) -> Result<(), CliError> {
+async fn replace_in_steps<S: Store>(
+    store: &S,
+    planned: &Planned,
+    creates: Vec<Write>,
+) -> Result<(), CliError> {
     let pool = &planned.pool;
     let failed = |cause: StoreError, state: String| CliError::SplitFailed {
         pool: pool.key.name.clone(),
@@ -48,7 +62,8 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     if let Some(changed) = &changed {
         match store.update(&pool.key, changed, &pool.revision).await {
             Err(cause) if cause.has_unknown_outcome() => {
-                let state = "the pool may be disabled: run the command again, which completes the split";
+                let state =
+                    "the pool may be disabled: run the command again, which completes the split";
                 return Err(failed(cause, state.into()));
             }
             outcome => _ = outcome?,
@@ -61,7 +76,8 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     };
     let Err(cause) = written else { return Ok(()) };
     let state = if cause.has_unknown_outcome() {
-        "the last write may have taken effect: while the pool exists, run the command again, which completes the split"
+        "the last write may have taken effect: while the pool exists, run the command again, which \
+         completes the split"
             .to_owned()
     } else {
         undo(store, pool, changed.is_some(), &created).await
@@ -69,8 +85,8 @@ async fn replace_in_steps<S: Store>(store: &S, planned: &Planned, creates: Vec<W
     Err(failed(cause, state))
 }
 
-/// Adds the parts that this run creates to `created`, also before an error. Another run of the same split may create
-/// parts, too.
+/// Adds the parts that this run creates to `created`, also before an error. Another run of the same
+/// split may create parts, too.
 async fn create_all<S: Store>(
     store: &S,
     missing: &[IpPool],
@@ -91,14 +107,19 @@ async fn create_all<S: Store>(
     Ok(())
 }
 
-/// Deletes the parts that this split created, and puts the pool back into service if this split disabled it. Returns
-/// a description of the state.
-async fn undo<S: Store>(store: &S, pool: &Entry<IpPool>, was_changed: bool, created: &[IpPool]) -> String {
+/// Deletes the parts that this split created, and puts the pool back into service if this split
+/// disabled it. Returns a description of the state.
+async fn undo<S: Store>(
+    store: &S,
+    pool: &Entry<IpPool>,
+    was_changed: bool,
+    created: &[IpPool],
+) -> String {
     match try_undo(store, pool, was_changed, created).await {
         Ok(()) => "the pools are as before this command".to_owned(),
         Err(error) => format!(
-            "the undoing failed, too: {error}; the pool may be disabled, and some of its parts may exist: run the \
-             command again, which completes the split"
+            "the undoing failed, too: {error}; the pool may be disabled, and some of its parts may \
+             exist: run the command again, which completes the split"
         ),
     }
 }
@@ -112,21 +133,34 @@ async fn try_undo<S: Store>(
     for part in created {
         withdraw(store, part).await?;
     }
-    if was_changed { restore(store, pool).await } else { Ok(()) }
+    if was_changed {
+        restore(store, pool).await
+    } else {
+        Ok(())
+    }
 }
 
 async fn restore<S: Store>(store: &S, pool: &Entry<IpPool>) -> Result<(), StoreError> {
     let Some(now) = find::<IpPool>(store, &pool.key).await? else {
-        return Err(StoreError::NotFound { key: identifier::<IpPool>(&pool.key) });
+        return Err(StoreError::NotFound {
+            key: identifier::<IpPool>(&pool.key),
+        });
     };
     require_same(&now.value, &pool.value)?;
     let mut restored = now.value;
     restored.spec.disabled = pool.value.spec.disabled;
-    restored.metadata.unknown.clone_from(&pool.value.metadata.unknown);
-    store.update(&pool.key, &restored, &now.revision).await.map(drop)
+    restored
+        .metadata
+        .unknown
+        .clone_from(&pool.value.metadata.unknown);
+    store
+        .update(&pool.key, &restored, &now.revision)
+        .await
+        .map(drop)
 }
 
-/// Deletes a pool without the release of its blocks. kube-controllers may write conditions and finalizers meanwhile.
+/// Deletes a pool without the release of its blocks. kube-controllers may write conditions and
+/// finalizers meanwhile.
 async fn withdraw<S: Store>(store: &S, expected: &IpPool) -> Result<(), StoreError> {
     let key = expected.key();
     for _ in 0..ATTEMPTS {
@@ -137,11 +171,21 @@ async fn withdraw<S: Store>(store: &S, expected: &IpPool) -> Result<(), StoreErr
             outcome => return outcome,
         }
     }
-    Err(StoreError::Conflict { key: identifier::<IpPool>(&key) })
+    Err(StoreError::Conflict {
+        key: identifier::<IpPool>(&key),
+    })
 }
 
-async fn withdraw_once<S: Store>(store: &S, key: &ObjectKey, expected: &IpPool) -> Result<(), StoreError> {
-    let Entry { value, mut revision, .. } = store.get::<IpPool>(key).await?;
+async fn withdraw_once<S: Store>(
+    store: &S,
+    key: &ObjectKey,
+    expected: &IpPool,
+) -> Result<(), StoreError> {
+    let Entry {
+        value,
+        mut revision,
+        ..
+    } = store.get::<IpPool>(key).await?;
     require_same(&value, expected)?;
     if let Some(changed) = retired(&value) {
         revision = store.update(key, &changed, &revision).await?;
@@ -159,7 +203,12 @@ fn retired(pool: &IpPool) -> Option<IpPool> {
 
 fn remove_finalizer(metadata: &mut Unknown) {
     const FINALIZERS: &str = "finalizers";
-    let Some(finalizers) = metadata.get_mut(FINALIZERS).and_then(|listed| listed.as_array_mut()) else { return };
+    let Some(finalizers) = metadata
+        .get_mut(FINALIZERS)
+        .and_then(|listed| listed.as_array_mut())
+    else {
+        return;
+    };
     finalizers.retain(|finalizer| finalizer != IP_POOL_FINALIZER);
     if finalizers.is_empty() {
         metadata.remove(FINALIZERS);
@@ -173,5 +222,8 @@ fn require_same(pool: &IpPool, expected: &IpPool) -> Result<(), StoreError> {
     if spec == expected.spec {
         return Ok(());
     }
-    Err(StoreError::Other(format!("another process changed {} meanwhile", identifier::<IpPool>(&pool.key()))))
+    Err(StoreError::Other(format!(
+        "another process changed {} meanwhile",
+        identifier::<IpPool>(&pool.key())
+    )))
 }

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use node_process::logging::compressed::LogText;
 use node_process::logging::{RotatedLog, list_rotated};
 
-/// Maximum number of times that the files are read, because the agent compresses or removes files meanwhile.
+/// Maximum number of times that the files are read, because the agent compresses or removes files
+/// meanwhile.
 const MAX_READS: u32 = 3;
 /// Maximum size in bytes of a line. The rest of a longer one counts as a line of its own.
 const MAX_LINE: u64 = 1 << 20;
@@ -25,7 +26,14 @@ pub(super) struct PodLogLines<'a> {
 
 impl<'a> PodLogLines<'a> {
     pub(super) fn new(namespace: &'a str, pod: &'a str, limit: usize) -> Self {
-        PodLogLines { namespace, pod, containers: BTreeSet::new(), limit, lines: VecDeque::new(), omitted: 0 }
+        PodLogLines {
+            namespace,
+            pod,
+            containers: BTreeSet::new(),
+            limit,
+            lines: VecDeque::new(),
+            omitted: 0,
+        }
     }
 
     /// Reads the rotated files and then the log file. Returns the files that cannot be read.
@@ -42,7 +50,8 @@ impl<'a> PodLogLines<'a> {
 
     /// Also returns false if a rotated file is gone before it is read.
     fn read_all(&mut self, path: &Path) -> (Vec<(PathBuf, io::Error)>, bool) {
-        // An unreadable directory may contain a readable log file. The error of that file names a missing directory.
+        // An unreadable directory may contain a readable log file. The error of that file names a
+        // missing directory.
         let rotated = list_rotated(path).unwrap_or_default();
         let (mut failed, mut is_complete) = (Vec::new(), true);
         for RotatedLog { name, path } in &rotated {
@@ -64,7 +73,11 @@ impl<'a> PodLogLines<'a> {
 
     fn read_one(&mut self, path: &Path, is_compressed: bool) -> io::Result<()> {
         let file = BufReader::new(File::open(path)?);
-        if is_compressed { self.read_lines(BufReader::new(LogText::new(file))) } else { self.read_lines(file) }
+        if is_compressed {
+            self.read_lines(BufReader::new(LogText::new(file)))
+        } else {
+            self.read_lines(file)
+        }
     }
 
     fn read_lines(&mut self, mut text: impl BufRead) -> io::Result<()> {
@@ -80,12 +93,15 @@ impl<'a> PodLogLines<'a> {
         Ok(())
     }
 
-    /// Returns true if the line is about the pod, or about one of its containers. Upstream's log lines of a DEL name
-    /// only the container.
+    /// Returns true if the line is about the pod, or about one of its containers. Upstream's log
+    /// lines of a DEL name only the container.
     fn is_about_pod(&mut self, line: &str) -> bool {
         let fields = fields_of(line);
-        let of_pod = fields.get("Pod") == Some(&self.pod) && fields.get("Namespace") == Some(&self.namespace);
-        let Some(&container) = fields.get("ContainerID") else { return of_pod };
+        let of_pod = fields.get("Pod") == Some(&self.pod)
+            && fields.get("Namespace") == Some(&self.namespace);
+        let Some(&container) = fields.get("ContainerID") else {
+            return of_pod;
+        };
         if of_pod {
             self.containers.insert(container.to_owned());
         }
@@ -106,7 +122,8 @@ impl<'a> PodLogLines<'a> {
     }
 }
 
-/// Returns the quoted fields at the end of a line. The text before them may contain another pod's name.
+/// Returns the quoted fields at the end of a line. The text before them may contain another pod's
+/// name.
 fn fields_of(line: &str) -> BTreeMap<&str, &str> {
     let mut rest = line;
     let mut fields = BTreeMap::new();
@@ -120,7 +137,9 @@ fn fields_of(line: &str) -> BTreeMap<&str, &str> {
 fn last_field(line: &str) -> Option<(&str, &str, &str)> {
     let (before, value) = line.strip_suffix('"')?.rsplit_once("=\"")?;
     let (before, key) = before.rsplit_once(' ')?;
-    let is_plain = !value.contains('"') && !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let is_plain = !value.contains('"')
+        && !key.is_empty()
+        && key.bytes().all(|byte| byte.is_ascii_alphanumeric());
     is_plain.then_some((before, key, value))
 }
 
@@ -145,15 +164,28 @@ mod tests {
         wanted.into_lines()
     }
 
-    const OF_WEB: &str = r#" ContainerID="c1" Namespace="default" Pod="web" WorkloadEndpoint="n-k8s-web-eth0""#;
+    const OF_WEB: &str =
+        r#" ContainerID="c1" Namespace="default" Pod="web" WorkloadEndpoint="n-k8s-web-eth0""#;
 
     #[test]
     fn log_lines_of_rotated_files_precede_newer_lines() {
-        let text = |word: &str| format!("{word}{OF_WEB}\nother ContainerID=\"c2\" Namespace=\"default\" Pod=\"db\"\n");
-        let files = [("cni.log", text("third")), ("cni.log.1", text("second")), ("cni.log.2", text("first"))];
-        let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let text = |word: &str| {
+            format!("{word}{OF_WEB}\nother ContainerID=\"c2\" Namespace=\"default\" Pod=\"db\"\n")
+        };
+        let files = [
+            ("cni.log", text("third")),
+            ("cni.log.1", text("second")),
+            ("cni.log.2", text("first")),
+        ];
+        let files: Vec<_> = files
+            .iter()
+            .map(|(name, text)| (*name, text.as_str()))
+            .collect();
         let (found, omitted) = lines(&files, 9);
-        assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
+        assert_eq!(
+            found,
+            ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}"))
+        );
         assert_eq!(omitted, 0);
         assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
     }
@@ -162,12 +194,22 @@ mod tests {
     fn trace_reads_compressed_logs() {
         let directory = tempfile::tempdir().unwrap();
         let text = |word: &str| format!("{word}{OF_WEB}\n");
-        let two_frames = [frame(text("second").as_bytes()), frame(text("third").as_bytes())].concat();
+        let two_frames = [
+            frame(text("second").as_bytes()),
+            frame(text("third").as_bytes()),
+        ]
+        .concat();
         for (name, content) in [
             // The first file is of upstream's plugin.
-            ("cni-2026-11-25T01-02-03.456-size.log", text("first").into_bytes()),
+            (
+                "cni-2026-11-25T01-02-03.456-size.log",
+                text("first").into_bytes(),
+            ),
             ("cni-2026-11-26T01-02-03.456-size.log.zst", two_frames),
-            ("cni-2026-11-27T01-02-03.456-size.log.zst", frame(text("fourth").as_bytes())),
+            (
+                "cni-2026-11-27T01-02-03.456-size.log.zst",
+                frame(text("fourth").as_bytes()),
+            ),
             // The agent has compressed the files between.
             ("cni.log.7", text("fifth").into_bytes()),
             ("cni.log", text("sixth").into_bytes()),
@@ -177,7 +219,10 @@ mod tests {
         let mut wanted = PodLogLines::new("default", "web", 9);
         assert!(wanted.read(&directory.path().join("cni.log")).is_empty());
         let words = ["first", "second", "third", "fourth", "fifth", "sixth"];
-        assert_eq!(wanted.into_lines().0, words.map(|word| format!("{word}{OF_WEB}")));
+        assert_eq!(
+            wanted.into_lines().0,
+            words.map(|word| format!("{word}{OF_WEB}"))
+        );
     }
 
     /// The read of a FIFO waits for the interference.
@@ -188,11 +233,20 @@ mod tests {
         let text = |word: &str| format!("{word}{OF_WEB}\n");
         fs::write(path("cni.log.1"), text("second")).unwrap();
         fs::write(path("cni.log"), text("third")).unwrap();
-        assert!(Command::new("mkfifo").arg(path("cni.log.2")).status().unwrap().success());
+        assert!(
+            Command::new("mkfifo")
+                .arg(path("cni.log.2"))
+                .status()
+                .unwrap()
+                .success()
+        );
         let mut wanted = PodLogLines::new("default", "web", 9);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut fifo = fs::OpenOptions::new().write(true).open(path("cni.log.2")).unwrap();
+                let mut fifo = fs::OpenOptions::new()
+                    .write(true)
+                    .open(path("cni.log.2"))
+                    .unwrap();
                 fs::remove_file(path("cni.log.2")).unwrap();
                 let compressed = path("cni-2026-11-27T01-02-03.456-size.log.zst");
                 fs::write(compressed, frame(text("second").as_bytes())).unwrap();
@@ -201,7 +255,10 @@ mod tests {
             });
             assert!(wanted.read(&path("cni.log")).is_empty());
         });
-        assert_eq!(wanted.into_lines().0, ["second", "third"].map(|word| format!("{word}{OF_WEB}")));
+        assert_eq!(
+            wanted.into_lines().0,
+            ["second", "third"].map(|word| format!("{word}{OF_WEB}"))
+        );
     }
 
     #[test]
@@ -217,14 +274,31 @@ mod tests {
     #[test]
     fn damaged_compressed_log_is_reported_after_its_readable_lines() {
         let directory = tempfile::tempdir().unwrap();
-        let damaged = directory.path().join("cni-2026-11-27T01-02-03.456-size.log.zst");
+        let damaged = directory
+            .path()
+            .join("cni-2026-11-27T01-02-03.456-size.log.zst");
         let line = format!("first{OF_WEB}\n");
-        fs::write(&damaged, [frame(line.as_bytes()), b"no frame".to_vec()].concat()).unwrap();
-        fs::write(directory.path().join("cni.log"), format!("second{OF_WEB}\n")).unwrap();
+        fs::write(
+            &damaged,
+            [frame(line.as_bytes()), b"no frame".to_vec()].concat(),
+        )
+        .unwrap();
+        fs::write(
+            directory.path().join("cni.log"),
+            format!("second{OF_WEB}\n"),
+        )
+        .unwrap();
         let mut wanted = PodLogLines::new("default", "web", 9);
-        let failed: Vec<_> = wanted.read(&directory.path().join("cni.log")).into_iter().map(|(file, _)| file).collect();
+        let failed: Vec<_> = wanted
+            .read(&directory.path().join("cni.log"))
+            .into_iter()
+            .map(|(file, _)| file)
+            .collect();
         assert_eq!(failed, [damaged]);
-        assert_eq!(wanted.into_lines().0, ["first", "second"].map(|word| format!("{word}{OF_WEB}")));
+        assert_eq!(
+            wanted.into_lines().0,
+            ["first", "second"].map(|word| format!("{word}{OF_WEB}"))
+        );
     }
 
     #[test]
@@ -262,7 +336,11 @@ mod tests {
         // Any user can open a directory, but not read it as a file.
         fs::create_dir(directory.path().join("cni.log.1")).unwrap();
         let mut wanted = PodLogLines::new("default", "web", 9);
-        let failed: Vec<_> = wanted.read(&path).into_iter().map(|(file, _)| file).collect();
+        let failed: Vec<_> = wanted
+            .read(&path)
+            .into_iter()
+            .map(|(file, _)| file)
+            .collect();
         assert_eq!(failed, [directory.path().join("cni.log.1")]);
         assert_eq!(wanted.into_lines().0, [OF_WEB]);
     }

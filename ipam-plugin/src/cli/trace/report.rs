@@ -44,8 +44,12 @@ pub(super) struct UnreadPart {
 
 impl Trace {
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
-        let mut print_line = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
-        print_line(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
+        let mut print_line =
+            |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
+        print_line(format!(
+            "Pod {}/{} on node {}",
+            self.namespace, self.pod, self.node
+        ))?;
         for missing in &self.missing {
             print_line(format!("Not read: {}: {}", missing.part, missing.reason))?;
         }
@@ -58,33 +62,69 @@ impl Trace {
                 print_line(format!("  interface {}", endpoint.interface))?;
             }
         }
-        print_line(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
+        print_line(
+            if self.addresses.is_empty() {
+                "Addresses: none"
+            } else {
+                "Addresses:"
+            }
+            .into(),
+        )?;
         for address in &self.addresses {
             let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "<none>".into());
-            let (handle, pool, since) = (or_none(&address.handle), or_none(&address.pool), or_none(&address.since));
+            let (handle, pool, since) = (
+                or_none(&address.handle),
+                or_none(&address.pool),
+                or_none(&address.since),
+            );
             let (ip, block, node) = (address.address, address.block, or_none(&address.node));
-            print_line(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
+            print_line(format!(
+                "  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"
+            ))?;
         }
         match &self.interface {
-            None => print_line(format!("Interface: none ({} does not exist)", self.interface_name))?,
+            None => print_line(format!(
+                "Interface: none ({} does not exist)",
+                self.interface_name
+            ))?,
             Some(link) => print_link(link, &mut print_line)?,
         }
-        print_line(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
+        print_line(format!(
+            "Log: {} lines of {}",
+            self.log.len(),
+            self.log_file.display()
+        ))?;
         if self.log_left_out > 0 {
-            print_line(format!("  {} earlier lines are not shown, see --lines", self.log_left_out))?;
+            print_line(format!(
+                "  {} earlier lines are not shown, see --lines",
+                self.log_left_out
+            ))?;
         }
-        self.log.iter().try_for_each(|line| print_line(format!("  {line}")))
+        self.log
+            .iter()
+            .try_for_each(|line| print_line(format!("  {line}")))
     }
 }
 
-fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
+fn print_link(
+    link: &HostLink,
+    print_line: &mut impl FnMut(String) -> Result<(), CliError>,
+) -> Result<(), CliError> {
     let state = match (link.up, link.carrier) {
         (true, true) => "up",
         (true, false) => "up without carrier",
         (false, _) => "down",
     };
-    let HostLink { name, index, mtu, mac, .. } = link;
-    print_line(format!("Interface: {name}, number {index}, {state}, MTU {mtu}, MAC {mac}"))?;
+    let HostLink {
+        name,
+        index,
+        mtu,
+        mac,
+        ..
+    } = link;
+    print_line(format!(
+        "Interface: {name}, number {index}, {state}, MTU {mtu}, MAC {mac}"
+    ))?;
     match &link.container_id {
         Some(id) => print_line(format!("  of container {id}"))?,
         None => print_line("  without a container ID".into())?,
@@ -93,7 +133,9 @@ fn print_link(link: &HostLink, print_line: &mut impl FnMut(String) -> Result<(),
         return print_line("Routes: none".into());
     }
     print_line("Routes:".into())?;
-    link.routes.iter().try_for_each(|route| print_line(format!("  {route}")))
+    link.routes
+        .iter()
+        .try_for_each(|route| print_line(format!("  {route}")))
 }
 
 #[derive(Debug, Default)]
@@ -123,16 +165,30 @@ pub(super) struct Address {
 }
 
 impl StoredObjects {
-    /// Reads the endpoint of a pod on `node`, and the addresses of the pod and of `containers`, which the log names.
+    /// Reads the endpoint of a pod on `node`, and the addresses of the pod and of `containers`,
+    /// which the log names.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
     ) -> Result<StoredObjects, Box<dyn Error>> {
-        let names = PodIdentity { namespace: namespace.into(), name: pod.into(), ..PodIdentity::default() };
-        let (orchestrator, container_id, endpoint) = (Orchestrator::Kubernetes(names), String::new(), String::new());
-        let workload = WorkloadIdentity { node: node.into(), container_id, endpoint, orchestrator };
+        let names = PodIdentity {
+            namespace: namespace.into(),
+            name: pod.into(),
+            ..PodIdentity::default()
+        };
+        let (orchestrator, container_id, endpoint) = (
+            Orchestrator::Kubernetes(names),
+            String::new(),
+            String::new(),
+        );
+        let workload = WorkloadIdentity {
+            node: node.into(),
+            container_id,
+            endpoint,
+            orchestrator,
+        };
         let select = workload.endpoint_select()?;
         let mut batch = ReadBatch::new();
         let endpoints = batch.list::<WorkloadEndpoint>(&select);
@@ -148,24 +204,42 @@ impl StoredObjects {
             networks: entry.value.spec.ip_networks,
             interface: entry.value.spec.interface_name,
         });
-        containers.extend(endpoint.iter().map(|endpoint| endpoint.container_id.clone()));
+        containers.extend(
+            endpoint
+                .iter()
+                .map(|endpoint| endpoint.container_id.clone()),
+        );
 
-        let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+        let pools: Vec<IpPool> = answers
+            .list(&pools)
+            .into_iter()
+            .map(|entry| entry.value)
+            .collect();
         let mut addresses = Vec::new();
         for block in answers.list(&blocks) {
-            let is_of_container = |handle: HandleId| containers.iter().any(|id| handle.is_of_container(id));
+            let is_of_container =
+                |handle: HandleId| containers.iter().any(|id| handle.is_of_container(id));
             let held = block.value.allocated().filter(|held| !held.is_cooling());
-            let held = held.filter(|held| is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container));
+            let held = held.filter(|held| {
+                is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container)
+            });
             addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
         }
         addresses.sort_by_key(|address| address.address);
-        Ok(StoredObjects { endpoint, addresses })
+        Ok(StoredObjects {
+            endpoint,
+            addresses,
+        })
     }
 }
 
 impl Address {
     fn new(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
-        let attribute = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
+        let attribute = |key: &str| {
+            held.attributes()
+                .and_then(|attributes| attributes.get(key))
+                .cloned()
+        };
         Address {
             address: held.ip,
             block,
@@ -179,9 +253,13 @@ impl Address {
 
 /// A VMI's address may have two owners.
 fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
-    let Some(attribute) = held.attribute else { return false };
-    [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {
-        let has = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
-        has("namespace", namespace) && has("pod", pod)
-    })
+    let Some(attribute) = held.attribute else {
+        return false;
+    };
+    [&attribute.active_owner, &attribute.alternate_owner]
+        .into_iter()
+        .any(|owner| {
+            let has = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
+            has("namespace", namespace) && has("pod", pod)
+        })
 }

@@ -1,6 +1,8 @@
 //! [`ShownUsage`]: the document of `usage`, from which the tables are printed too.
 
-use libcalico::ipam::{Borrowings, FamilyCount, Fragmentation, NamespaceUsage, NodeUsage, PodsFit, PoolUsage, Usage};
+use libcalico::ipam::{
+    Borrowings, FamilyCount, Fragmentation, NamespaceUsage, NodeUsage, PodsFit, PoolUsage, Usage,
+};
 use serde::Serialize;
 
 /// The parts of the use that the arguments select.

@@ -1,7 +1,9 @@
 //! The tables and sentences of `usage`.
 
 use comfy_table::{Cell, CellAlignment, Row};
-use libcalico::ipam::{FragmentedBlock, FragmentedBy, FullestNode, NodeUsage, PodsFit, PoolService, PoolUsage};
+use libcalico::ipam::{
+    FragmentedBlock, FragmentedBy, FullestNode, NodeUsage, PodsFit, PoolService, PoolUsage,
+};
 
 use super::shown::ShownUsage;
 use crate::cli::app::App;
@@ -24,9 +26,25 @@ const POOLS: [&str; 13] = [
     "FREE",
     "FULLEST NODE",
 ];
-const NODES: [&str; 8] = ["NODE", "FAMILY", "BLOCKS", "IN USE", "BORROWED", "LENT", "FREE IN BLOCKS", "PODS FIT"];
+const NODES: [&str; 8] = [
+    "NODE",
+    "FAMILY",
+    "BLOCKS",
+    "IN USE",
+    "BORROWED",
+    "LENT",
+    "FREE IN BLOCKS",
+    "PODS FIT",
+];
 const NAMESPACES: [&str; 3] = ["NAMESPACE", "IPV4", "IPV6"];
-const FRAGMENTED: [&str; 6] = ["FRAGMENTED BLOCK", "POOL", "OWNER", "IN USE", "FREE", "REASON"];
+const FRAGMENTED: [&str; 6] = [
+    "FRAGMENTED BLOCK",
+    "POOL",
+    "OWNER",
+    "IN USE",
+    "FREE",
+    "REASON",
+];
 
 pub(super) fn print(shown: &ShownUsage, app: &mut App<'_>) -> Result<(), CliError> {
     if let Some(pools) = &shown.pools {
@@ -37,39 +55,82 @@ pub(super) fn print(shown: &ShownUsage, app: &mut App<'_>) -> Result<(), CliErro
     }
     if let Some(namespaces) = &shown.namespaces {
         let row = |namespace: &str, ipv4: u64, ipv6: u64| {
-            Row::from(vec![table_cell(namespace), number(ipv4.into()), number(ipv6.into())])
+            Row::from(vec![
+                table_cell(namespace),
+                number(ipv4.into()),
+                number(ipv6.into()),
+            ])
         };
-        let rows = namespaces.iter().map(|found| row(&found.namespace, found.used.ipv4, found.used.ipv6));
+        let rows = namespaces
+            .iter()
+            .map(|found| row(&found.namespace, found.used.ipv4, found.used.ipv6));
         print_rows(NAMESPACES, rows, app)?;
     }
-    if let Some(fragmented) = shown.fragmented.as_ref().filter(|fragmented| !fragmented.blocks.is_empty()) {
-        print_rows(FRAGMENTED, fragmented.blocks.iter().map(fragmented_row), app)?;
+    if let Some(fragmented) = shown
+        .fragmented
+        .as_ref()
+        .filter(|fragmented| !fragmented.blocks.is_empty())
+    {
+        print_rows(
+            FRAGMENTED,
+            fragmented.blocks.iter().map(fragmented_row),
+            app,
+        )?;
     }
     print_sentences(shown, app)
 }
 
 fn print_sentences(shown: &ShownUsage, app: &mut App<'_>) -> Result<(), CliError> {
-    if let Some(addresses) = shown.outside_pools.map(|outside| outside.sum()).filter(|addresses| *addresses > 0) {
+    if let Some(addresses) = shown
+        .outside_pools
+        .map(|outside| outside.sum())
+        .filter(|addresses| *addresses > 0)
+    {
         app.print_line(format_args!("in use in blocks of no pool: {addresses}"))?;
     }
-    if let Some(addresses) = shown.without_node.map(|without| without.sum()).filter(|addresses| *addresses > 0) {
+    if let Some(addresses) = shown
+        .without_node
+        .map(|without| without.sum())
+        .filter(|addresses| *addresses > 0)
+    {
         app.print_line(format_args!("in use without a node: {addresses}"))?;
     }
-    if let Some(borrowed) = shown.borrowed.as_ref().filter(|borrowed| !borrowed.rows.is_empty()) {
+    if let Some(borrowed) = shown
+        .borrowed
+        .as_ref()
+        .filter(|borrowed| !borrowed.rows.is_empty())
+    {
         let count = borrowed.rows.len();
         app.print_line(format_args!(
-            "in use in blocks of other owners: {count}; `calico-ipam show --show-borrowed` lists them"
+            "in use in blocks of other owners: {count}; `calico-ipam show --show-borrowed` lists \
+             them"
         ))?;
     }
-    if let Some(fragmented) = shown.fragmented.as_ref().filter(|fragmented| !fragmented.blocks.is_empty()) {
-        app.print_line(format_args!("free in fragmented blocks: {}", fragmented.free))?;
+    if let Some(fragmented) = shown
+        .fragmented
+        .as_ref()
+        .filter(|fragmented| !fragmented.blocks.is_empty())
+    {
+        app.print_line(format_args!(
+            "free in fragmented blocks: {}",
+            fragmented.free
+        ))?;
     }
     for fit in shown.fits.iter().flatten() {
-        let PodsFit { version, pods, on_request } = fit;
-        app.print_line(format_args!("more pods with IPv{version}: at most {}", Quantity(*pods)))?;
+        let PodsFit {
+            version,
+            pods,
+            on_request,
+        } = fit;
+        app.print_line(format_args!(
+            "more pods with IPv{version}: at most {}",
+            Quantity(*pods)
+        ))?;
         if *on_request > 0 {
             let on_request = Quantity(*on_request);
-            app.print_line(format_args!("more pods with IPv{version} that name their pool: at most {on_request}"))?;
+            app.print_line(format_args!(
+                "more pods with IPv{version} that name their pool: at most {on_request}"
+            ))?;
         }
     }
     Ok(())
@@ -106,26 +167,43 @@ fn pool_row(pool: &PoolUsage) -> Row {
         pool.free,
     ];
     let fullest = pool.fullest_node.as_ref();
-    let fullest = fullest.map(|FullestNode { node, addresses }| format!("{} ({node})", Quantity(*addresses)));
+    let fullest =
+        fullest.map(|FullestNode { node, addresses }| format!("{} ({node})", Quantity(*addresses)));
     Row::from(
-        [table_cell(&pool.name), Cell::new(pool.cidr), Cell::new(serves)]
-            .into_iter()
-            .chain(counts.map(number))
-            .chain([table_cell(fullest.as_deref().unwrap_or("(none)"))])
-            .collect::<Vec<_>>(),
+        [
+            table_cell(&pool.name),
+            Cell::new(pool.cidr),
+            Cell::new(serves),
+        ]
+        .into_iter()
+        .chain(counts.map(number))
+        .chain([table_cell(fullest.as_deref().unwrap_or("(none)"))])
+        .collect::<Vec<_>>(),
     )
 }
 
 fn node_row(node: &NodeUsage) -> Row {
-    let NodeUsage { blocks, used, borrowed, lent, free, .. } = *node;
-    let fits = node.fits.map_or_else(|| Cell::new("(no such node)"), number);
+    let NodeUsage {
+        blocks,
+        used,
+        borrowed,
+        lent,
+        free,
+        ..
+    } = *node;
+    let fits = node
+        .fits
+        .map_or_else(|| Cell::new("(no such node)"), number);
     let counts = [blocks, used, borrowed, lent, free].map(|count| number(count.into()));
     Row::from(
-        [table_cell(&node.node), Cell::new(format_args!("IPv{}", node.version))]
-            .into_iter()
-            .chain(counts)
-            .chain([fits])
-            .collect::<Vec<_>>(),
+        [
+            table_cell(&node.node),
+            Cell::new(format_args!("IPv{}", node.version)),
+        ]
+        .into_iter()
+        .chain(counts)
+        .chain([fits])
+        .collect::<Vec<_>>(),
     )
 }
 

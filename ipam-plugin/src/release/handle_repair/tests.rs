@@ -14,17 +14,31 @@ async fn cluster(store: MemoryStore) -> Cluster {
 }
 
 fn counting(counts: &[(&str, i64)]) -> Handle {
-    Handle { block: counts.iter().map(|(block, n)| (cidr(block), *n)).collect(), ..Handle::default() }
+    Handle {
+        block: counts.iter().map(|(block, n)| (cidr(block), *n)).collect(),
+        ..Handle::default()
+    }
 }
 
 async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> SuspectHandle {
     let id = HandleId::new(id);
-    let revision = cluster.store.get::<Handle>(&id).await.ok().map(|entry| entry.revision);
-    SuspectHandle { id, revision, blocks: blocks.iter().map(|block| cidr(block)).collect() }
+    let revision = cluster
+        .store
+        .get::<Handle>(&id)
+        .await
+        .ok()
+        .map(|entry| entry.revision);
+    SuspectHandle {
+        id,
+        revision,
+        blocks: blocks.iter().map(|block| cidr(block)).collect(),
+    }
 }
 
 async fn repair_suspects(cluster: &Cluster, suspects: &[SuspectHandle]) -> RepairedHandles {
-    repair_handles(&cluster.store, &OpenGate, suspects).await.unwrap()
+    repair_handles(&cluster.store, &OpenGate, suspects)
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -33,8 +47,13 @@ async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
         let cluster = cluster(store()).await;
         let (orphan, elsewhere) = (HandleId::new("net.orphan"), HandleId::new("net.elsewhere"));
         cluster.store.put(&orphan, &counting(&[(BLOCK, 1)]));
-        cluster.store.put(&elsewhere, &counting(&[("10.9.9.0/29", 1)]));
-        cluster.store.put(&HandleId::new("net.a"), &counting(&[(BLOCK, 3), ("10.0.0.8/29", 1)]));
+        cluster
+            .store
+            .put(&elsewhere, &counting(&[("10.9.9.0/29", 1)]));
+        cluster.store.put(
+            &HandleId::new("net.a"),
+            &counting(&[(BLOCK, 3), ("10.0.0.8/29", 1)]),
+        );
         let suspects = [
             suspect(&cluster, "net.orphan", &[BLOCK]).await,
             suspect(&cluster, "net.elsewhere", &["10.9.9.0/29"]).await,
@@ -47,7 +66,11 @@ async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
         cluster.store.take_counts();
         let fresh = suspect(&cluster, "net.a", &[BLOCK]).await;
         assert_eq!(repair_suspects(&cluster, &[fresh]).await.unchanged.len(), 1);
-        assert_eq!(cluster.store.take_counts().1, 0, "nothing is written when nothing is wrong");
+        assert_eq!(
+            cluster.store.take_counts().1,
+            0,
+            "nothing is written when nothing is wrong"
+        );
     }
 }
 
@@ -55,7 +78,9 @@ async fn handle_counts_are_corrected_to_the_allocations_in_blocks() {
 async fn missing_or_low_handle_count_is_restored() {
     let cluster = cluster(MemoryStore::sequential()).await;
     for wrong in [None, Some(counting(&[]))] {
-        cluster.store.edit(|pairs| pairs.remove("/calico/ipam/v2/handle/net.a"));
+        cluster
+            .store
+            .edit(|pairs| pairs.remove("/calico/ipam/v2/handle/net.a"));
         if let Some(wrong) = &wrong {
             cluster.store.put(&HandleId::new("net.a"), wrong);
         }
@@ -63,7 +88,11 @@ async fn missing_or_low_handle_count_is_restored() {
         let wrong = suspect(&cluster, "net.a", &[BLOCK]).await;
         assert_eq!(repair_suspects(&cluster, &[wrong]).await.corrected.len(), 1);
         assert_consistent(&cluster.store.pairs(), true);
-        assert_eq!(cluster.block(BLOCK), before, "a block is not written for a count that grows");
+        assert_eq!(
+            cluster.block(BLOCK),
+            before,
+            "a block is not written for a count that grows"
+        );
     }
 }
 
@@ -75,7 +104,10 @@ async fn handle_written_since_the_audit_is_not_repaired() {
     let old = suspect(&cluster, "net.new", &[BLOCK]).await;
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     cluster.store.take_counts();
-    assert_eq!(repair_suspects(&cluster, &[old]).await.unchanged, std::slice::from_ref(&id));
+    assert_eq!(
+        repair_suspects(&cluster, &[old]).await.unchanged,
+        std::slice::from_ref(&id)
+    );
     cluster.store.put(&id, &counting(&[("10.0.0.8/29", 1)]));
     let partly = suspect(&cluster, "net.new", &[BLOCK]).await;
     assert_eq!(repair_suspects(&cluster, &[partly]).await.unchanged, [id]);
@@ -91,13 +123,19 @@ async fn repair_makes_a_concurrent_allocation_lose_its_block_write_only() {
     // The allocation read the block long ago.
     let read = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
     repair_suspects(&cluster, std::slice::from_ref(&slow)).await;
-    let late = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await;
+    let late = cluster
+        .store
+        .update::<Block>(&read.key, &read.value, &read.revision)
+        .await;
     assert!(matches!(late, Err(StoreError::Conflict { .. })));
     // The allocation assigns its address just before the block is rewritten.
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     let slow = suspect(&cluster, "net.slow", &[BLOCK]).await;
     cluster.store.before_each(|_, writes, pairs| {
-        let block = writes.into_iter().flatten().find(|write| write.kind == "IPAMBlock");
+        let block = writes
+            .into_iter()
+            .flatten()
+            .find(|write| write.kind == "IPAMBlock");
         block.into_iter().for_each(|write| pairs.touch(&write.path));
         Fault::None
     });
@@ -113,7 +151,10 @@ fn take(pairs: &mut Pairs, id: &HandleId) {
 }
 
 fn lowers(writes: Option<&[Write]>) -> bool {
-    let handle = writes.into_iter().flatten().find(|write| write.kind == Handle::KIND);
+    let handle = writes
+        .into_iter()
+        .flatten()
+        .find(|write| write.kind == Handle::KIND);
     handle.is_some_and(|write| matches!(write.op, WriteOp::Update(..) | WriteOp::Delete(_)))
 }
 
@@ -139,10 +180,18 @@ async fn allocation_between_the_two_repair_writes_retains_its_handle() {
             }
             Fault::None
         });
-        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
+        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow])
+            .await
+            .unwrap();
         cluster.store.end_faults();
-        let expected = RepairedHandles { unchanged: vec![id.clone()], ..RepairedHandles::default() };
-        assert_eq!(repaired, expected, "{counts} counted, taken {after} requests later");
+        let expected = RepairedHandles {
+            unchanged: vec![id.clone()],
+            ..RepairedHandles::default()
+        };
+        assert_eq!(
+            repaired, expected,
+            "{counts} counted, taken {after} requests later"
+        );
         assert!(held(&cluster.store.pairs()).contains_key(&id));
         assert_consistent(&cluster.store.pairs(), true);
     }
@@ -164,10 +213,22 @@ async fn block_read_before_the_handle_repair_can_no_longer_be_written() {
             }
             Fault::None
         });
-        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
-        assert_eq!((repaired.deleted.len() + repaired.corrected.len(), repaired.unchanged.len()), (1, 0), "{id}");
+        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[suspect])
+            .await
+            .unwrap();
+        assert_eq!(
+            (
+                repaired.deleted.len() + repaired.corrected.len(),
+                repaired.unchanged.len()
+            ),
+            (1, 0),
+            "{id}"
+        );
         let read = read.lock().unwrap().take().unwrap();
-        assert!(cluster.block(BLOCK).unwrap().sequence_number > read.sequence_number, "{id}");
+        assert!(
+            cluster.block(BLOCK).unwrap().sequence_number > read.sequence_number,
+            "{id}"
+        );
     }
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -182,8 +243,17 @@ async fn blocks_unwritable_after_a_handle_repair_are_reported() {
     cluster.store.before_each(move |_, writes, _| {
         lowered |= lowers(writes);
         let is_block = writes.is_some_and(|writes| writes[0].kind == Block::KIND);
-        if lowered && is_block { Fault::Refused } else { Fault::None }
+        if lowered && is_block {
+            Fault::Refused
+        } else {
+            Fault::None
+        }
     });
-    let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
-    assert_eq!((repaired.failed.len(), repaired.deleted, repaired.unchanged), (1, vec![], vec![]));
+    let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow])
+        .await
+        .unwrap();
+    assert_eq!(
+        (repaired.failed.len(), repaired.deleted, repaired.unchanged),
+        (1, vec![], vec![])
+    );
 }

@@ -36,13 +36,18 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     let mut remaining = chunk.to_vec();
     // Changes whose write has an unknown outcome or lost a race.
     let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
-    // The blocks to whose write another program answered. The next read decides if they need another write.
+    // The blocks to whose write another program answered. The next read decides if they need
+    // another write.
     let mut answered_by_others = BTreeSet::new();
     while !remaining.is_empty() {
         let blocks = match find_each::<Block>(store, &remaining).await {
             Ok(blocks) => blocks,
             Err(error) => {
-                outcome.failed.extend(remaining.into_iter().map(|cidr| (cidr, error.clone().into())));
+                outcome.failed.extend(
+                    remaining
+                        .into_iter()
+                        .map(|cidr| (cidr, error.clone().into())),
+                );
                 return;
             }
         };
@@ -59,7 +64,8 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
                 },
-                // If this batch's write deleted the block, the handles still have to be decremented.
+                // If this batch's write deleted the block, the handles still have to be
+                // decremented.
                 Ok(None) => match sent.filter(|sent| is_deleted_by_release(&sent.updated)) {
                     Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
@@ -67,12 +73,16 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 Err(error) => outcome.failed.push((cidr, error.into())),
             }
         }
-        for (update, sent) in join_all(updates.into_iter().map(|update| write(store, gate, update))).await {
+        for (update, sent) in
+            join_all(updates.into_iter().map(|update| write(store, gate, update))).await
+        {
             let cidr = update.block.key;
             match sent {
                 None => outcome.stopped = true,
                 Some(Ok(_)) => record(update, outcome),
-                Some(Err(error)) if error.is_foreign_answer() && !answered_by_others.insert(cidr) => {
+                Some(Err(error))
+                    if error.is_foreign_answer() && !answered_by_others.insert(cidr) =>
+                {
                     outcome.failed.push((cidr, error.into()));
                 }
                 Some(Err(error)) if error.is_race() || error.has_unknown_outcome() => {
@@ -83,18 +93,33 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             }
         }
         if !remaining.is_empty() && !retry.pause().await {
-            outcome.failed.extend(remaining.drain(..).map(|cidr| (cidr, IpamError::Contention)));
+            outcome.failed.extend(
+                remaining
+                    .drain(..)
+                    .map(|cidr| (cidr, IpamError::Contention)),
+            );
         }
     }
 }
 
-fn plan<C: Clock>(block: Entry<Block>, requests: &impl Requests, cooldown: i64, clock: &C) -> Result<BlockUpdate> {
+fn plan<C: Clock>(
+    block: Entry<Block>,
+    requests: &impl Requests,
+    cooldown: i64,
+    clock: &C,
+) -> Result<BlockUpdate> {
     let requests = requests(&block.value);
     let mut updated = block.value.clone();
     let collected = updated.collect_garbage(cooldown, clock.now())?;
     let (released, refused) = updated.release_unchanged(&requests, cooldown, clock.now())?;
     let is_needed = !released.released.is_empty() || requests.is_empty() && collected;
-    Ok(BlockUpdate { block, updated, released, refused, is_needed })
+    Ok(BlockUpdate {
+        block,
+        updated,
+        released,
+        refused,
+        is_needed,
+    })
 }
 
 /// Returns `None` in place of the answer if the gate refuses the write.
@@ -103,7 +128,10 @@ async fn write<S: Store, G: WriteGate>(
     gate: &G,
     mut update: BlockUpdate,
 ) -> (BlockUpdate, Option<Result<Revision, StoreError>>) {
-    let write = write_released(&Entry { value: update.updated.clone(), ..update.block.clone() });
+    let write = write_released(&Entry {
+        value: update.updated.clone(),
+        ..update.block.clone()
+    });
     // The block as this write stores it.
     update.updated.count_write();
     let sent = match write {
@@ -116,9 +144,16 @@ async fn write<S: Store, G: WriteGate>(
 fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
     outcome.blocks_written += 1;
-    outcome.released.extend(update.released.released.iter().map(|ip| (cidr, *ip)));
+    outcome
+        .released
+        .extend(update.released.released.iter().map(|ip| (cidr, *ip)));
     for (handle, n) in &update.released.per_handle {
-        *outcome.counts.entry(handle.clone()).or_default().entry(cidr).or_default() += n;
+        *outcome
+            .counts
+            .entry(handle.clone())
+            .or_default()
+            .entry(cidr)
+            .or_default() += n;
     }
     if let Some(owner) = update.updated.owner().filter(|_| update.updated.is_empty()) {
         outcome.emptied.push((cidr, owner));
@@ -129,6 +164,10 @@ fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
 /// Records the requests that an update does not apply to.
 fn record_rejected(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
-    outcome.unallocated.extend(update.released.unallocated.into_iter().map(|ip| (cidr, ip)));
-    outcome.refused.extend(update.refused.into_iter().map(|refusal| (cidr, refusal)));
+    outcome
+        .unallocated
+        .extend(update.released.unallocated.into_iter().map(|ip| (cidr, ip)));
+    outcome
+        .refused
+        .extend(update.refused.into_iter().map(|refusal| (cidr, refusal)));
 }

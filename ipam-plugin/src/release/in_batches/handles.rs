@@ -32,7 +32,14 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
         WriteModel::PerObject => (1, parallel),
     };
     let parts = ids.chunks(part).map(|ids| {
-        let updates = HandleUpdates { store, gate, counts: &counts, written: 0, remaining: Vec::new(), stopped: false };
+        let updates = HandleUpdates {
+            store,
+            gate,
+            counts: &counts,
+            written: 0,
+            remaining: Vec::new(),
+            stopped: false,
+        };
         updates.decrement(clock, ids.iter().copied().cloned().collect())
     });
     let parts: Vec<_> = parts.collect();
@@ -83,7 +90,8 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         self
     }
 
-    /// Returns the writes that correct the handles' counts. A handle that cannot be read is added to `remaining`.
+    /// Returns the writes that correct the handles' counts. A handle that cannot be read is added
+    /// to `remaining`.
     async fn plan(&mut self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
         let mut writes = Vec::new();
         for (id, handle) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
@@ -102,12 +110,18 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
     }
 
     fn decremented(&self, mut entry: Entry<Handle>) -> Result<Option<Write>, StoreError> {
-        let counts = self.counts.get(&entry.key).into_iter().flatten().map(|(cidr, n)| (*cidr, *n));
+        let counts = self
+            .counts
+            .get(&entry.key)
+            .into_iter()
+            .flatten()
+            .map(|(cidr, n)| (*cidr, *n));
         let has_changed = handle_refs::subtract(&mut entry.value, &entry.key, counts);
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 
-    /// Writes the handles in one transaction. If any of them changed meanwhile, returns all to be read again.
+    /// Writes the handles in one transaction. If any of them changed meanwhile, returns all to be
+    /// read again.
     async fn send_together(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         if writes.is_empty() {
             return Vec::new();
@@ -132,11 +146,13 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         Vec::new()
     }
 
-    /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose response was lost is
-    /// not repeated, because a second decrement would lose another address.
+    /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose
+    /// response was lost is not repeated, because a second decrement would lose another address.
     async fn send_separately(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         let (store, gate) = (self.store, self.gate);
-        let sent = writes.into_iter().map(async |(id, write)| (id, write_admitted(store, gate, write).await));
+        let sent = writes
+            .into_iter()
+            .map(async |(id, write)| (id, write_admitted(store, gate, write).await));
         let mut again = Vec::new();
         for (id, result) in join_all(sent).await {
             match result {

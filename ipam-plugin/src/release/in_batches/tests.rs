@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcalico::ipam::{
-    AffinityOwner, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId, ReleaseRequest, Reservations,
+    AffinityOwner, AffinityState, Block, BlockAffinity, BlockRequest, Handle, HandleId,
+    ReleaseRequest, Reservations,
 };
 use libcalico::store::Kind;
 
@@ -15,11 +16,16 @@ struct Counting(AtomicUsize);
 
 impl WriteGate for Counting {
     async fn admit(&self, writes: usize) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(writes)).is_ok()
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(writes)
+            })
+            .is_ok()
     }
 }
 
-/// Creates `blocks` blocks of `node1` with `each` addresses each, every address under its own handle.
+/// Creates `blocks` blocks of `node1` with `each` addresses each, every address under its own
+/// handle.
 fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
@@ -30,16 +36,25 @@ fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
         for n in 0..each {
             let id = HandleId::new(format!("net.{number}-{n}"));
             let attributes = BTreeMap::new();
-            let request =
-                BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
+            let request = BlockRequest {
+                handle: Some(&id),
+                attributes: &attributes,
+                requester: &owner,
+                check_affinity: true,
+            };
             block.assign(1, &request, &Reservations::default()).unwrap();
             block.count_write();
             let mut handle = Handle::default();
             handle.increment(range, 1);
             cluster.store.put(&id, &handle);
         }
-        let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
-        cluster.store.put(&affinity_key("node1", &range.to_string()), &claim);
+        let claim = BlockAffinity {
+            state: AffinityState::Confirmed,
+            ..BlockAffinity::default()
+        };
+        cluster
+            .store
+            .put(&affinity_key("node1", &range.to_string()), &claim);
         cluster.store.put(&range, &block);
     }
     cluster
@@ -51,7 +66,11 @@ fn all(cluster: &Cluster) -> ByBlock {
     let mut requests = ByBlock::new();
     for (cidr, block) in cluster.store.pairs().list::<Block>(&None) {
         for held in block.allocated().filter(|held| !held.is_cooling()) {
-            let request = ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence };
+            let request = ReleaseRequest {
+                ip: held.ip,
+                handle: held.handle(),
+                sequence: held.sequence,
+            };
             requests.entry(cidr).or_default().push(request);
         }
     }
@@ -81,7 +100,14 @@ async fn batch_release_writes_each_block_and_handle_once() {
         cluster.store.take_counts();
         let outcome = run(&cluster, &requests).await;
         let (reads, writes) = cluster.store.take_counts();
-        assert_eq!((outcome.released.len(), outcome.blocks_written, outcome.handles_written), (240, 40, 240));
+        assert_eq!(
+            (
+                outcome.released.len(),
+                outcome.blocks_written,
+                outcome.handles_written
+            ),
+            (240, 40, 240)
+        );
         assert_eq!(writes, 40 + handles);
         assert_eq!(reads, 1 + 3 + handles + 1);
         assert_eq!(held(&cluster.store.pairs()).len(), 0);
@@ -99,9 +125,19 @@ async fn reallocated_address_survives_and_does_not_block_other_releases() {
         *block.sequence_number_for_allocation.get_mut("1").unwrap() += 2;
         cluster.store.put(&block.cidr.clone(), &block);
         let outcome = run(&cluster, &requests).await;
-        assert_eq!((outcome.released.len(), outcome.refused.len(), outcome.failed.len()), (5, 1, 0));
+        assert_eq!(
+            (
+                outcome.released.len(),
+                outcome.refused.len(),
+                outcome.failed.len()
+            ),
+            (5, 1, 0)
+        );
         let left = held(&cluster.store.pairs());
-        assert_eq!(left.into_iter().collect::<Vec<_>>(), [(used_again.handle.unwrap(), vec![used_again.ip])]);
+        assert_eq!(
+            left.into_iter().collect::<Vec<_>>(),
+            [(used_again.handle.unwrap(), vec![used_again.ip])]
+        );
         assert_consistent(&cluster.store.pairs(), true);
     }
 }
@@ -113,11 +149,25 @@ async fn released_addresses_cool_down_and_a_second_release_writes_no_data() {
     let requests = all(&cluster);
     assert_eq!(run(&cluster, &requests).await.released.len(), 6);
     let block = cluster.block("10.0.0.0/29").unwrap();
-    assert_eq!(block.allocated().filter(|held| held.is_cooling()).count(), 3);
+    assert_eq!(
+        block.allocated().filter(|held| held.is_cooling()).count(),
+        3
+    );
     cluster.store.take_counts();
     let again = run(&cluster, &requests).await;
-    assert_eq!((again.unallocated.len(), again.refused.len(), again.blocks_written), (6, 0, 0));
-    assert_eq!(cluster.store.take_counts().1, 0, "nothing is written when nothing changed");
+    assert_eq!(
+        (
+            again.unallocated.len(),
+            again.refused.len(),
+            again.blocks_written
+        ),
+        (6, 0, 0)
+    );
+    assert_eq!(
+        cluster.store.take_counts().1,
+        0,
+        "nothing is written when nothing changed"
+    );
 }
 
 #[tokio::test]
@@ -127,11 +177,22 @@ async fn missing_or_corrupt_blocks_do_not_block_other_releases() {
     let mut corrupt = cluster.block("10.0.0.8/29").unwrap();
     corrupt.allocations.pop();
     cluster.store.put(&corrupt.cidr.clone(), &corrupt);
-    let gone = ReleaseRequest { ip: "10.0.9.1".parse().unwrap(), handle: None, sequence: None };
+    let gone = ReleaseRequest {
+        ip: "10.0.9.1".parse().unwrap(),
+        handle: None,
+        sequence: None,
+    };
     requests.insert(cidr("10.0.9.0/29"), vec![gone]);
     let outcome = run(&cluster, &requests).await;
-    assert_eq!((outcome.released.len(), outcome.missing.as_slice()), (4, &[cidr("10.0.9.0/29")][..]));
-    assert!(matches!(outcome.failed[..], [(_, IpamError::Corrupt(_))]), "{:?}", outcome.failed);
+    assert_eq!(
+        (outcome.released.len(), outcome.missing.as_slice()),
+        (4, &[cidr("10.0.9.0/29")][..])
+    );
+    assert!(
+        matches!(outcome.failed[..], [(_, IpamError::Corrupt(_))]),
+        "{:?}",
+        outcome.failed
+    );
 }
 
 #[tokio::test]
@@ -140,7 +201,9 @@ async fn batch_release_reports_a_handle_that_cannot_be_read() {
         let cluster = filled(store(), 1, 2);
         let requests = all(&cluster);
         let id = HandleId::new("net.0-1");
-        cluster.store.edit(|pairs| pairs.put(Handle::path(&id), b"{".to_vec()));
+        cluster
+            .store
+            .edit(|pairs| pairs.put(Handle::path(&id), b"{".to_vec()));
         let outcome = run(&cluster, &requests).await;
         assert_eq!((outcome.released.len(), outcome.handles_written), (2, 1));
         assert_eq!(outcome.handles_not_written, [id]);
@@ -158,7 +221,15 @@ async fn handle_with_addresses_in_other_blocks_is_retained() {
     let kept = requests.pop_last().unwrap().0;
     let outcome = run(&cluster, &requests).await;
     assert_eq!((outcome.blocks_written, outcome.handles_written), (1, 1));
-    assert_eq!(cluster.handle("net.a").unwrap().block.keys().collect::<Vec<_>>(), [&kept]);
+    assert_eq!(
+        cluster
+            .handle("net.a")
+            .unwrap()
+            .block
+            .keys()
+            .collect::<Vec<_>>(),
+        [&kept]
+    );
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -175,7 +246,11 @@ async fn batch_release_stops_before_the_next_write_when_the_gate_closes() {
             assert!(cluster.store.take_counts().1 <= admitted);
             assert_consistent(&cluster.store.pairs(), false);
             let left = held(&cluster.store.pairs()).len();
-            assert_eq!(left + outcome.released.len(), 9, "what is told as released is free");
+            assert_eq!(
+                left + outcome.released.len(),
+                9,
+                "what is told as released is free"
+            );
         }
     }
 }
@@ -183,8 +258,17 @@ async fn batch_release_stops_before_the_next_write_when_the_gate_closes() {
 /// Each request in turn fails in each way or loses a race.
 #[tokio::test]
 async fn interrupted_batch_release_is_completed_by_the_next_batch() {
-    let faults = [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)];
-    for (store, fault) in STORES.into_iter().flat_map(|store| faults.map(|fault| (store, fault))) {
+    let faults = [
+        Fault::None,
+        Fault::Refused,
+        Fault::LostRequest,
+        Fault::LostAnswer,
+        Fault::Cut(1),
+    ];
+    for (store, fault) in STORES
+        .into_iter()
+        .flat_map(|store| faults.map(|fault| (store, fault)))
+    {
         for at in 0..14 {
             let cluster = filled(store(), 2, 3);
             let requests = all(&cluster);
@@ -204,7 +288,11 @@ async fn interrupted_batch_release_is_completed_by_the_next_batch() {
             assert_consistent(&cluster.store.pairs(), false);
             let left = held(&cluster.store.pairs());
             if let Ok(outcome) = outcome {
-                assert_eq!(left.len() + outcome.released.len(), 6, "{fault:?} at {at}: {outcome:?}");
+                assert_eq!(
+                    left.len() + outcome.released.len(),
+                    6,
+                    "{fault:?} at {at}: {outcome:?}"
+                );
                 if outcome.failed.is_empty() && outcome.handles_not_written.is_empty() {
                     assert_consistent(&cluster.store.pairs(), true);
                 }
@@ -221,9 +309,14 @@ async fn emptied_block_without_affinity_is_deleted_and_a_deselected_block_releas
     let mut orphan = cluster.block("10.0.0.0/29").unwrap();
     orphan.clear_affinity();
     cluster.store.put(&orphan.cidr.clone(), &orphan);
-    cluster.pool_with("pool4", "10.0.0.0/16", 29, |spec| spec.node_selector = "has(never)".into());
+    cluster.pool_with("pool4", "10.0.0.0/16", 29, |spec| {
+        spec.node_selector = "has(never)".into()
+    });
     run(&cluster, &all(&cluster)).await;
-    assert_eq!((cluster.block("10.0.0.0/29"), cluster.block("10.0.0.8/29")), (None, None));
+    assert_eq!(
+        (cluster.block("10.0.0.0/29"), cluster.block("10.0.0.8/29")),
+        (None, None)
+    );
     assert_eq!(cluster.affinity("node1", "10.0.0.8/29"), None);
 }
 
@@ -232,8 +325,13 @@ async fn block_without_requests_is_written_when_its_addresses_have_cooled_down()
     let cluster = filled(MemoryStore::sequential(), 2, 2);
     cluster.configure(|config| config.ip_cooldown_seconds = 30);
     run(&cluster, &all(&cluster)).await;
-    let cold: ByBlock =
-        cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| (cidr, vec![])).collect();
+    let cold: ByBlock = cluster
+        .store
+        .pairs()
+        .list::<Block>(&None)
+        .into_iter()
+        .map(|(cidr, _)| (cidr, vec![]))
+        .collect();
     cluster.clock.advance(std::time::Duration::from_secs(10));
     assert_eq!(run(&cluster, &cold).await.blocks_written, 0);
     cluster.clock.advance(std::time::Duration::from_secs(30));

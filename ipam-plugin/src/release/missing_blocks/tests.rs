@@ -4,7 +4,9 @@ use libcalico::store::{Store, StoreError, Write, WriteOp};
 use crate::cni;
 use crate::error::IpamError;
 use crate::release::{ReleaseInputs, ReleasedHandles, release};
-use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one};
+use crate::testing::{
+    self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one,
+};
 use os::clock::Clock;
 
 const BLOCK: &str = "10.65.0.0/26";
@@ -23,7 +25,10 @@ fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
     handle.increment(cidr(BLOCK), 1);
     cluster.store.put(&HandleId::new(HANDLE), &handle);
     if let Some(state) = state {
-        let claim = BlockAffinity { state, ..BlockAffinity::default() };
+        let claim = BlockAffinity {
+            state,
+            ..BlockAffinity::default()
+        };
         cluster.store.put(&affinity_key("node1", BLOCK), &claim);
     }
     let creation = Write::create::<Block>(&cidr(BLOCK), &taken(&cluster)).unwrap();
@@ -31,7 +36,12 @@ fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
 }
 
 fn taken(cluster: &Cluster) -> Block {
-    let mut block = Block::new(cidr(BLOCK), &affinity_key("node1", BLOCK).owner, cluster.clock.now()).unwrap();
+    let mut block = Block::new(
+        cidr(BLOCK),
+        &affinity_key("node1", BLOCK).owner,
+        cluster.clock.now(),
+    )
+    .unwrap();
     assert!(take_one(&mut block, "node1", &HandleId::new(HANDLE)));
     block
 }
@@ -50,16 +60,24 @@ async fn block_created_after_the_del_of_a_killed_add_allocates_no_address() {
     for store in stores() {
         let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
         let call = testing::call("a");
-        let inputs = ReleaseInputs::read(&cluster.store, &call.handles()).await.unwrap();
-        cni::del(&cluster.store, &cluster.clock, &call, inputs).await.unwrap();
+        let inputs = ReleaseInputs::read(&cluster.store, &call.handles())
+            .await
+            .unwrap();
+        cni::del(&cluster.store, &cluster.clock, &call, inputs)
+            .await
+            .unwrap();
         assert_eq!(cluster.handle(HANDLE), None);
         let late = cluster.store.write_one(creation).await.unwrap_err();
         assert!(matches!(late, StoreError::AlreadyExists { .. }), "{late}");
         assert!(held(&cluster.store.pairs()).is_empty());
         assert_consistent(&cluster.store.pairs(), false);
-        assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
+        assert_eq!(
+            cluster.affinity("node1", BLOCK),
+            Some(AffinityState::Pending)
+        );
         // The affinity counted towards the block limit already.
-        cluster.configure(|config| (config.strict_affinity, config.max_blocks_per_host) = (true, 1));
+        cluster
+            .configure(|config| (config.strict_affinity, config.max_blocks_per_host) = (true, 1));
         let ip = cluster.one("node1", "net.b").await.unwrap();
         assert!(cidr(BLOCK).contains(ip), "{ip}");
         assert_consistent(&cluster.store.pairs(), true);
@@ -73,7 +91,9 @@ async fn block_created_during_the_del_is_released() {
         let mut creation = Some(creation);
         cluster.store.before_each(move |_, writes, pairs| {
             if let Some(creation) = creation.take_if(|_| writes.is_some()) {
-                let WriteOp::Create(value) = creation.op else { unreachable!() };
+                let WriteOp::Create(value) = creation.op else {
+                    unreachable!()
+                };
                 pairs.put(creation.path, value);
             }
             Fault::None
@@ -89,22 +109,36 @@ async fn block_created_during_the_del_is_released() {
 /// Releasing the block at once would let the late creation succeed.
 #[tokio::test]
 async fn placeholder_block_is_retained_until_the_nodes_next_allocation() {
-    let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
-    cluster.pool_with("pool4", "10.65.0.0/24", 26, |spec| spec.node_selector = "tier == 'gold'".into());
+    let Killed { cluster, creation } =
+        killed(MemoryStore::sequential(), Some(AffinityState::Pending));
+    cluster.pool_with("pool4", "10.65.0.0/24", 26, |spec| {
+        spec.node_selector = "tier == 'gold'".into()
+    });
     cluster.pool("other", "10.66.0.0/24", 26);
     release_on(&cluster, "node1").await.unwrap();
     cluster.store.write_one(creation).await.unwrap_err();
     cluster.one("node1", "net.b").await.unwrap();
-    assert_eq!((cluster.block(BLOCK), cluster.affinity("node1", BLOCK)), (None, None));
+    assert_eq!(
+        (cluster.block(BLOCK), cluster.affinity("node1", BLOCK)),
+        (None, None)
+    );
     assert_consistent(&cluster.store.pairs(), true);
 }
 
 #[tokio::test]
 async fn placeholder_block_requires_a_pending_affinity_of_the_node() {
-    for state in [None, Some(AffinityState::PendingDeletion), Some(AffinityState::Confirmed)] {
+    for state in [
+        None,
+        Some(AffinityState::PendingDeletion),
+        Some(AffinityState::Confirmed),
+    ] {
         let Killed { cluster, .. } = killed(MemoryStore::sequential(), state);
         release_on(&cluster, "node1").await.unwrap();
-        assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None), "{state:?}");
+        assert_eq!(
+            (cluster.handle(HANDLE), cluster.block(BLOCK)),
+            (None, None),
+            "{state:?}"
+        );
         assert_eq!(cluster.affinity("node1", BLOCK), state);
     }
     let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
@@ -122,7 +156,12 @@ async fn no_placeholder_block_is_created_outside_pools_or_over_another_block() {
     let Killed { cluster, .. } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
     cluster.pool("pool4", "10.65.0.0/24", 28);
     let owner = affinity_key("node2", BLOCK).owner;
-    let smaller = Block::new(cidr("10.65.0.16/28"), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+    let smaller = Block::new(
+        cidr("10.65.0.16/28"),
+        &owner,
+        time::OffsetDateTime::UNIX_EPOCH,
+    )
+    .unwrap();
     cluster.store.put(&smaller.cidr, &smaller);
     release_on(&cluster, "node1").await.unwrap();
     assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));

@@ -10,7 +10,9 @@ use crate::testing::{Cluster, Fault, MemoryStore, held};
 const HANDLE: &str = "net.vmi.ns.vm1";
 
 fn noted(pod: &str) -> BTreeMap<String, String> {
-    [("namespace", "ns"), ("pod", pod), ("node", "node1")].map(|(key, value)| (key.into(), value.into())).into()
+    [("namespace", "ns"), ("pod", pod), ("node", "node1")]
+        .map(|(key, value)| (key.into(), value.into()))
+        .into()
 }
 
 /// Returns the VMI of pod `a`, which is being deleted.
@@ -41,7 +43,12 @@ async fn address_taken_over_by_another_pod_is_not_released() {
     let handle = HandleId::new(HANDLE);
     let vmi = deleted_vmi();
     let mut kept = 0;
-    for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)] {
+    for fault in [
+        Fault::None,
+        Fault::LostRequest,
+        Fault::LostAnswer,
+        Fault::Cut(1),
+    ] {
         for (store, at) in [MemoryStore::sequential, MemoryStore::transactional]
             .into_iter()
             .flat_map(|store| (0..8).map(move |at| (store, at)))
@@ -58,15 +65,31 @@ async fn address_taken_over_by_another_pod_is_not_released() {
                     pairs.put(Block::path(&cidr), block.encode().unwrap());
                     *told.lock().unwrap() = !addresses.is_empty();
                 }
-                if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
+                if nth + 1 == at && writes.is_some() {
+                    fault
+                } else {
+                    Fault::None
+                }
             });
-            _ = release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", None, &NoListings).await;
+            _ = release_ownership(
+                &cluster.store,
+                &cluster.clock,
+                &handle,
+                &vmi,
+                "node1",
+                None,
+                &NoListings,
+            )
+            .await;
             cluster.store.end_faults();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {
                 kept += 1;
                 assert!(is_held, "{context}: freed");
-                assert!(cluster.handle(HANDLE).is_some(), "{context}: nothing leads to it");
+                assert!(
+                    cluster.handle(HANDLE).is_some(),
+                    "{context}: nothing leads to it"
+                );
                 let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
                 assert!(block.has_owner(&handle), "{context}");
             }
@@ -75,7 +98,8 @@ async fn address_taken_over_by_another_pod_is_not_released() {
     assert!(kept > 20, "{kept}");
 }
 
-/// The ADD of the pod's next sandbox became the owner after the DEL was deferred, and has not written its endpoint yet.
+/// The ADD of the pod's next sandbox became the owner after the DEL was deferred, and has not
+/// written its endpoint yet.
 #[tokio::test]
 async fn deferred_release_keeps_an_owner_that_is_newer_than_the_del() {
     let handle = HandleId::new(HANDLE);
@@ -87,14 +111,33 @@ async fn deferred_release_keeps_an_owner_that_is_newer_than_the_del() {
     block.set_owner(&handle, OwnerSlot::Active, &owner);
     cluster.store.put(&cidr, &block);
     let release = async |limit| {
-        release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", Some(limit), &NoListings)
-            .await
-            .unwrap();
+        release_ownership(
+            &cluster.store,
+            &cluster.clock,
+            &handle,
+            &vmi,
+            "node1",
+            Some(limit),
+            &NoListings,
+        )
+        .await
+        .unwrap();
         held(&cluster.store.pairs()).contains_key(&handle)
     };
     assert!(release(datetime!(2026-11-28 19:59:59.9 UTC)).await);
-    assert_eq!(cluster.store.pairs().get::<Block>(&cidr).unwrap().owner_of(&handle, OwnerSlot::Active), Some(&owner));
-    assert!(!release(datetime!(2026-11-28 20:00:01 UTC)).await, "the DEL of the owner was deferred");
+    assert_eq!(
+        cluster
+            .store
+            .pairs()
+            .get::<Block>(&cidr)
+            .unwrap()
+            .owner_of(&handle, OwnerSlot::Active),
+        Some(&owner)
+    );
+    assert!(
+        !release(datetime!(2026-11-28 20:00:01 UTC)).await,
+        "the DEL of the owner was deferred"
+    );
 }
 
 /// The previous launcher pod may still run, even if the VMI is being deleted.
@@ -102,7 +145,10 @@ async fn deferred_release_keeps_an_owner_that_is_newer_than_the_del() {
 async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
     let mut repeated = 0;
     let handle = HandleId::new(HANDLE);
-    for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
+    for (slot, migration) in [
+        (OwnerSlot::Active, None),
+        (OwnerSlot::Alternate, Some("job")),
+    ] {
         let vmi = VmiPod {
             namespace: "ns".into(),
             pod: "b".into(),
@@ -114,19 +160,34 @@ async fn failed_vmi_add_restores_the_previous_owner_despite_lost_requests() {
         for fault in [Fault::None, Fault::LostRequest, Fault::LostAnswer] {
             for at in 0..9 {
                 let (cluster, cidr) = cluster(MemoryStore::sequential()).await;
-                cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
-                let taken = adopt_addresses(&cluster.store, &cluster.clock, &handle, &vmi, &noted("b")).await;
-                let Ok(AdoptedAddresses { replaced, .. }) = taken else { continue };
-                let restore = || restore_owner(&cluster.store, &cluster.clock, &handle, &vmi, &replaced);
+                cluster
+                    .store
+                    .before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
+                let taken =
+                    adopt_addresses(&cluster.store, &cluster.clock, &handle, &vmi, &noted("b"))
+                        .await;
+                let Ok(AdoptedAddresses { replaced, .. }) = taken else {
+                    continue;
+                };
+                let restore =
+                    || restore_owner(&cluster.store, &cluster.clock, &handle, &vmi, &replaced);
                 let context = format!("{slot:?}, {fault:?} at request {at}");
                 if restore().await.is_err() {
                     restore().await.expect(&context);
                     repeated += 1;
                 }
                 let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
-                let before = if slot == OwnerSlot::Active { noted("a") } else { BTreeMap::new() };
+                let before = if slot == OwnerSlot::Active {
+                    noted("a")
+                } else {
+                    BTreeMap::new()
+                };
                 assert_eq!(block.owner_of(&handle, slot), Some(&before), "{context}");
-                assert_eq!(block.owner_of(&handle, OwnerSlot::Active), Some(&noted("a")), "{context}");
+                assert_eq!(
+                    block.owner_of(&handle, OwnerSlot::Active),
+                    Some(&noted("a")),
+                    "{context}"
+                );
             }
         }
     }

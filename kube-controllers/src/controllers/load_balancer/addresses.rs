@@ -11,7 +11,9 @@ use ipam_plugin::error::IpamError;
 use ipam_plugin::reads::find;
 use ipam_plugin::release::{ReleaseInputs, release, release_addresses};
 use libcalico::api::{AllowedUse, ObjectKey};
-use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, IpamConfigKey, LOAD_BALANCER_HOST, Labels};
+use libcalico::ipam::{
+    Block, Handle, HandleId, IpamConfig, IpamConfigKey, LOAD_BALANCER_HOST, Labels,
+};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::SystemClock;
@@ -37,7 +39,10 @@ pub(super) struct AssignFailure {
 
 impl AssignFailure {
     fn waits(wait: Wait) -> Self {
-        AssignFailure { error: None, wait: Some(wait) }
+        AssignFailure {
+            error: None,
+            wait: Some(wait),
+        }
     }
 
     fn of(error: IpamError, missing: &MissingAddress) -> Self {
@@ -47,11 +52,13 @@ impl AssignFailure {
         }
     }
 
-    /// Combines the failures of two families. An error that may go away takes precedence over a permanent one, and
-    /// otherwise the first one counts.
+    /// Combines the failures of two families. An error that may go away takes precedence over a
+    /// permanent one, and otherwise the first one counts.
     fn and(self, other: AssignFailure) -> Self {
         let error = match (self.error, other.error) {
-            (Some(ReconcileError::Permanent(_)), Some(error @ ReconcileError::Retry(_))) => Some(error),
+            (Some(ReconcileError::Permanent(_)), Some(error @ ReconcileError::Retry(_))) => {
+                Some(error)
+            }
             (first, second) => first.or(second),
         };
         let wait = match (self.wait, other.wait) {
@@ -64,7 +71,10 @@ impl AssignFailure {
 
 impl From<ReconcileError> for AssignFailure {
     fn from(error: ReconcileError) -> Self {
-        AssignFailure { error: Some(error), wait: None }
+        AssignFailure {
+            error: Some(error),
+            wait: None,
+        }
     }
 }
 
@@ -76,25 +86,42 @@ impl From<StoreError> for AssignFailure {
 
 impl ServiceAddresses {
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
-        let Some(stored) = find::<Handle>(&*self.store, handle).await? else { return Ok(Vec::new()) };
+        let Some(stored) = find::<Handle>(&*self.store, handle).await? else {
+            return Ok(Vec::new());
+        };
         let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = stored.value.block.keys().map(|cidr| batch.get::<Block>(cidr)).collect();
+        let tickets: Vec<_> = stored
+            .value
+            .block
+            .keys()
+            .map(|cidr| batch.get::<Block>(cidr))
+            .collect();
         let answers = self.store.read(&batch).await?;
         let mut all = Vec::new();
         for ticket in &tickets {
-            let Some(block) = answers.get(ticket)? else { continue };
-            let held = block.value.allocated().filter_map(|held| HeldAddress::from_allocation(&held));
+            let Some(block) = answers.get(ticket)? else {
+                continue;
+            };
+            let held = block
+                .value
+                .allocated()
+                .filter_map(|held| HeldAddress::from_allocation(&held));
             all.extend(held.filter(|held| held.handle == *handle));
         }
         all.sort_by_key(|held| held.ip);
         Ok(all)
     }
 
-    /// Releases the addresses of `handle`, except those in unreadable blocks. Having none is success.
+    /// Releases the addresses of `handle`, except those in unreadable blocks. Having none is
+    /// success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
-        tracing::info!(%handle, reason = "the Service gets none", "releasing the addresses of a Service");
-        let released = release(&*self.store, &SystemClock::start(), inputs).await.map_err(ipam_failure)?;
+        tracing::info!(
+            %handle, reason = "the Service gets none", "releasing the addresses of a Service",
+        );
+        let released = release(&*self.store, &SystemClock::start(), inputs)
+            .await
+            .map_err(ipam_failure)?;
         tracing::info!(
             %handle, addresses = released.addresses, unreadable_blocks = released.unreadable.len(),
             "released the addresses of a Service; any addresses in unreadable blocks stay allocated"
@@ -113,8 +140,8 @@ impl ServiceAddresses {
         released.map(drop).map_err(ipam_failure)
     }
 
-    /// Returns the addresses in `cooling` whose cooldown ends after `begin`, with that end, the earliest first. Each
-    /// address in `cooling` is with the time of its release.
+    /// Returns the addresses in `cooling` whose cooldown ends after `begin`, with that end, the
+    /// earliest first. Each address in `cooling` is with the time of its release.
     pub(super) async fn cooldown_ends(
         &self,
         cooling: &[(IpAddr, OffsetDateTime)],
@@ -140,9 +167,12 @@ impl ServiceAddresses {
         let mut request = AssignRequest::workload(handle.clone(), LOAD_BALANCER_HOST);
         request.purpose = AllowedUse::LoadBalancer;
         request.attributes = attributes(service);
-        request.namespace = Some(Namespace { name: namespace, labels });
-        // Each address is assigned by a call of its own, so that a missing pool of one family does not affect the other
-        // family.
+        request.namespace = Some(Namespace {
+            name: namespace,
+            labels,
+        });
+        // Each address is assigned by a call of its own, so that a missing pool of one family does
+        // not affect the other family.
         let mut outcome: Result<(), AssignFailure> = Ok(());
         for missing in missing {
             outcome = match (outcome, self.assign_missing(&request, missing).await) {
@@ -153,19 +183,37 @@ impl ServiceAddresses {
         outcome
     }
 
-    async fn assign_missing(&self, request: &AssignRequest, missing: &MissingAddress) -> Result<(), AssignFailure> {
+    async fn assign_missing(
+        &self,
+        request: &AssignRequest,
+        missing: &MissingAddress,
+    ) -> Result<(), AssignFailure> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
         let (store, clock) = (&*self.store, SystemClock::start());
         let (version, pools) = match missing {
             MissingAddress::Address(ip) => {
                 let assigned = assign_address(store, &clock, request, *ip, inputs).await;
-                return assigned.map(drop).map_err(|error| AssignFailure::of(error, missing));
+                return assigned
+                    .map(drop)
+                    .map_err(|error| AssignFailure::of(error, missing));
             }
-            MissingAddress::Any { version, pools } => (version, pools.iter().map(Cidr::to_string).collect()),
+            MissingAddress::Any { version, pools } => {
+                (version, pools.iter().map(Cidr::to_string).collect())
+            }
         };
         let of_family = match version {
-            IpVersion::V4 => AssignRequest { num4: 1, num6: 0, pools4: pools, ..request.clone() },
-            IpVersion::V6 => AssignRequest { num4: 0, num6: 1, pools6: pools, ..request.clone() },
+            IpVersion::V4 => AssignRequest {
+                num4: 1,
+                num6: 0,
+                pools4: pools,
+                ..request.clone()
+            },
+            IpVersion::V6 => AssignRequest {
+                num4: 0,
+                num6: 1,
+                pools6: pools,
+                ..request.clone()
+            },
         };
         let assigned = assign(store, &clock, &of_family, inputs).await;
         let assigned = assigned.map_err(|error| AssignFailure::of(error, missing))?;
@@ -187,8 +235,8 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// Converts an error of the datastore or a contention to a failure that is retried, and any other error to a permanent
-/// one.
+/// Converts an error of the datastore or a contention to a failure that is retried, and any other
+/// error to a permanent one.
 fn ipam_failure(error: IpamError) -> ReconcileError {
     match error {
         IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),

@@ -1,5 +1,5 @@
-//! [`LoadBalancerReport`]: reports why Services wait while kube-controllers gives no addresses to Services. Writes
-//! nothing but Events.
+//! [`LoadBalancerReport`]: reports why Services wait while kube-controllers gives no addresses to
+//! Services. Writes nothing but Events.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::settings::{ControllerName, Settings};
 use crate::watched::Service;
 use crate::watches::{Cache, Event, Watches};
 
-/// The controller. Its keys are names of Services. It runs where [`LoadBalancer`](super::LoadBalancer) does not.
+/// The controller. Its keys are names of Services. It runs where
+/// [`LoadBalancer`](super::LoadBalancer) does not.
 pub struct LoadBalancerReport(CachedController<ReportReconciler>);
 
 impl Controller for LoadBalancerReport {
@@ -34,7 +35,11 @@ impl Controller for LoadBalancerReport {
     async fn run(self, context: Context) {
         let LoadBalancerReport(controller) = self;
         let waiting = controller.cache.lock().waiting.clone();
-        let reset = reset_on_standby(context.leadership.clone(), waiting, controller.queue.clone());
+        let reset = reset_on_standby(
+            context.leadership.clone(),
+            waiting,
+            controller.queue.clone(),
+        );
         tokio::select! {
             () = controller.run(context) => {}
             () = reset => {}
@@ -53,15 +58,26 @@ impl ReportCache {
     /// Applies an event. Returns the Services to reconcile: none before the pools are listed.
     pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
         let changed = self.services.apply(event, LoadBalancerService::watched);
-        if self.pools.is_synced() { changed } else { Vec::new() }
+        if self.pools.is_synced() {
+            changed
+        } else {
+            Vec::new()
+        }
     }
 
-    /// Applies an event. Returns the Services to reconcile: all, if the pools have just been listed or one changed.
+    /// Applies an event. Returns the Services to reconcile: all, if the pools have just been listed
+    /// or one changed.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let was_synced = self.pools.is_synced();
-        let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
+        let changed = self
+            .pools
+            .apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let is_first = self.pools.is_synced() && !was_synced;
-        if is_first || (was_synced && !changed.is_empty()) { self.services() } else { Vec::new() }
+        if is_first || (was_synced && !changed.is_empty()) {
+            self.services()
+        } else {
+            Vec::new()
+        }
     }
 
     fn services(&self) -> Vec<ObjectKey> {
@@ -119,8 +135,17 @@ impl Reconcile for ReportReconciler {
         let wait = {
             let settings = self.settings.borrow();
             let is_enabled = settings.enabled.contains(&ControllerName::LoadBalancer);
-            let cause = if is_enabled { NotServed::RoleMissing } else { NotServed::Disabled };
-            Wait::not_enabled(cause, &service, &pools, settings.assign_ips.unwrap_or_default())
+            let cause = if is_enabled {
+                NotServed::RoleMissing
+            } else {
+                NotServed::Disabled
+            };
+            Wait::not_enabled(
+                cause,
+                &service,
+                &pools,
+                settings.assign_ips.unwrap_or_default(),
+            )
         };
         self.reports.report(key, &service, wait.as_ref()).await;
         Ok(NextReconcile::AwaitChange)

@@ -65,14 +65,17 @@ impl CachedReconcile for ServiceReconciler {
         let waiting = controller.cache.lock().waiting.clone();
         ServiceReconciler {
             context: context.clone(),
-            addresses: ServiceAddresses { store: context.calico.clone() },
+            addresses: ServiceAddresses {
+                store: context.calico.clone(),
+            },
             cache: controller.cache.clone(),
             reports: WaitReports::new(context, waiting, controller.queue.clone()),
             status_writes: SharedCache::default(),
         }
     }
 
-    /// Returns the namespace: its number of Services, and the number of their changes, must not delay other namespaces.
+    /// Returns the namespace: its number of Services, and the number of their changes, must not
+    /// delay other namespaces.
     fn group_of(key: &ObjectKey) -> &str {
         key.namespace.as_deref().unwrap_or_default()
     }
@@ -98,8 +101,19 @@ impl Reconcile for ServiceReconciler {
 impl ServiceReconciler {
     async fn reconcile_service(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(key);
-        let Some(ServiceState { service, held, pools }) = state else { return Ok(NextReconcile::AwaitChange) };
-        let is_own = |held: &HeldAddress| service.as_ref().is_some_and(|service| service.handle == held.handle);
+        let Some(ServiceState {
+            service,
+            held,
+            pools,
+        }) = state
+        else {
+            return Ok(NextReconcile::AwaitChange);
+        };
+        let is_own = |held: &HeldAddress| {
+            service
+                .as_ref()
+                .is_some_and(|service| service.handle == held.handle)
+        };
         let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
         if !others.is_empty() {
             // In the API server of another cluster every Service is missing.
@@ -115,30 +129,60 @@ impl ServiceReconciler {
             return Ok(NextReconcile::AwaitChange);
         };
         let assign = self.context.settings.borrow().assign_ips;
-        let wait = match assign.map(|assign| (assign, decide(Some(&service), &own, &pools, assign))) {
+        let wait = match assign.map(|assign| (assign, decide(Some(&service), &own, &pools, assign)))
+        {
             // With an unknown value of `assignIPs`, the Service neither gets nor loses an address.
-            None => Wait::not_enabled(NotServed::UnknownAssignIps, &service, &pools, AssignIps::default()),
+            None => Wait::not_enabled(
+                NotServed::UnknownAssignIps,
+                &service,
+                &pools,
+                AssignIps::default(),
+            ),
             Some((_, Err(error))) => Some(Wait::invalid_request(&error)),
             Some((_, Ok(Decision::Nothing))) => Wait::class(&service),
-            // A new pool queues all Services again. A missing pool is a reason only for a Service that requests an
-            // address: in a cluster that never had a pool, another implementation may serve the other Services.
-            Some((_, Ok(Decision::NoPool))) => service.request.requests_address().then(Wait::no_pool),
-            Some((assign, Ok(Decision::Withdraw))) => return self.withdraw(key, &service.handle, &own, assign).await,
-            Some((_, Ok(Decision::Serve(Plan { assign, keep, release }))))
-                if assign.is_empty() && release.is_empty() && !status_differs(&service.published, &keep) =>
+            // A new pool queues all Services again. A missing pool is a reason only for a Service
+            // that requests an address: in a cluster that never had a pool, another implementation
+            // may serve the other Services.
+            Some((_, Ok(Decision::NoPool))) => {
+                service.request.requests_address().then(Wait::no_pool)
+            }
+            Some((assign, Ok(Decision::Withdraw))) => {
+                return self.withdraw(key, &service.handle, &own, assign).await;
+            }
+            Some((
+                _,
+                Ok(Decision::Serve(Plan {
+                    assign,
+                    keep,
+                    release,
+                })),
+            )) if assign.is_empty()
+                && release.is_empty()
+                && !status_differs(&service.published, &keep) =>
             {
                 None
             }
-            Some((assign, Ok(Decision::Serve(_)))) => return self.serve(key, &service.handle, &pools, assign).await,
+            Some((assign, Ok(Decision::Serve(_)))) => {
+                return self.serve(key, &service.handle, &pools, assign).await;
+            }
         };
         self.reports.report(key, &service, wait.as_ref()).await;
         Ok(NextReconcile::AwaitChange)
     }
 
-    /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
-    /// the same name. Returns false, without releasing, if the live Service has the handle of one of the addresses.
-    async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, ReconcileError> {
-        let live = self.live(key).await?.as_ref().and_then(LoadBalancerService::live);
+    /// Releases the addresses of a Service that was deleted, has another type now, or was replaced
+    /// by a new Service of the same name. Returns false, without releasing, if the live Service has
+    /// the handle of one of the addresses.
+    async fn release_handles(
+        &self,
+        key: &ObjectKey,
+        held: &[HeldAddress],
+    ) -> Result<bool, ReconcileError> {
+        let live = self
+            .live(key)
+            .await?
+            .as_ref()
+            .and_then(LoadBalancerService::live);
         let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
         handles.dedup();
         if live.is_some_and(|live| handles.contains(&&live.handle)) {
@@ -150,8 +194,8 @@ impl ServiceReconciler {
         Ok(true)
     }
 
-    /// Removes the Service's addresses from the status, then releases them. After a crash in between, the next run
-    /// releases the addresses.
+    /// Removes the Service's addresses from the status, then releases them. After a crash in
+    /// between, the next run releases the addresses.
     async fn withdraw(
         &self,
         key: &ObjectKey,
@@ -165,13 +209,21 @@ impl ServiceReconciler {
         };
         // The pools are listed again, because the cache omits unreadable pools.
         let is_managed = service.request.is_managed(assign);
-        let pools = if is_managed { stored_pools(&self.context.calico).await? } else { Vec::new() };
+        let pools = if is_managed {
+            stored_pools(&self.context.calico).await?
+        } else {
+            Vec::new()
+        };
         if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
             return Ok(NextReconcile::After(CACHE_LAG));
         }
         let held = self.addresses.held(handle).await?;
         let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
-        let written = self.write_status(key, &mut live, |service| withdraw_addresses(service, &hidden)).await?;
+        let written = self
+            .write_status(key, &mut live, |service| {
+                withdraw_addresses(service, &hidden)
+            })
+            .await?;
         if !self.is_current(key, &live, written).await? {
             return Ok(NextReconcile::After(CACHE_LAG));
         }
@@ -199,7 +251,9 @@ impl ServiceReconciler {
             Ok(Decision::Serve(plan)) => plan,
             Ok(_) => return Ok(NextReconcile::After(CACHE_LAG)),
             Err(error) => {
-                self.reports.report(key, &service, Some(&Wait::invalid_request(&error))).await;
+                self.reports
+                    .report(key, &service, Some(&Wait::invalid_request(&error)))
+                    .await;
                 return Ok(NextReconcile::AwaitChange);
             }
         };
@@ -208,10 +262,16 @@ impl ServiceReconciler {
         let mut assigned = Ok(());
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
-                Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
+                Ok(labels) => {
+                    self.addresses
+                        .assign(key, handle, &planned.assign, labels)
+                        .await
+                }
                 Err(error) => Err(AssignFailure::from(error)),
             };
-            let Ok(Decision::Serve(replanned)) = plan().await? else { return Ok(NextReconcile::After(CACHE_LAG)) };
+            let Ok(Decision::Serve(replanned)) = plan().await? else {
+                return Ok(NextReconcile::After(CACHE_LAG));
+            };
             planned = replanned;
             // Another replica may have assigned the address meanwhile.
             if planned.assign.is_empty() {
@@ -222,26 +282,46 @@ impl ServiceReconciler {
         match &assigned {
             Ok(()) => self.reports.report(key, &service, None).await,
             // The reason, if there was one, is unknown.
-            Err(AssignFailure { error: Some(ReconcileError::Retry(_)), wait: None }) => {}
+            Err(AssignFailure {
+                error: Some(ReconcileError::Retry(_)),
+                wait: None,
+            }) => {}
             Err(AssignFailure { wait, .. }) => {
                 self.reports.report(key, &service, wait.as_ref()).await;
-                if wait.as_ref().is_some_and(|wait| wait.reason.may_end_with_a_release()) {
-                    self.await_cooldown(key, &planned.assign, pools, begin).await?;
+                if wait
+                    .as_ref()
+                    .is_some_and(|wait| wait.reason.may_end_with_a_release())
+                {
+                    self.await_cooldown(key, &planned.assign, pools, begin)
+                        .await?;
                 }
             }
         }
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
         self.cache.lock().took(key, &shown);
-        // While the status is another program's, addresses that the status may still show are not released.
-        if let Some(left) = self.status_pause(key, &service, &planned.keep, &shown).await {
+        // While the status is another program's, addresses that the status may still show are not
+        // released.
+        if let Some(left) = self
+            .status_pause(key, &service, &planned.keep, &shown)
+            .await
+        {
             return match assigned {
-                Err(AssignFailure { error: Some(ReconcileError::Retry(text)), .. }) => Err(ReconcileError::Retry(text)),
+                Err(AssignFailure {
+                    error: Some(ReconcileError::Retry(text)),
+                    ..
+                }) => Err(ReconcileError::Retry(text)),
                 _ => Ok(NextReconcile::After(left)),
             };
         }
-        let written = self.write_status(key, &mut live, |service| publish_addresses(service, &shown)).await?;
+        let written = self
+            .write_status(key, &mut live, |service| publish_addresses(service, &shown))
+            .await?;
         match written {
-            StatusWrite::Sent => self.status_writes.lock().record(key, &service.uid, &shown, Instant::now()),
+            StatusWrite::Sent => {
+                self.status_writes
+                    .lock()
+                    .record(key, &service.uid, &shown, Instant::now())
+            }
             StatusWrite::Unchanged => {}
             StatusWrite::Deleted => return Ok(NextReconcile::After(CACHE_LAG)),
         }
@@ -250,19 +330,25 @@ impl ServiceReconciler {
                 return Ok(NextReconcile::After(CACHE_LAG));
             }
             // Before the request, because the watch may deliver the release before its response.
-            self.cache.lock().set_releasing(key, planned.release.iter().map(|held| held.ip).collect());
+            self.cache
+                .lock()
+                .set_releasing(key, planned.release.iter().map(|held| held.ip).collect());
             let released = self.addresses.release(&planned.release).await;
             released.inspect_err(|_| self.cache.lock().set_releasing(key, Vec::new()))?;
         }
         match assigned.err().and_then(|failure| failure.error) {
             None => Ok(NextReconcile::AwaitChange),
-            Some(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
-            Some(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
+            Some(ReconcileError::Retry(text)) => {
+                Err(ReconcileError::Retry(format!("Service {key}: {text}")))
+            }
+            Some(ReconcileError::Permanent(text)) => {
+                Err(ReconcileError::Permanent(format!("Service {key}: {text}")))
+            }
         }
     }
 
-    /// Returns the time for which the status must not be written, because another program overwrites it again and
-    /// again. Reports that program once.
+    /// Returns the time for which the status must not be written, because another program
+    /// overwrites it again and again. Reports that program once.
     async fn status_pause(
         &self,
         key: &ObjectKey,
@@ -273,16 +359,19 @@ impl ServiceReconciler {
         if !status_differs(&service.published, keep) {
             return None;
         }
-        let pause = self.status_writes.lock().pause(key, &service.uid, shown, Instant::now())?;
+        let pause = self
+            .status_writes
+            .lock()
+            .pause(key, &service.uid, shown, Instant::now())?;
         if pause.is_new {
             self.reports.report_overwritten(key, service, shown).await;
         }
         Some(pause.left)
     }
 
-    /// Returns the Service to the queue at the first end of a cooldown, after `begin`, that may end the wait for
-    /// `missing`, unless another Service waits for the same address. No watch reports that end. The queue has at most
-    /// one such time for each Service.
+    /// Returns the Service to the queue at the first end of a cooldown, after `begin`, that may end
+    /// the wait for `missing`, unless another Service waits for the same address. No watch reports
+    /// that end. The queue has at most one such time for each Service.
     async fn await_cooldown(
         &self,
         key: &ObjectKey,
@@ -295,9 +384,14 @@ impl ServiceReconciler {
         let (now, clock) = (Instant::now(), OffsetDateTime::now_utc());
         let left = |end: OffsetDateTime| Duration::try_from(end - clock).unwrap_or_default();
         // A cooldown that is longer than the clock can represent does not end.
-        let ends = ends.into_iter().filter_map(|(ip, end)| Some((ip, now.checked_add(left(end))?))).collect::<Vec<_>>();
+        let ends = ends
+            .into_iter()
+            .filter_map(|(ip, end)| Some((ip, now.checked_add(left(end))?)))
+            .collect::<Vec<_>>();
         if let Some(end) = self.cache.lock().reserve(key, &ends) {
-            self.reports.queue.add_after(key.clone(), end.saturating_duration_since(now));
+            self.reports
+                .queue
+                .add_after(key.clone(), end.saturating_duration_since(now));
         }
         Ok(())
     }
@@ -305,8 +399,11 @@ impl ServiceReconciler {
     /// Returns the labels of the Service's namespace, by which pools may select.
     async fn labels(&self, key: &ObjectKey) -> Result<Labels, ReconcileError> {
         let name = key.namespace.as_deref().unwrap_or_default();
-        let namespace = Api::<Namespace>::all(self.context.kubernetes.clone()).get(name).await;
-        let namespace = namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
+        let namespace = Api::<Namespace>::all(self.context.kubernetes.clone())
+            .get(name)
+            .await;
+        let namespace =
+            namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
@@ -314,9 +411,16 @@ impl ServiceReconciler {
         api_reads::read_object(&self.context.kubernetes, SERVICES, key).await
     }
 
-    /// Returns the live Service, if it is of type LoadBalancer and is the Service to which `handle` belongs.
-    async fn live_owner(&self, key: &ObjectKey, handle: &HandleId) -> Result<Option<LiveService>, ReconcileError> {
-        let Some(live) = self.live(key).await? else { return Ok(None) };
+    /// Returns the live Service, if it is of type LoadBalancer and is the Service to which `handle`
+    /// belongs.
+    async fn live_owner(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+    ) -> Result<Option<LiveService>, ReconcileError> {
+        let Some(live) = self.live(key).await? else {
+            return Ok(None);
+        };
         let service = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
         Ok(service.map(|service| (live, service)))
     }
@@ -328,16 +432,30 @@ impl ServiceReconciler {
         live: &mut K8sService,
         change: impl FnOnce(&mut K8sService),
     ) -> Result<StatusWrite, ReconcileError> {
-        let shown = |service: &K8sService| service.status.as_ref().and_then(|status| status.load_balancer.clone());
+        let shown = |service: &K8sService| {
+            service
+                .status
+                .as_ref()
+                .and_then(|status| status.load_balancer.clone())
+        };
         let before = shown(live);
         change(live);
         if shown(live) == before {
             return Ok(StatusWrite::Unchanged);
         }
-        let services = Api::namespaced(self.context.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
-        match services.replace_status(&key.name, &PostParams::default(), live).await {
+        let services = Api::namespaced(
+            self.context.kubernetes.clone(),
+            key.namespace.as_deref().unwrap_or_default(),
+        );
+        match services
+            .replace_status(&key.name, &PostParams::default(), live)
+            .await
+        {
             Err(error) if is_not_found(&error) => Ok(StatusWrite::Deleted),
-            Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),
+            Err(error) => Err(reconcile_error(
+                &format!("write status of Service {key}"),
+                &error,
+            )),
             Ok(written) => {
                 *live = written;
                 Ok(StatusWrite::Sent)
@@ -345,9 +463,9 @@ impl ServiceReconciler {
         }
     }
 
-    /// Returns true if the Service is unchanged since its addresses were decided. A written status proves that. If the
-    /// status needed no write, the Service is read again, because it may request an address by now that is about to be
-    /// released.
+    /// Returns true if the Service is unchanged since its addresses were decided. A written status
+    /// proves that. If the status needed no write, the Service is read again, because it may
+    /// request an address by now that is about to be released.
     async fn is_current(
         &self,
         key: &ObjectKey,
@@ -359,7 +477,10 @@ impl ServiceReconciler {
             StatusWrite::Deleted => Ok(false),
             StatusWrite::Unchanged => {
                 let version = |service: &K8sService| service.metadata.resource_version.clone();
-                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(decided)))
+                Ok(self
+                    .live(key)
+                    .await?
+                    .is_some_and(|live| version(&live) == version(decided)))
             }
         }
     }

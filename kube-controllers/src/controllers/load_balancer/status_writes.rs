@@ -1,4 +1,5 @@
-//! [`StatusWrites`]: notices another program that overwrites the addresses in the status of a Service.
+//! [`StatusWrites`]: notices another program that overwrites the addresses in the status of a
+//! Service.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,8 +40,15 @@ pub(super) struct Pause {
 
 impl StatusWrites {
     /// Returns the pause in which these addresses must not be written, if there is one.
-    pub(super) fn pause(&mut self, key: &ObjectKey, uid: &str, addresses: &[IpAddr], now: Instant) -> Option<Pause> {
-        let is_same = |published: &&mut Published| published.uid == uid && published.addresses == addresses;
+    pub(super) fn pause(
+        &mut self,
+        key: &ObjectKey,
+        uid: &str,
+        addresses: &[IpAddr],
+        now: Instant,
+    ) -> Option<Pause> {
+        let is_same =
+            |published: &&mut Published| published.uid == uid && published.addresses == addresses;
         let published = self.0.get_mut(key).filter(is_same)?;
         let (first, last) = (*published.writes.first()?, *published.writes.last()?);
         let left = (last + PAUSE).saturating_duration_since(now);
@@ -57,11 +65,26 @@ impl StatusWrites {
     }
 
     /// Records a write of these addresses.
-    pub(super) fn record(&mut self, key: &ObjectKey, uid: &str, addresses: &[IpAddr], now: Instant) {
-        self.0.retain(|_, published| published.writes.last().is_some_and(|last| *last + MEMORY > now));
+    pub(super) fn record(
+        &mut self,
+        key: &ObjectKey,
+        uid: &str,
+        addresses: &[IpAddr],
+        now: Instant,
+    ) {
+        self.0.retain(|_, published| {
+            published
+                .writes
+                .last()
+                .is_some_and(|last| *last + MEMORY > now)
+        });
         let published = self.0.entry(key.clone()).or_default();
         if published.uid != uid || published.addresses != addresses {
-            *published = Published { uid: uid.to_owned(), addresses: addresses.to_vec(), ..Published::default() };
+            *published = Published {
+                uid: uid.to_owned(),
+                addresses: addresses.to_vec(),
+                ..Published::default()
+            };
         }
         // After a pause, the older writes do not count.
         published.writes.retain(|write| now - *write <= WINDOW);
@@ -86,18 +109,51 @@ mod tests {
             assert_eq!(writes.pause(&key, "u", &ips, begin + seconds(second)), None);
             writes.record(&key, "u", &ips, begin + seconds(second));
         }
-        let at = |writes: &mut StatusWrites, second| writes.pause(&key, "u", &ips, begin + seconds(second));
-        assert_eq!(at(&mut writes, 5), Some(Pause { left: seconds(299), is_new: true }));
-        assert_eq!(at(&mut writes, 6), Some(Pause { left: seconds(298), is_new: false }));
-        assert_eq!(writes.pause(&key, "u", &[], begin + seconds(6)), None, "other addresses");
-        assert_eq!(writes.pause(&key, "v", &ips, begin + seconds(6)), None, "the Service was created again");
+        let at = |writes: &mut StatusWrites, second| {
+            writes.pause(&key, "u", &ips, begin + seconds(second))
+        };
+        assert_eq!(
+            at(&mut writes, 5),
+            Some(Pause {
+                left: seconds(299),
+                is_new: true
+            })
+        );
+        assert_eq!(
+            at(&mut writes, 6),
+            Some(Pause {
+                left: seconds(298),
+                is_new: false
+            })
+        );
+        assert_eq!(
+            writes.pause(&key, "u", &[], begin + seconds(6)),
+            None,
+            "other addresses"
+        );
+        assert_eq!(
+            writes.pause(&key, "v", &ips, begin + seconds(6)),
+            None,
+            "the Service was created again"
+        );
         assert_eq!(at(&mut writes, 304), None);
         for second in 304..309 {
             assert_eq!(at(&mut writes, second), None);
             writes.record(&key, "u", &ips, begin + seconds(second));
         }
-        assert_eq!(at(&mut writes, 310), Some(Pause { left: seconds(298), is_new: false }));
-        writes.record(&ObjectKey::namespaced("n", "other"), "u", &ips, begin + seconds(4000));
+        assert_eq!(
+            at(&mut writes, 310),
+            Some(Pause {
+                left: seconds(298),
+                is_new: false
+            })
+        );
+        writes.record(
+            &ObjectKey::namespaced("n", "other"),
+            "u",
+            &ips,
+            begin + seconds(4000),
+        );
         assert_eq!(writes.0.len(), 1, "a Service without writes is removed");
     }
 

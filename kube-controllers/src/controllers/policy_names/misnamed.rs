@@ -1,24 +1,24 @@
-//! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists twice, under its old
-//! name and its own (`metadata.name` of the policy).
+//! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists
+//! twice, under its old name and its own (`metadata.name` of the policy).
 //!
-//! An interrupted rename leaves both policies, and users may change either. Upstream keeps the new policy whatever its
-//! content (KC-282). Here the policy that was written last, by the order of the revisions, is kept; both stay if the
-//! order is unknown.
+//! An interrupted rename leaves both policies, and users may change either. Upstream keeps the new
+//! policy whatever its content (KC-282). Here the policy that was written last, by the order of the
+//! revisions, is kept; both stay if the order is unknown.
 
 use std::collections::BTreeMap;
 
 use datastore::Datastore;
 use datastore::watch::{ObjectChange, WatchFailure};
 use libcalico::api::{
-    DEFAULT_TIER, Global, InNamespace, Object, ObjectKey, ObjectMeta, ObjectSelect, PolicyKind, PolicySpec, Spec,
-    StagedGlobal, StagedInNamespace,
+    DEFAULT_TIER, Global, InNamespace, Object, ObjectKey, ObjectMeta, ObjectSelect, PolicyKind,
+    PolicySpec, Spec, StagedGlobal, StagedInNamespace,
 };
 use libcalico::store::{Entry, Revision};
 
 pub(super) const NAME: &str = "policy-names";
 
-/// Policies of the default tier whose stored names differ from their own names (KC-281), except those that are being
-/// deleted.
+/// Policies of the default tier whose stored names differ from their own names (KC-281), except
+/// those that are being deleted.
 pub(super) struct MisnamedPolicies {
     pub(super) policies: Vec<StoredPolicy<InNamespace>>,
     pub(super) global: Vec<StoredPolicy<Global>>,
@@ -39,25 +39,34 @@ impl MisnamedPolicies {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.global.is_empty() && self.staged.is_empty() && self.staged_global.is_empty()
+        self.policies.is_empty()
+            && self.global.is_empty()
+            && self.staged.is_empty()
+            && self.staged_global.is_empty()
     }
 }
 
-/// Lists the misnamed policies of one kind. A kind that the API server does not serve has none. Unreadable policies are
-/// skipped.
-async fn list_misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<StoredPolicy<K>>, WatchFailure> {
+/// Lists the misnamed policies of one kind. A kind that the API server does not serve has none.
+/// Unreadable policies are skipped.
+async fn list_misnamed<K: PolicyKind>(
+    calico: &Datastore,
+) -> Result<Vec<StoredPolicy<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
     let mut misnamed = Vec::new();
     loop {
         match pages.next().await {
-            Ok(Some(page)) => misnamed.extend(page.into_iter().filter_map(readable).filter(is_misnamed)),
+            Ok(Some(page)) => {
+                misnamed.extend(page.into_iter().filter_map(readable).filter(is_misnamed))
+            }
             Ok(None) | Err(WatchFailure::Missing(_)) => return Ok(misnamed),
             Err(failure) => return Err(failure),
         }
     }
 }
 
-fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> Option<StoredPolicy<K>> {
+fn readable<K: PolicyKind>(
+    change: ObjectChange<StoredPolicy<K>, ObjectKey>,
+) -> Option<StoredPolicy<K>> {
     match change {
         ObjectChange::Upsert(entry) => Some(entry),
         ObjectChange::Unreadable { name, reason, .. } => {
@@ -73,8 +82,8 @@ fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> 
     }
 }
 
-/// Returns true if the policy has to be renamed. A policy that is being deleted is left alone, so that it is not
-/// created again.
+/// Returns true if the policy has to be renamed. A policy that is being deleted is left alone, so
+/// that it is not created again.
 pub(super) fn is_misnamed<K: PolicyKind>(policy: &StoredPolicy<K>) -> bool {
     policy.value.spec.tier() == Some(DEFAULT_TIER)
         && policy.key.name != policy.value.metadata.name
@@ -105,7 +114,10 @@ impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
         if user_fields(&value) == user_fields(&new.value) {
             return DuplicatePolicy::Current;
         }
-        match (revision_number(&old.revision), revision_number(&new.revision)) {
+        match (
+            revision_number(&old.revision),
+            revision_number(&new.revision),
+        ) {
             (Some(old), Some(new)) if old < new => DuplicatePolicy::Current,
             (Some(_), Some(_)) => DuplicatePolicy::Outdated(Box::new(value)),
             _ => DuplicatePolicy::Undecidable,
@@ -113,8 +125,14 @@ impl<K: PolicyKind> DuplicatePolicy<Object<PolicySpec<K>>> {
     }
 }
 
-fn user_fields<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
-    let ObjectMeta { labels, annotations, .. } = &policy.metadata;
+fn user_fields<K: PolicyKind>(
+    policy: &Object<PolicySpec<K>>,
+) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
+    let ObjectMeta {
+        labels,
+        annotations,
+        ..
+    } = &policy.metadata;
     (&policy.spec, [labels, annotations])
 }
 
@@ -130,12 +148,21 @@ mod tests {
     use super::*;
 
     fn stored(revision: &str, change: Value) -> StoredPolicy<InNamespace> {
-        let mut policy = json!({"metadata": {"name": "a", "namespace": "ns", "uid": revision}, "spec": {"order": 1}});
+        let mut policy = json!({
+            "metadata": {"name": "a", "namespace": "ns", "uid": revision}, "spec": {"order": 1},
+        });
         for (field, value) in change.as_object().unwrap() {
-            policy[field].as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
+            policy[field]
+                .as_object_mut()
+                .unwrap()
+                .extend(value.as_object().unwrap().clone());
         }
         let value: NetworkPolicy = serde_json::from_value(policy).unwrap();
-        StoredPolicy { key: ObjectKey::namespaced("ns", "any"), value, revision: Revision(revision.into()) }
+        StoredPolicy {
+            key: ObjectKey::namespaced("ns", "any"),
+            value,
+            revision: Revision(revision.into()),
+        }
     }
 
     #[test]
@@ -147,10 +174,14 @@ mod tests {
             json!({"metadata": {"labels": {"a": "b"}}}),
             json!({"metadata": {"annotations": {"a": "b"}}}),
         ] {
-            let of = |old, new| DuplicatePolicy::compare(&stored(old, other.clone()), &stored(new, same.clone()));
+            let of = |old, new| {
+                DuplicatePolicy::compare(&stored(old, other.clone()), &stored(new, same.clone()))
+            };
             assert_eq!(of("9", "10"), DuplicatePolicy::Current, "{other}");
             assert_eq!(of("9@u", "10@v{}"), DuplicatePolicy::Current, "{other}");
-            let DuplicatePolicy::Outdated(value) = of("10", "9") else { panic!("{other}") };
+            let DuplicatePolicy::Outdated(value) = of("10", "9") else {
+                panic!("{other}")
+            };
             assert_eq!(value.metadata.uid, "9", "the object stays who it is");
             let mut expected = stored("9", other.clone()).value;
             expected.metadata.resource_version = value.metadata.resource_version.clone();

@@ -1,4 +1,5 @@
-//! [`NodeRollout`]: checks if the DaemonSet `calico-node` is rolled out in its newest version (KC-284).
+//! [`NodeRollout`]: checks if the DaemonSet `calico-node` is rolled out in its newest version
+//! (KC-284).
 
 use crate::controllers::custom_resource::is_not_found;
 use crate::leader::namespace_of_pod;
@@ -7,7 +8,8 @@ use crate::rollout::{DAEMON_SETS, Rollout, RolloutState};
 const NAME: &str = "calico-node";
 /// Namespace of the DaemonSet if the namespace of this process's pod is unknown.
 const NAMESPACE: &str = "calico-system";
-/// Variable that skips the check if its value is `true`. Upstream's tests set it, because they have no DaemonSet.
+/// Variable that skips the check if its value is `true`. Upstream's tests set it, because they have
+/// no DaemonSet.
 const SKIP: &str = "FV_TEST";
 
 pub(super) struct NodeRollout {
@@ -22,17 +24,25 @@ pub(super) enum RolloutBlocker {
     #[error("the DaemonSet {namespace}/{NAME} is missing")]
     Missing { namespace: String },
     #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
-    Unreadable { namespace: String, cause: kube::Error },
+    Unreadable {
+        namespace: String,
+        cause: kube::Error,
+    },
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
     InProgress { namespace: String },
 }
 
 impl NodeRollout {
-    /// Selects the DaemonSet in the namespace of this process's pod, or else in [`NAMESPACE`]. Sends no request.
+    /// Selects the DaemonSet in the namespace of this process's pod, or else in [`NAMESPACE`].
+    /// Sends no request.
     pub(super) fn from_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
-        NodeRollout { kubernetes, namespace, skip }
+        NodeRollout {
+            kubernetes,
+            namespace,
+            skip,
+        }
     }
 
     pub(super) async fn check_complete(&self) -> Result<(), RolloutBlocker> {
@@ -40,7 +50,10 @@ impl NodeRollout {
             return Ok(());
         }
         let namespace = self.namespace.clone();
-        match Rollout::of(&namespace, DAEMON_SETS, NAME).state(&self.kubernetes).await {
+        match Rollout::of(&namespace, DAEMON_SETS, NAME)
+            .state(&self.kubernetes)
+            .await
+        {
             Ok(RolloutState::Complete) => Ok(()),
             Ok(_) => Err(RolloutBlocker::InProgress { namespace }),
             Err(cause) if is_not_found(&cause) => Err(RolloutBlocker::Missing { namespace }),

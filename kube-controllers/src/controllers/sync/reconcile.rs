@@ -40,7 +40,8 @@ struct StoredTarget<S: Spec> {
 impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
     type Cache = SourceCache<K>;
     const CONTROLLER: Option<ControllerName> = Some(K::CONTROLLER);
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("these objects are derived from Kubernetes");
+    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> =
+        Some("these objects are derived from Kubernetes");
 
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(K::watch(watches), SourceCache::apply);
@@ -48,8 +49,15 @@ impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
 
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
         let (cache, queue) = (controller.cache.clone(), controller.queue.clone());
-        let unmirrored = unmirrored(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
-        SyncReconciler { cache, queue, context: context.clone(), events: EventPublisher::default(), unmirrored }
+        let unmirrored =
+            unmirrored(K::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
+        SyncReconciler {
+            cache,
+            queue,
+            context: context.clone(),
+            events: EventPublisher::default(),
+            unmirrored,
+        }
     }
 }
 
@@ -58,7 +66,8 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
     type Key = ResyncKey;
 
     async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
-        // Before the first list is complete, sources that have not been delivered would look deleted.
+        // Before the first list is complete, sources that have not been delivered would look
+        // deleted.
         if !self.cache.lock().sources.is_synced() {
             return Ok(NextReconcile::AwaitChange);
         }
@@ -70,12 +79,23 @@ impl<K: SyncedKind> Reconcile for SyncReconciler<K> {
 }
 
 impl<K: SyncedKind> SyncReconciler<K> {
-    /// Queues the targets that differ from their sources, have no source, or are missing and did not fail the
-    /// validation before. Skips a target with an unreadable key. Returns the time of the next comparison.
+    /// Queues the targets that differ from their sources, have no source, or are missing and did
+    /// not fail the validation before. Skips a target with an unreadable key. Returns the time of
+    /// the next comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
-        let name_prefix = if K::Target::NAMESPACED { String::new() } else { K::PREFIX.to_owned() };
-        let mut pages = self.context.calico.pages::<Object<K::Target>>(ObjectSelect { namespace: None, name_prefix });
+        let name_prefix = if K::Target::NAMESPACED {
+            String::new()
+        } else {
+            K::PREFIX.to_owned()
+        };
+        let mut pages = self
+            .context
+            .calico
+            .pages::<Object<K::Target>>(ObjectSelect {
+                namespace: None,
+                name_prefix,
+            });
         let mut missing: HashSet<ObjectKey> = self.cache.lock().targets().into_iter().collect();
         while let Some(page) = pages.next().await? {
             let listed = page.into_iter().filter_map(key_and_spec);
@@ -87,15 +107,25 @@ impl<K: SyncedKind> SyncReconciler<K> {
                 }
             }
         }
-        missing.into_iter().for_each(|key| self.queue.add(ResyncKey::One(key)));
+        missing
+            .into_iter()
+            .for_each(|key| self.queue.add(ResyncKey::One(key)));
         self.publish_unmirrored();
         Ok(self.next_comparison())
     }
 
     /// A period of zero means that only the first comparison happens.
     fn next_comparison(&self) -> NextReconcile {
-        let period = self.context.settings.borrow().reconcile_period.get(&K::CONTROLLER).copied();
-        period.filter(|period| !period.is_zero()).map_or(NextReconcile::AwaitChange, NextReconcile::After)
+        let period = self
+            .context
+            .settings
+            .borrow()
+            .reconcile_period
+            .get(&K::CONTROLLER)
+            .copied();
+        period
+            .filter(|period| !period.is_zero())
+            .map_or(NextReconcile::AwaitChange, NextReconcile::After)
     }
 
     async fn sync(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
@@ -115,7 +145,13 @@ impl<K: SyncedKind> SyncReconciler<K> {
                 }
                 self.delete(key, &stored.revision).await?;
             }
-            (Some((wanted, _)), Some(StoredTarget { object: Some(object), .. })) if object.spec == wanted => {}
+            (
+                Some((wanted, _)),
+                Some(StoredTarget {
+                    object: Some(object),
+                    ..
+                }),
+            ) if object.spec == wanted => {}
             (Some(wanted), stored) => self.write(key, wanted, stored).await?,
         }
         self.publish_unmirrored();
@@ -126,7 +162,9 @@ impl<K: SyncedKind> SyncReconciler<K> {
         let mut batch = ReadBatch::new();
         let ticket = batch.get::<Object<K::Target>>(key);
         let answers = self.context.calico.read(&batch).await?;
-        let Some(raw) = answers.raw(&ticket) else { return Ok(None) };
+        let Some(raw) = answers.raw(&ticket) else {
+            return Ok(None);
+        };
         let revision = raw.revision.clone();
         let object = match answers.get(&ticket) {
             Ok(entry) => entry.map(|entry| entry.value),
@@ -153,13 +191,17 @@ impl<K: SyncedKind> SyncReconciler<K> {
         };
         let mut object = object.unwrap_or_else(|| new_target(key));
         object.spec = spec;
-        object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        object
+            .metadata
+            .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let object = match K::admit(object) {
             Ok(object) => object,
             Err(error) => return self.reject(key, error.to_string()).await,
         };
         for problem in &left_out {
-            tracing::warn!(controller = K::NAME, %key, "an object is converted without a part: {problem}");
+            tracing::warn!(
+                controller = K::NAME, %key, "an object is converted without a part: {problem}",
+            );
         }
         self.context.leadership.may_write()?;
         match revision {
@@ -175,17 +217,27 @@ impl<K: SyncedKind> SyncReconciler<K> {
         if let Some(source) = K::source_of(key)
             && api_reads::exists(&self.context.kubernetes, K::RESOURCE, &source).await?
         {
-            let text = format!("{} {source} exists, although the watch does not show it yet", K::RESOURCE.kind);
+            let text = format!(
+                "{} {source} exists, although the watch does not show it yet",
+                K::RESOURCE.kind
+            );
             return Err(ReconcileError::Retry(text));
         }
         self.context.leadership.may_write()?;
-        ignore_missing(self.context.calico.delete::<Object<K::Target>>(key, Some(revision)).await)?;
-        tracing::info!(controller = K::NAME, %key, "deleted an object that has no Kubernetes object");
+        ignore_missing(
+            self.context
+                .calico
+                .delete::<Object<K::Target>>(key, Some(revision))
+                .await,
+        )?;
+        tracing::info!(
+            controller = K::NAME, %key, "deleted an object that has no Kubernetes object",
+        );
         Ok(())
     }
 
-    /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat the
-    /// error.
+    /// Records the failed validation. Returns an error only if the reason is new, so that
+    /// comparisons do not repeat the error.
     async fn reject(&self, key: &ObjectKey, reason: String) -> Result<(), ReconcileError> {
         let is_new = self.cache.lock().reject(key, &reason);
         self.publish_unmirrored();
@@ -193,16 +245,25 @@ impl<K: SyncedKind> SyncReconciler<K> {
             return Ok(());
         }
         let problem = format!("Calico's validation rejects the converted object: {reason}");
-        self.post(key, "NotConverted", slice::from_ref(&problem)).await;
+        self.post(key, "NotConverted", slice::from_ref(&problem))
+            .await;
         Err(ReconcileError::Permanent(problem))
     }
 
-    /// Posts an Event of the source about `problems`, if there are any. It comes once as long as it exists.
+    /// Posts an Event of the source about `problems`, if there are any. It comes once as long as it
+    /// exists.
     async fn post(&self, key: &ObjectKey, reason: &str, problems: &[String]) {
-        let (Some(source), Some(first)) = (K::source_of(key), problems.first()) else { return };
-        let more = if problems.len() > 1 { format!(", and {} more", problems.len() - 1) } else { String::new() };
-        let mut object =
-            json!({ "apiVersion": K::RESOURCE.api_version, "kind": K::RESOURCE.kind, "name": source.name });
+        let (Some(source), Some(first)) = (K::source_of(key), problems.first()) else {
+            return;
+        };
+        let more = if problems.len() > 1 {
+            format!(", and {} more", problems.len() - 1)
+        } else {
+            String::new()
+        };
+        let mut object = json!({
+            "apiVersion": K::RESOURCE.api_version, "kind": K::RESOURCE.kind, "name": source.name,
+        });
         if let Some(namespace) = &source.namespace {
             object["namespace"] = json!(namespace);
         }
@@ -210,30 +271,57 @@ impl<K: SyncedKind> SyncReconciler<K> {
         if let Some(uid) = self.cache.lock().uid_of(&source) {
             object["uid"] = json!(uid);
         }
-        let event = events::event(&object, EventType::Warning, reason, &format!("{first}{more}"), SystemTime::now());
-        let parts: Vec<&str> = [K::NAME, reason].into_iter().chain(problems.iter().map(String::as_str)).collect();
+        let event = events::event(
+            &object,
+            EventType::Warning,
+            reason,
+            &format!("{first}{more}"),
+            SystemTime::now(),
+        );
+        let parts: Vec<&str> = [K::NAME, reason]
+            .into_iter()
+            .chain(problems.iter().map(String::as_str))
+            .collect();
         let event = events::named_by(event, &source.to_string(), &parts);
-        self.events.create(&self.context.kubernetes, self.context.leadership.holds(), event).await;
+        self.events
+            .create(
+                &self.context.kubernetes,
+                self.context.leadership.holds(),
+                event,
+            )
+            .await;
     }
 
     fn publish_unmirrored(&self) {
         if let Some(gauge) = &self.unmirrored {
-            gauge.set(self.cache.lock().unmirrored().try_into().unwrap_or(i64::MAX));
+            gauge.set(
+                self.cache
+                    .lock()
+                    .unmirrored()
+                    .try_into()
+                    .unwrap_or(i64::MAX),
+            );
         }
     }
 }
 
-/// Creates the gauge of sources that are not converted, or not completely, because Calico's validation is stricter than
-/// that of Kubernetes.
+/// Creates the gauge of sources that are not converted, or not completely, because Calico's
+/// validation is stricter than that of Kubernetes.
 fn unmirrored(controller: &str) -> Option<IntGauge> {
-    let help = "Kubernetes objects whose converted form Calico's validation rejects, whole or in part.";
-    IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
-        .ok()
+    let help =
+        "Kubernetes objects whose converted form Calico's validation rejects, whole or in part.";
+    IntGauge::with_opts(
+        Opts::new("kube_controllers_unmirrored_objects", help)
+            .const_label("controller", controller),
+    )
+    .ok()
 }
 
-/// Returns the key of a listed object, and the `spec` if the object is readable. Returns `None` if even the key is
-/// unreadable.
-fn key_and_spec<S: Spec>(change: ObjectChange<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
+/// Returns the key of a listed object, and the `spec` if the object is readable. Returns `None` if
+/// even the key is unreadable.
+fn key_and_spec<S: Spec>(
+    change: ObjectChange<Entry<Object<S>>, ObjectKey>,
+) -> Option<(ObjectKey, Option<S>)> {
     match change {
         ObjectChange::Upsert(entry) => Some((entry.key, Some(entry.value.spec))),
         ObjectChange::Unreadable { key, .. } => Some((key?, None)),

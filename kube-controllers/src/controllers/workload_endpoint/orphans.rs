@@ -7,7 +7,9 @@ use std::time::Duration;
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::{NODES, PODS, Pod};
 use libcalico::net::Cidr;
-use libcalico::orphaned_endpoint::{ExaminedEndpoint, ExaminedNode, ExaminedPod, OrphanReason, orphaned};
+use libcalico::orphaned_endpoint::{
+    ExaminedEndpoint, ExaminedNode, ExaminedPod, OrphanReason, orphaned,
+};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -25,9 +27,9 @@ struct StoredEndpoint {
 }
 
 impl PodEndpointReconciler {
-    /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. In the
-    /// mode `report`, only reports the endpoint. Returns the time until the next check if the grace period has not
-    /// passed. With a grace period of zero, does nothing.
+    /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the
+    /// live state. In the mode `report`, only reports the endpoint. Returns the time until the next
+    /// check if the grace period has not passed. With a grace period of zero, does nothing.
     pub(super) async fn check_orphan(
         &self,
         pod: &ObjectKey,
@@ -45,7 +47,11 @@ impl PodEndpointReconciler {
             self.candidates().clear(endpoint);
             return Ok(None);
         };
-        let age = self.candidates().age(endpoint, &stored.endpoint.value.metadata.uid, Instant::now());
+        let age = self.candidates().age(
+            endpoint,
+            &stored.endpoint.value.metadata.uid,
+            Instant::now(),
+        );
         if age < grace {
             return Ok(Some(grace - age));
         }
@@ -60,8 +66,13 @@ impl PodEndpointReconciler {
         Ok(None)
     }
 
-    async fn read_stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, ReconcileError> {
-        let Some((_, node)) = pod_and_node(endpoint) else { return Ok(None) };
+    async fn read_stored(
+        &self,
+        endpoint: &ObjectKey,
+    ) -> Result<Option<StoredEndpoint>, ReconcileError> {
+        let Some((_, node)) = pod_and_node(endpoint) else {
+            return Ok(None);
+        };
         let node = ObjectKey::global(node);
         let mut batch = ReadBatch::new();
         let endpoint = batch.get::<WorkloadEndpoint>(endpoint);
@@ -73,12 +84,17 @@ impl PodEndpointReconciler {
             Err(error) => return Err(ReconcileError::Permanent(error.to_string())),
         };
         let calico_node = answers.get(&calico_node)?;
-        let kubernetes = calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name());
-        Ok(Some(StoredEndpoint { endpoint, node: kubernetes.map_or(node, ObjectKey::global) }))
+        let kubernetes = calico_node
+            .as_ref()
+            .and_then(|entry| entry.value.spec.kubernetes_name());
+        Ok(Some(StoredEndpoint {
+            endpoint,
+            node: kubernetes.map_or(node, ObjectKey::global),
+        }))
     }
 
-    /// Returns the reason why the endpoint is orphaned by the present state in Kubernetes, or `None` if it is not
-    /// orphaned.
+    /// Returns the reason why the endpoint is orphaned by the present state in Kubernetes, or
+    /// `None` if it is not orphaned.
     async fn orphan_reason(
         &self,
         pod: &ObjectKey,
@@ -99,8 +115,14 @@ impl PodEndpointReconciler {
         let networks: Vec<Cidr> = spec.networks().collect();
         let endpoint = ExaminedEndpoint {
             addresses: &networks,
-            node: ExaminedNode { name: &stored.node.name, exists },
-            pod_uid: self.workloads.lock().pod_uid(&stored.endpoint.key, &spec.container_id),
+            node: ExaminedNode {
+                name: &stored.node.name,
+                exists,
+            },
+            pod_uid: self
+                .workloads
+                .lock()
+                .pod_uid(&stored.endpoint.key, &spec.container_id),
         };
         Ok(orphaned(&endpoint, pod))
     }
@@ -115,12 +137,24 @@ impl PodEndpointReconciler {
         }
     }
 
-    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, reason: OrphanReason) -> Result<(), ReconcileError> {
+    async fn delete(
+        &self,
+        endpoint: &Entry<WorkloadEndpoint>,
+        reason: OrphanReason,
+    ) -> Result<(), ReconcileError> {
         self.context.leadership.may_write()?;
-        match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
+        match self
+            .context
+            .calico
+            .delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision))
+            .await
+        {
             Ok(()) => {
                 self.count("deleted");
-                tracing::info!(controller = Self::NAME, endpoint = %endpoint.key, "deleted an endpoint: {reason}");
+                tracing::info!(
+                    controller = Self::NAME, endpoint = %endpoint.key,
+                    "deleted an endpoint: {reason}",
+                );
             }
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -138,7 +172,9 @@ impl PodEndpointReconciler {
 
 fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
     let listed = pod.status.pod_ips.iter().map(|address| address.ip.as_str());
-    listed.chain([pod.status.pod_ip.as_str()]).filter_map(|address| address.parse().ok())
+    listed
+        .chain([pod.status.pod_ip.as_str()])
+        .filter_map(|address| address.parse().ok())
 }
 
 /// Endpoints that look orphaned.
@@ -157,11 +193,18 @@ struct DeletionCandidate {
 }
 
 impl DeletionCandidates {
-    /// Returns the time for which the endpoint has looked orphaned. The first call with this uid records the endpoint
-    /// and returns zero.
+    /// Returns the time for which the endpoint has looked orphaned. The first call with this uid
+    /// records the endpoint and returns zero.
     pub(super) fn age(&mut self, endpoint: &ObjectKey, uid: &str, now: Instant) -> Duration {
-        let new_candidate = || DeletionCandidate { uid: uid.to_owned(), since: now, reported: false };
-        let candidate = self.by_endpoint.entry(endpoint.clone()).or_insert_with(new_candidate);
+        let new_candidate = || DeletionCandidate {
+            uid: uid.to_owned(),
+            since: now,
+            reported: false,
+        };
+        let candidate = self
+            .by_endpoint
+            .entry(endpoint.clone())
+            .or_insert_with(new_candidate);
         if candidate.uid != uid {
             *candidate = new_candidate();
         }
@@ -170,7 +213,9 @@ impl DeletionCandidates {
 
     /// Records that the endpoint was reported. Returns true if this is the first time.
     pub(super) fn report(&mut self, endpoint: &ObjectKey) -> bool {
-        self.by_endpoint.get_mut(endpoint).is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
+        self.by_endpoint
+            .get_mut(endpoint)
+            .is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
     }
 
     pub(super) fn retain(&mut self, exists: impl Fn(&ObjectKey) -> bool) {
@@ -188,8 +233,11 @@ mod tests {
 
     #[test]
     fn recreated_endpoint_restarts_the_age_of_its_candidate() {
-        let (key, begin, mut candidates) =
-            (ObjectKey::namespaced("ns", "e"), Instant::now(), DeletionCandidates::default());
+        let (key, begin, mut candidates) = (
+            ObjectKey::namespaced("ns", "e"),
+            Instant::now(),
+            DeletionCandidates::default(),
+        );
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(candidates.age(&key, "u1", begin), Duration::ZERO);
         assert_eq!(candidates.age(&key, "u1", at(5)), Duration::from_secs(5));

@@ -57,8 +57,13 @@ fn pod(label: &str) -> Pod {
 
 fn live(pod: &Pod) -> Value {
     json!({
-        "metadata": {"name": pod.name.name, "namespace": "ns", "uid": pod.uid, "labels": pod.labels},
-        "spec": {"nodeName": &*pod.node, "hostNetwork": pod.host_network, "serviceAccountName": &*pod.service_account},
+        "metadata": {
+            "name": pod.name.name, "namespace": "ns", "uid": pod.uid, "labels": pod.labels,
+        },
+        "spec": {
+            "nodeName": &*pod.node, "hostNetwork": pod.host_network,
+            "serviceAccountName": &*pod.service_account,
+        },
         "status": {
             "podIP": pod.pod_ip.as_deref().unwrap_or_default(),
             "podIPs": pod.pod_ip.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>(),
@@ -87,7 +92,9 @@ fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
 impl Host {
     fn new(mode: GcMode) -> Self {
         let (dir, calico) = embedded();
-        let live = Arc::new(Mutex::new(json!({"pods": [], "nodes": [{"metadata": {"name": "n1"}}]})));
+        let live = Arc::new(Mutex::new(
+            json!({"pods": [], "nodes": [{"metadata": {"name": "n1"}}]}),
+        ));
         let there = live.clone();
         let mut settings = settings();
         settings.orphan_endpoint_grace_period = GRACE;
@@ -108,31 +115,91 @@ impl Host {
         };
         let controller = WorkloadEndpoints::unsubscribed();
         let reconciler = PodEndpointReconciler::new(&context, &controller);
-        let CachedController { queue, cache: workloads } = controller;
-        Host { reconciler, queue, workloads, live, _dir: dir }
+        let CachedController {
+            queue,
+            cache: workloads,
+        } = controller;
+        Host {
+            reconciler,
+            queue,
+            workloads,
+            live,
+            _dir: dir,
+        }
     }
 
     /// Delivers complete lists of all kinds: these pods, the node n1, and the stored objects.
     async fn list(&self, pods: &[Pod]) {
-        add(&self.queue, self.workloads.lock().apply_pod(&Event::ListStart));
-        pods.iter().for_each(|pod| add(&self.queue, self.workloads.lock().apply_pod(&Event::Upsert(pod))));
-        add(&self.queue, self.workloads.lock().apply_pod(&Event::ListEnd));
-        let node = Node { name: ObjectKey::global("n1"), uid: "k1".into(), labels: Labels::new() };
+        add(
+            &self.queue,
+            self.workloads.lock().apply_pod(&Event::ListStart),
+        );
+        pods.iter().for_each(|pod| {
+            add(
+                &self.queue,
+                self.workloads.lock().apply_pod(&Event::Upsert(pod)),
+            )
+        });
+        add(
+            &self.queue,
+            self.workloads.lock().apply_pod(&Event::ListEnd),
+        );
+        let node = Node {
+            name: ObjectKey::global("n1"),
+            uid: "k1".into(),
+            labels: Labels::new(),
+        };
         for event in [Event::ListStart, Event::Upsert(&node), Event::ListEnd] {
             add(&self.queue, self.workloads.lock().apply_node(&event));
         }
-        let nodes = self.reconciler.context.calico.list::<CalicoNode>(&Default::default()).await.unwrap();
-        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::ListStart));
-        nodes.iter().for_each(|node| add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Upsert(node))));
-        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::ListEnd));
+        let nodes = self
+            .reconciler
+            .context
+            .calico
+            .list::<CalicoNode>(&Default::default())
+            .await
+            .unwrap();
+        add(
+            &self.queue,
+            self.workloads.lock().apply_calico_node(&Event::ListStart),
+        );
+        nodes.iter().for_each(|node| {
+            add(
+                &self.queue,
+                self.workloads
+                    .lock()
+                    .apply_calico_node(&Event::Upsert(node)),
+            )
+        });
+        add(
+            &self.queue,
+            self.workloads.lock().apply_calico_node(&Event::ListEnd),
+        );
         self.list_endpoints().await;
     }
 
     async fn list_endpoints(&self) {
-        let all = self.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
-        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::ListStart));
-        all.iter().for_each(|entry| add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Upsert(entry))));
-        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::ListEnd));
+        let all = self
+            .reconciler
+            .context
+            .calico
+            .list::<WorkloadEndpoint>(&Default::default())
+            .await
+            .unwrap();
+        add(
+            &self.queue,
+            self.workloads.lock().apply_endpoint(&Event::ListStart),
+        );
+        all.iter().for_each(|entry| {
+            add(
+                &self.queue,
+                self.workloads.lock().apply_endpoint(&Event::Upsert(entry)),
+            )
+        });
+        add(
+            &self.queue,
+            self.workloads.lock().apply_endpoint(&Event::ListEnd),
+        );
     }
 
     fn apply_pod(&self, event: Event<'_, Pod>) {
@@ -140,7 +207,12 @@ impl Host {
     }
 
     async fn store(&self, endpoint: &WorkloadEndpoint) -> ObjectKey {
-        self.reconciler.context.calico.create(&endpoint.key(), endpoint).await.unwrap();
+        self.reconciler
+            .context
+            .calico
+            .create(&endpoint.key(), endpoint)
+            .await
+            .unwrap();
         endpoint.key()
     }
 
@@ -174,7 +246,12 @@ impl Host {
     }
 
     fn counted(&self, action: &str) -> u64 {
-        self.reconciler.orphans.as_ref().unwrap().with_label_values(&[action]).get()
+        self.reconciler
+            .orphans
+            .as_ref()
+            .unwrap()
+            .with_label_values(&[action])
+            .get()
     }
 }
 
@@ -197,14 +274,21 @@ async fn label_update_follows_the_pod_and_changes_no_other_field() {
     host.work().await;
     let after = host.stored(&key).await.unwrap();
     assert_eq!(after.value.spec.service_account_name, "s".repeat(63));
-    let expected = json!({"app": "shop", "projectcalico.org/namespace": "ns", "projectcalico.org/orchestrator": "k8s"});
-    assert_eq!(json!(after.value.metadata.labels), expected, "replaced, and no label that cannot hold the account");
+    let expected = json!({
+        "app": "shop", "projectcalico.org/namespace": "ns", "projectcalico.org/orchestrator": "k8s",
+    });
+    assert_eq!(
+        json!(after.value.metadata.labels),
+        expected,
+        "replaced, and no label that cannot hold the account"
+    );
     let mut rest = after.value.clone();
     rest.metadata.labels = before.metadata.labels.clone();
     rest.spec.service_account_name = before.spec.service_account_name.clone();
     rest.metadata.resource_version.clear();
     assert_eq!(rest, before);
-    // The watch has not delivered the controller's own write yet, and the endpoint is not written again.
+    // The watch has not delivered the controller's own write yet, and the endpoint is not written
+    // again.
     host.queue.add(ResyncKey::All);
     host.work().await;
     assert_eq!(host.stored(&key).await.unwrap().revision, after.revision);
@@ -217,7 +301,10 @@ async fn foreign_label_changes_of_an_endpoint_are_reverted() {
     host.set_live("pods", json!([live(&pod("web"))]));
     host.list(&[pod("web")]).await;
     host.work().await;
-    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web");
+    assert_eq!(
+        host.stored(&key).await.unwrap().value.metadata.labels["app"],
+        "web"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,8 +318,20 @@ async fn pod_without_an_address_or_endpoint_is_left_unchanged() {
     host.set_live("pods", json!([live(&waiting)]));
     host.list(&[waiting, other]).await;
     host.after_grace().await;
-    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "stale");
-    assert_eq!(host.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap().len(), 1);
+    assert_eq!(
+        host.stored(&key).await.unwrap().value.metadata.labels["app"],
+        "stale"
+    );
+    assert_eq!(
+        host.reconciler
+            .context
+            .calico
+            .list::<WorkloadEndpoint>(&Default::default())
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -280,7 +379,12 @@ async fn recreated_endpoint_gets_a_new_grace_period() {
     sleep(GRACE / 2).await;
     let mut entry = host.stored(&key).await.unwrap();
     entry.value.metadata.uid = "e2".into();
-    host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();
+    host.reconciler
+        .context
+        .calico
+        .update(&key, &entry.value, &entry.revision)
+        .await
+        .unwrap();
     host.list_endpoints().await;
     host.work().await;
     sleep(GRACE / 2 + Duration::from_millis(10)).await;
@@ -296,8 +400,12 @@ async fn endpoint_on_the_former_node_is_deleted_unless_the_pod_has_the_address()
     for (address, kept) in [("10.0.0.2", false), ("10.0.0.1", true)] {
         let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("n1", "web")).await;
-        let moved =
-            Pod { node: "n2".into(), pod_ip: Some(address.into()), pod_ips: vec![address.into()], ..pod("web") };
+        let moved = Pod {
+            node: "n2".into(),
+            pod_ip: Some(address.into()),
+            pod_ips: vec![address.into()],
+            ..pod("web")
+        };
         host.set_live("pods", json!([live(&moved)]));
         host.list(&[moved]).await;
         host.after_grace().await;
@@ -318,13 +426,20 @@ async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoin
     ] {
         let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("n1", "web")).await;
-        let first = Pod { uid: FIRST.into(), ..pod("web") };
+        let first = Pod {
+            uid: FIRST.into(),
+            ..pod("web")
+        };
         host.set_live("pods", json!([live(&first)]));
         host.list(&[first]).await;
         host.work().await;
         let address: Option<Box<str>> = address.map(Into::into);
-        let successor =
-            Pod { uid: uid.into(), pod_ips: address.iter().cloned().collect(), pod_ip: address, ..pod("web") };
+        let successor = Pod {
+            uid: uid.into(),
+            pod_ips: address.iter().cloned().collect(),
+            pod_ip: address,
+            ..pod("web")
+        };
         host.set_live("pods", json!([live(&successor)]));
         host.apply_pod(Event::Upsert(&successor));
         host.work().await;
@@ -338,16 +453,29 @@ async fn successor_pod_on_the_same_node_does_not_retain_its_predecessors_endpoin
 async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
-    let first = Pod { uid: FIRST.into(), ..pod("web") };
+    let first = Pod {
+        uid: FIRST.into(),
+        ..pod("web")
+    };
     host.list(std::slice::from_ref(&first)).await;
-    let successor = Pod { uid: SECOND.into(), pod_ip: None, pod_ips: vec![], ..pod("web") };
+    let successor = Pod {
+        uid: SECOND.into(),
+        pod_ip: None,
+        pod_ips: vec![],
+        ..pod("web")
+    };
     host.set_live("pods", json!([live(&successor)]));
     host.apply_pod(Event::Upsert(&successor));
     host.work().await;
     // The endpoint changes, and the watch does not deliver the change.
     let mut entry = host.stored(&key).await.unwrap();
     entry.value.spec.container_id = "c2".into();
-    host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();
+    host.reconciler
+        .context
+        .calico
+        .update(&key, &entry.value, &entry.revision)
+        .await
+        .unwrap();
     host.after_grace().await;
     assert!(host.stored(&key).await.is_some());
 }
@@ -356,7 +484,12 @@ async fn endpoint_written_by_a_successor_pod_meanwhile_is_retained() {
 async fn endpoint_of_a_host_network_pod_is_deleted() {
     let host = Host::new(GcMode::Reclaim);
     let key = host.store(&endpoint("n1", "web")).await;
-    let own = Pod { host_network: true, pod_ip: Some("192.0.2.1".into()), pod_ips: vec![], ..pod("web") };
+    let own = Pod {
+        host_network: true,
+        pod_ip: Some("192.0.2.1".into()),
+        pod_ips: vec![],
+        ..pod("web")
+    };
     host.set_live("pods", json!([live(&own)]));
     host.list(&[own]).await;
     host.after_grace().await;
@@ -366,12 +499,19 @@ async fn endpoint_of_a_host_network_pod_is_deleted() {
 #[tokio::test(start_paused = true)]
 async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_address() {
     let there = json!([{"metadata": {"name": "lost"}}]);
-    for (nodes, address, kept) in
-        [(json!([]), "10.0.0.9", false), (json!([]), "10.0.0.1", true), (there, "10.0.0.9", true)]
-    {
+    for (nodes, address, kept) in [
+        (json!([]), "10.0.0.9", false),
+        (json!([]), "10.0.0.1", true),
+        (there, "10.0.0.9", true),
+    ] {
         let host = Host::new(GcMode::Reclaim);
         let key = host.store(&endpoint("lost", "web")).await;
-        let there = Pod { node: "lost".into(), pod_ip: Some(address.into()), pod_ips: vec![], ..pod("web") };
+        let there = Pod {
+            node: "lost".into(),
+            pod_ip: Some(address.into()),
+            pod_ips: vec![],
+            ..pod("web")
+        };
         host.set_live("pods", json!([live(&there)]));
         host.set_live("nodes", nodes);
         host.list(&[there]).await;
@@ -383,15 +523,37 @@ async fn endpoint_on_a_deleted_node_is_deleted_unless_the_pod_reports_the_addres
 #[tokio::test(start_paused = true)]
 async fn endpoint_on_a_calico_node_of_another_name_is_matched_to_its_pod() {
     let host = Host::new(GcMode::Reclaim);
-    let reference = OrchRef { node_name: "n1".into(), orchestrator: "k8s".into(), ..OrchRef::default() };
-    let node = CalicoNode::new("calico-1", NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
-    host.reconciler.context.calico.create(&node.key(), &node).await.unwrap();
+    let reference = OrchRef {
+        node_name: "n1".into(),
+        orchestrator: "k8s".into(),
+        ..OrchRef::default()
+    };
+    let node = CalicoNode::new(
+        "calico-1",
+        NodeSpec {
+            orch_refs: vec![reference],
+            ..NodeSpec::default()
+        },
+    );
+    host.reconciler
+        .context
+        .calico
+        .create(&node.key(), &node)
+        .await
+        .unwrap();
     let key = host.store(&endpoint("calico-1", "stale")).await;
-    let fresh = Pod { pod_ip: Some("10.0.0.9".into()), ..pod("web") };
+    let fresh = Pod {
+        pod_ip: Some("10.0.0.9".into()),
+        ..pod("web")
+    };
     host.set_live("pods", json!([live(&fresh)]));
     host.list(&[fresh]).await;
     host.after_grace().await;
-    assert_eq!(host.stored(&key).await.unwrap().value.metadata.labels["app"], "web", "labelled, and not an orphan");
+    assert_eq!(
+        host.stored(&key).await.unwrap().value.metadata.labels["app"],
+        "web",
+        "labelled, and not an orphan"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,8 +37,8 @@ pub(super) struct Workload {
 pub(super) struct CachedPod {
     /// Node of the pod by its name in Kubernetes; empty before scheduling.
     pub(super) node: Arc<str>,
-    /// Whether to copy the pod's fields to its endpoints: the pod has a network of its own, an address and a node
-    /// (KC-261).
+    /// Whether to copy the pod's fields to its endpoints: the pod has a network of its own, an
+    /// address and a node (KC-261).
     pub(super) is_networked: bool,
     /// Fingerprint of the desired fields of the pod's endpoints.
     pub(super) labels_hash: u64,
@@ -79,20 +79,36 @@ impl Workloads {
             }
             Event::Upsert(pod) => {
                 let namespace = pod.name.namespace.as_deref().unwrap_or_default();
-                let labels_hash = fingerprint(&EndpointLabels::for_pod(namespace, &pod.labels, &pod.service_account));
+                let labels_hash = fingerprint(&EndpointLabels::for_pod(
+                    namespace,
+                    &pod.labels,
+                    &pod.service_account,
+                ));
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
                 let (identity, host_network) = (PodUidAndAddress::new(pod), pod.host_network);
-                let cached = CachedPod { node, is_networked, labels_hash, identity, host_network };
+                let cached = CachedPod {
+                    node,
+                    is_networked,
+                    labels_hash,
+                    identity,
+                    host_network,
+                };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
                 let is_new = workload.pod.as_ref() != Some(&cached);
-                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&cached.identity));
+                workload
+                    .endpoints
+                    .iter_mut()
+                    .for_each(|endpoint| endpoint.sandbox.match_pod(&cached.identity));
                 (workload.pod, workload.pod_list) = (Some(cached), self.pods.number);
                 return self.keys_for(is_new, &pod.name);
             }
             Event::Delete(pod) => {
-                let was_there = self.workloads.get_mut(*pod).is_some_and(|workload| workload.pod.take().is_some());
+                let was_there = self
+                    .workloads
+                    .get_mut(*pod)
+                    .is_some_and(|workload| workload.pod.take().is_some());
                 let work = self.keys_for(was_there, pod);
                 self.remove_if_empty(pod);
                 return work;
@@ -101,20 +117,25 @@ impl Workloads {
         Vec::new()
     }
 
-    pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<ResyncKey> {
+    pub(super) fn apply_endpoint(
+        &mut self,
+        event: &Event<'_, Entry<WorkloadEndpoint>>,
+    ) -> Vec<ResyncKey> {
         match event {
             Event::ListStart => self.endpoints.number += 1,
             Event::ListEnd => {
                 self.endpoints.is_complete = true;
                 let last = self.endpoints.number;
-                self.workloads
-                    .values_mut()
-                    .for_each(|workload| workload.endpoints.retain(|endpoint| endpoint.list == last));
+                self.workloads.values_mut().for_each(|workload| {
+                    workload.endpoints.retain(|endpoint| endpoint.list == last)
+                });
                 self.workloads.retain(|_, workload| !workload.is_empty());
                 return vec![ResyncKey::All];
             }
             Event::Upsert(entry) => {
-                let Some((pod, node)) = pod_and_node(&entry.key) else { return Vec::new() };
+                let Some((pod, node)) = pod_and_node(&entry.key) else {
+                    return Vec::new();
+                };
                 let mut cached = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
                     node: self.strings.intern(&node),
@@ -122,21 +143,37 @@ impl Workloads {
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
-                let Workload { pod: cached_pod, endpoints, .. } = self.workloads.entry(pod.clone()).or_default();
-                if let Some(before) = endpoints.iter().find(|endpoint| endpoint.name == cached.name) {
+                let Workload {
+                    pod: cached_pod,
+                    endpoints,
+                    ..
+                } = self.workloads.entry(pod.clone()).or_default();
+                if let Some(before) = endpoints
+                    .iter()
+                    .find(|endpoint| endpoint.name == cached.name)
+                {
                     cached.sandbox.copy_pod_uid(&before.sandbox);
                 }
-                cached_pod.iter().for_each(|pod| cached.sandbox.match_pod(&pod.identity));
-                match endpoints.iter_mut().find(|endpoint| endpoint.name == cached.name) {
+                cached_pod
+                    .iter()
+                    .for_each(|pod| cached.sandbox.match_pod(&pod.identity));
+                match endpoints
+                    .iter_mut()
+                    .find(|endpoint| endpoint.name == cached.name)
+                {
                     Some(before) => *before = cached,
                     None => endpoints.push(cached),
                 }
                 return self.keys_for(true, &pod);
             }
             Event::Delete(key) => {
-                let Some((pod, _)) = pod_and_node(key) else { return Vec::new() };
+                let Some((pod, _)) = pod_and_node(key) else {
+                    return Vec::new();
+                };
                 if let Some(workload) = self.workloads.get_mut(&pod) {
-                    workload.endpoints.retain(|endpoint| *endpoint.name != *key.name);
+                    workload
+                        .endpoints
+                        .retain(|endpoint| *endpoint.name != *key.name);
                 }
                 self.remove_if_empty(&pod);
             }
@@ -144,23 +181,37 @@ impl Workloads {
         Vec::new()
     }
 
-    /// Applies an event about a Kubernetes node. A new or deleted node may affect every endpoint on the node, so all
-    /// endpoints are compared.
+    /// Applies an event about a Kubernetes node. A new or deleted node may affect every endpoint on
+    /// the node, so all endpoints are compared.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
         let changed = self.nodes.apply(event, |_| Some(()));
-        if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
+        if changed.is_empty() && !matches!(event, Event::ListEnd) {
+            Vec::new()
+        } else {
+            vec![ResyncKey::All]
+        }
     }
 
-    /// Applies an event about a Calico node. If the node's name in Kubernetes changed, or at the end of a list, all
-    /// endpoints are compared.
-    pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
+    /// Applies an event about a Calico node. If the node's name in Kubernetes changed, or at the
+    /// end of a list, all endpoints are compared.
+    pub(super) fn apply_calico_node(
+        &mut self,
+        event: &Event<'_, Entry<CalicoNode>>,
+    ) -> Vec<ResyncKey> {
         let changed = self.calico_nodes.apply(event);
-        if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
+        if changed.is_empty() && !matches!(event, Event::ListEnd) {
+            Vec::new()
+        } else {
+            vec![ResyncKey::All]
+        }
     }
 
     /// Returns true if all kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
-        self.pods.is_complete && self.endpoints.is_complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
+        self.pods.is_complete
+            && self.endpoints.is_complete
+            && self.nodes.is_synced()
+            && self.calico_nodes.is_synced()
     }
 
     /// Returns a pod and its endpoints, or `None` if neither the pod nor an endpoint is cached.
@@ -170,25 +221,40 @@ impl Workloads {
 
     pub(super) fn has_endpoint(&self, endpoint: &ObjectKey) -> bool {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
-        workload.is_some_and(|workload| workload.endpoints.iter().any(|cached| *cached.name == *endpoint.name))
+        workload.is_some_and(|workload| {
+            workload
+                .endpoints
+                .iter()
+                .any(|cached| *cached.name == *endpoint.name)
+        })
     }
 
-    /// Returns the uid of the pod for which the endpoint with this container was created, if it is known.
+    /// Returns the uid of the pod for which the endpoint with this container was created, if it is
+    /// known.
     pub(super) fn pod_uid(&self, endpoint: &ObjectKey, container_id: &str) -> Option<Uuid> {
         let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
-        workload.endpoints.iter().find(|cached| *cached.name == *endpoint.name)?.sandbox.pod_uid(container_id)
+        workload
+            .endpoints
+            .iter()
+            .find(|cached| *cached.name == *endpoint.name)?
+            .sandbox
+            .pod_uid(container_id)
     }
 
     pub(super) fn pods_to_check(&self) -> Vec<ObjectKey> {
         let pods_to_check = self.workloads.iter().filter(|(_, workload)| {
             let mut endpoints = workload.endpoints.iter();
-            endpoints.any(|cached| workload.has_outdated_labels(cached) || self.may_be_orphaned(workload, cached))
+            endpoints.any(|cached| {
+                workload.has_outdated_labels(cached) || self.may_be_orphaned(workload, cached)
+            })
         });
         pods_to_check.map(|(pod, _)| pod.clone()).collect()
     }
 
     pub(super) fn may_be_orphaned(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
-        let Some(pod) = &workload.pod else { return true };
+        let Some(pod) = &workload.pod else {
+            return true;
+        };
         let node = self.kubernetes_node(&endpoint.node);
         let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
         pod.host_network
@@ -197,16 +263,27 @@ impl Workloads {
             || (*node.name == *pod.node && self.nodes.get(&node).is_none())
     }
 
-    /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another
-    /// Kubernetes node.
+    /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node
+    /// names another Kubernetes node.
     fn kubernetes_node(&self, calico: &str) -> ObjectKey {
         let calico = ObjectKey::global(calico);
-        self.calico_nodes.names.group(&calico).cloned().unwrap_or(calico)
+        self.calico_nodes
+            .names
+            .group(&calico)
+            .cloned()
+            .unwrap_or(calico)
     }
 
     fn keys_for(&self, is_new: bool, pod: &ObjectKey) -> Vec<ResyncKey> {
-        let has_endpoints = self.workloads.get(pod).is_some_and(|workload| !workload.endpoints.is_empty());
-        if is_new && has_endpoints { vec![ResyncKey::One(pod.clone())] } else { Vec::new() }
+        let has_endpoints = self
+            .workloads
+            .get(pod)
+            .is_some_and(|workload| !workload.endpoints.is_empty());
+        if is_new && has_endpoints {
+            vec![ResyncKey::One(pod.clone())]
+        } else {
+            Vec::new()
+        }
     }
 
     fn remove_if_empty(&mut self, pod: &ObjectKey) {
@@ -217,9 +294,12 @@ impl Workloads {
 }
 
 impl Workload {
-    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ there.
+    /// Returns true if the pod's fields have to be copied to the endpoint, because they differ
+    /// there.
     pub(super) fn has_outdated_labels(&self, endpoint: &CachedEndpoint) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
+        self.pod
+            .as_ref()
+            .is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }
 
     fn is_empty(&self) -> bool {
@@ -227,9 +307,18 @@ impl Workload {
     }
 }
 
-/// Returns the pod and the node of an endpoint, or `None` if the endpoint does not belong to a Kubernetes pod.
+/// Returns the pod and the node of an endpoint, or `None` if the endpoint does not belong to a
+/// Kubernetes pod.
 pub(super) fn pod_and_node(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> {
     let ids = EndpointIdentifiers::parse(&endpoint.name).ok()?;
     let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty() && !ids.endpoint.is_empty();
-    is_pods.then(|| (ObjectKey { namespace: endpoint.namespace.clone(), name: ids.pod }, ids.node))
+    is_pods.then(|| {
+        (
+            ObjectKey {
+                namespace: endpoint.namespace.clone(),
+                name: ids.pod,
+            },
+            ids.node,
+        )
+    })
 }

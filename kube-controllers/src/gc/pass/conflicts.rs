@@ -1,5 +1,5 @@
-//! Addresses that running pods report, and that IPAM has free or allocated to another owner. They are reported, and
-//! never changed.
+//! Addresses that running pods report, and that IPAM has free or allocated to another owner. They
+//! are reported, and never changed.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,8 @@ use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
 
 impl GcPass {
-    /// Publishes the numbers of conflicts that have lasted two minutes in the metrics, on each replica.
+    /// Publishes the numbers of conflicts that have lasted two minutes in the metrics, on each
+    /// replica.
     pub(super) fn count_conflicts(&self) {
         let (free, another) = self.cache.index().conflicting(self.now());
         self.metrics.set_conflicts(free, another);
@@ -24,8 +25,13 @@ impl GcPass {
     /// Reports the conflicts that have lasted two minutes and have not been reported.
     pub(super) async fn report_conflicts(&self) {
         let conflicts = self.cache.index().conflicts(self.now());
-        let reports = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));
-        stream::iter(reports).buffer_unordered(self.parallel()).collect::<()>().await;
+        let reports = conflicts
+            .into_iter()
+            .map(|conflict| self.report_conflict(conflict));
+        stream::iter(reports)
+            .buffer_unordered(self.parallel())
+            .collect::<()>()
+            .await;
     }
 
     async fn report_conflict(&self, conflict: Conflict) {
@@ -33,7 +39,10 @@ impl GcPass {
         let is_reported = match &lookup {
             Lookup::Present((uid, kind)) => {
                 let event = conflict_event(&conflict, uid, kind, SystemTime::now());
-                self.events.create(&self.context.kubernetes, self.gate.is_open(), event).await != Posted::Failed
+                self.events
+                    .create(&self.context.kubernetes, self.gate.is_open(), event)
+                    .await
+                    != Posted::Failed
             }
             Lookup::Absent | Lookup::Unknown => false,
         };
@@ -42,26 +51,47 @@ impl GcPass {
         match lookup {
             Lookup::Absent => index.end_conflict(&conflict),
             Lookup::Present((_, kind)) if is_reported => {
-                let Conflict { namespace, name, address, block } = &conflict;
-                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = kind.whole(),
-                    "a running pod uses an address that is not allocated to it; two owners may use the address");
+                let Conflict {
+                    namespace,
+                    name,
+                    address,
+                    block,
+                } = &conflict;
+                tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block,
+                    ipam_has_it = kind.whole(),
+                    "a running pod uses an address that is not allocated to it; two owners may use \
+                     the address");
                 index.mark_conflict_reported(&conflict);
             }
             Lookup::Present(_) | Lookup::Unknown => index.postpone_conflict(&conflict, now),
         }
     }
 
-    /// Reads the pod and the block again, because a watch may lag behind. If the conflict still exists, returns the
-    /// pod's uid and the state of the address in its block.
+    /// Reads the pod and the block again, because a watch may lag behind. If the conflict still
+    /// exists, returns the pod's uid and the state of the address in its block.
     async fn recheck_conflict(&self, conflict: &Conflict) -> Lookup<(String, ConflictKind)> {
-        let Conflict { namespace, name, address, block } = conflict;
-        let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {
+        let Conflict {
+            namespace,
+            name,
+            address,
+            block,
+        } = conflict;
+        let pod = match self
+            .reader()
+            .pod(&ObjectKey::namespaced(namespace, name))
+            .await
+        {
             Lookup::Present(pod) => pod,
             Lookup::Absent => return Lookup::Absent,
             Lookup::Unknown => return Lookup::Unknown,
         };
         let state = pod_state(&pod);
-        if !state.runs || !state.addresses.in_status().any(|reported| reported == *address) {
+        if !state.runs
+            || !state
+                .addresses
+                .in_status()
+                .any(|reported| reported == *address)
+        {
             return Lookup::Absent;
         }
         self.gate.pace(1).await;

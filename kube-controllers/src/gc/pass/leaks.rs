@@ -21,8 +21,8 @@ const BATCH_SIZE: usize = 10_000;
 
 impl GcPass {
     pub(super) async fn release_leaks(&mut self, mode: GcMode) {
-        // All due times are compared with the start of the pass. So a leak that is postponed does not come up again in
-        // the same pass, however long the pass takes.
+        // All due times are compared with the start of the pass. So a leak that is postponed does
+        // not come up again in the same pass, however long the pass takes.
         let started_at = self.now();
         loop {
             let suspects = self.cache.index().suspects(started_at, BATCH_SIZE);
@@ -40,7 +40,8 @@ impl GcPass {
         }
     }
 
-    /// Decides about suspects by the current state in the API. Records the kept suspects in the index.
+    /// Decides about suspects by the current state in the API. Records the kept suspects in the
+    /// index.
     async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
         let pods = self.cache.index().owners();
         let state = self.reader().read(&suspects, pods).await;
@@ -55,20 +56,38 @@ impl GcPass {
             log_suspect(suspect, reason, "kept an address that looked leaked");
             index.kept(suspect, *reason, now);
         }
-        // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
-        plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
+        // Another address of the same handle stays, so these stay too (KC-445). They are postponed,
+        // as after a failure.
+        plan.spared
+            .iter()
+            .for_each(|suspect| index.failed(suspect, now));
         drop(index);
         (plan, state)
     }
 
     async fn report(&mut self, plan: &Plan) {
         let leaks: Vec<&Suspect> = plan.blocks.values().flatten().collect();
-        let new: Vec<&Suspect> = leaks.iter().copied().filter(|leak| self.reported.insert(leak_id(leak))).collect();
+        let new: Vec<&Suspect> = leaks
+            .iter()
+            .copied()
+            .filter(|leak| self.reported.insert(leak_id(leak)))
+            .collect();
         for suspect in &new {
-            log_suspect(suspect, &suspect.reason, "would release a leaked address; GC_MODE=report keeps it");
+            log_suspect(
+                suspect,
+                &suspect.reason,
+                "would release a leaked address; GC_MODE=report keeps it",
+            );
         }
         self.metrics.reported_leaks.inc_by(new.len() as u64);
-        publish(&self.events, &self.context.kubernetes, &self.gate, GcMode::Report, &new).await;
+        publish(
+            &self.events,
+            &self.context.kubernetes,
+            &self.gate,
+            GcMode::Report,
+            &new,
+        )
+        .await;
         let now = self.now();
         let mut index = self.cache.index();
         leaks.iter().for_each(|suspect| index.failed(suspect, now));
@@ -77,26 +96,48 @@ impl GcPass {
     async fn release(&self, plan: &Plan) {
         let blocks: Vec<Cidr> = plan.blocks.keys().copied().collect();
         let requests_for = |block: &Block| {
-            let suspects = plan.blocks.get(&block.cidr).map(Vec::as_slice).unwrap_or_default();
+            let suspects = plan
+                .blocks
+                .get(&block.cidr)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             let requests = still_leaked(block, suspects).0;
-            let is_requested = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
+            let is_requested =
+                |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
             for suspect in suspects.iter().filter(is_requested) {
                 log_suspect(suspect, &suspect.reason, "releasing a leaked address");
             }
             requests
         };
         let (calico, clock) = (&*self.context.calico, SystemClock::start());
-        let outcome = release_batch(calico, &clock, &self.gate, &blocks, requests_for, self.parallel()).await;
+        let outcome = release_batch(
+            calico,
+            &clock,
+            &self.gate,
+            &blocks,
+            requests_for,
+            self.parallel(),
+        )
+        .await;
         let released_addresses: HashSet<IpAddr> = match outcome {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
                     self.metrics.count_failure("leaks");
-                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block; trying again later");
+                    tracing::warn!(
+                        %block, %error,
+                        "cannot release leaked addresses of a block; trying again later",
+                    );
                 }
                 for (block, refusal) in &outcome.refused {
-                    tracing::info!(%block, %refusal, "did not release an address: its allocation has changed");
+                    tracing::info!(
+                        %block, %refusal, "did not release an address: its allocation has changed",
+                    );
                 }
-                outcome.released.iter().map(|(_, address)| *address).collect()
+                outcome
+                    .released
+                    .iter()
+                    .map(|(_, address)| *address)
+                    .collect()
             }
             Err(error) => {
                 self.metrics.count_failure("leaks");
@@ -105,27 +146,47 @@ impl GcPass {
             }
         };
         let now = self.now();
-        let (released, remaining): (Vec<&Suspect>, Vec<&Suspect>) =
-            plan.blocks.values().flatten().partition(|suspect| released_addresses.contains(&suspect.address));
+        let (released, remaining): (Vec<&Suspect>, Vec<&Suspect>) = plan
+            .blocks
+            .values()
+            .flatten()
+            .partition(|suspect| released_addresses.contains(&suspect.address));
         {
             let mut index = self.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
-            // Postpones the other suspects. An event of their block may show that they are not leaked.
-            remaining.iter().for_each(|suspect| index.failed(suspect, now));
+            // Postpones the other suspects. An event of their block may show that they are not
+            // leaked.
+            remaining
+                .iter()
+                .for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &released {
             log_suspect(suspect, &suspect.reason, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(released.len() as u64);
-        publish(&self.events, &self.context.kubernetes, &self.gate, GcMode::Reclaim, &released).await;
+        publish(
+            &self.events,
+            &self.context.kubernetes,
+            &self.gate,
+            GcMode::Reclaim,
+            &released,
+        )
+        .await;
     }
 
-    /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is reported again.
+    /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is
+    /// reported again.
     pub(in crate::gc) fn prune_reported(&mut self) {
         if self.reported.is_empty() {
             return;
         }
-        let leaks: HashSet<_> = self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(leak_id).collect();
+        let leaks: HashSet<_> = self
+            .cache
+            .index()
+            .suspects(Duration::MAX, usize::MAX)
+            .iter()
+            .map(leak_id)
+            .collect();
         self.reported.retain(|reported| leaks.contains(reported));
     }
 }

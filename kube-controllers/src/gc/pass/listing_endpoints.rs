@@ -1,6 +1,7 @@
-//! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
-//! when no endpoint of the pods that its allocation names lists it; of a pod that is no launcher, only the endpoints on
-//! the allocation's node count, if the allocation names one.
+//! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An
+//! address is released only when no endpoint of the pods that its allocation names lists it; of a
+//! pod that is no launcher, only the endpoints on the allocation's node count, if the allocation
+//! names one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,8 +28,8 @@ struct NamedPod<'s> {
     namespace: &'s str,
     name: &'s str,
     node: Option<&'s str>,
-    /// True if the pod is running, or cannot be looked up. The endpoint of a running pod stays, because it may be newer
-    /// than the addresses that kubelet reports.
+    /// True if the pod is running, or cannot be looked up. The endpoint of a running pod stays,
+    /// because it may be newer than the addresses that kubelet reports.
     is_running: bool,
 }
 
@@ -36,18 +37,23 @@ struct NamedPod<'s> {
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
 impl GcPass {
-    /// Deletes the endpoints that list addresses of the plan, except those of running pods and of other sandboxes.
-    /// Removes from the plan the addresses that an endpoint still lists or may list, together with all addresses of
-    /// their handles.
+    /// Deletes the endpoints that list addresses of the plan, except those of running pods and of
+    /// other sandboxes. Removes from the plan the addresses that an endpoint still lists or may
+    /// list, together with all addresses of their handles.
     pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
         if self.context.mode != Mode::Etcd {
             return;
         }
         let suspects = || plan.blocks.values().flatten();
-        let groups: BTreeSet<EndpointGroup> =
-            suspects().flat_map(|suspect| named_pods(suspect, state)).map(|pod| endpoint_group(&pod)).collect();
+        let groups: BTreeSet<EndpointGroup> = suspects()
+            .flat_map(|suspect| named_pods(suspect, state))
+            .map(|pod| endpoint_group(&pod))
+            .collect();
         let read = groups.into_iter().map(|group| self.endpoints_of(group));
-        let read: BTreeMap<_, _> = stream::iter(read).buffer_unordered(self.parallel()).collect().await;
+        let read: BTreeMap<_, _> = stream::iter(read)
+            .buffer_unordered(self.parallel())
+            .collect()
+            .await;
         let mut listed_handles = BTreeSet::<HandleId>::new();
         for suspect in suspects() {
             for pod in named_pods(suspect, state) {
@@ -80,13 +86,22 @@ impl GcPass {
     async fn endpoints_of(&self, group: EndpointGroup) -> (EndpointGroup, Option<Endpoints>) {
         let (namespace, node) = group.clone();
         let prefix = node.map_or(Ok(String::new()), |node| {
-            let ids = EndpointIdentifiers { node, orchestrator: KUBERNETES.into(), ..EndpointIdentifiers::default() };
+            let ids = EndpointIdentifiers {
+                node,
+                orchestrator: KUBERNETES.into(),
+                ..EndpointIdentifiers::default()
+            };
             ids.prefix()
         });
         // A node name that forms no prefix cannot occur in the name of an endpoint.
-        let Ok(name_prefix) = prefix else { return (group, Some(Vec::new())) };
+        let Ok(name_prefix) = prefix else {
+            return (group, Some(Vec::new()));
+        };
         self.gate.pace(1).await;
-        let select = ObjectSelect { namespace: Some(namespace), name_prefix };
+        let select = ObjectSelect {
+            namespace: Some(namespace),
+            name_prefix,
+        };
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<WorkloadEndpoint>(&select);
         match self.context.calico.read(&batch).await {
@@ -99,24 +114,36 @@ impl GcPass {
         }
     }
 
-    /// Deletes the pod's endpoints that list the address of a suspect. Returns true if no such endpoint is left.
-    async fn delete_endpoints(&self, suspect: &Suspect, pod: &NamedPod<'_>, endpoints: &Endpoints) -> bool {
-        let is_pods = |key: &ObjectKey| EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name);
+    /// Deletes the pod's endpoints that list the address of a suspect. Returns true if no such
+    /// endpoint is left.
+    async fn delete_endpoints(
+        &self,
+        suspect: &Suspect,
+        pod: &NamedPod<'_>,
+        endpoints: &Endpoints,
+    ) -> bool {
+        let is_pods = |key: &ObjectKey| {
+            EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name)
+        };
         for (key, found) in endpoints.iter().filter(|(key, _)| is_pods(key)) {
-            let Entry { revision, value, .. } = match found {
+            let Entry {
+                revision, value, ..
+            } = match found {
                 Ok(endpoint) if lists_address(&endpoint.value, suspect.address) => endpoint,
                 Ok(_) => continue,
                 Err(error) => {
                     tracing::warn!(endpoint = %key, address = %suspect.address, %error,
-                        "cannot read an endpoint, and the leaked addresses of its pod stay allocated; correct or \
-                         delete the endpoint");
+                        "cannot read an endpoint, and the leaked addresses of its pod stay \
+                         allocated; correct or delete the endpoint");
                     return false;
                 }
             };
-            // The endpoint belongs to another sandbox of the pod, or of a successor with the same name. That sandbox
-            // may have the address by now. The handle of a virtual machine contains no container ID, so that handle is
-            // not compared.
-            if suspect.owner.kind == OwnerKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
+            // The endpoint belongs to another sandbox of the pod, or of a successor with the same
+            // name. That sandbox may have the address by now. The handle of a virtual machine
+            // contains no container ID, so that handle is not compared.
+            if suspect.owner.kind == OwnerKind::Pod
+                && !suspect.handle.is_of_container(&value.spec.container_id)
+            {
                 return false;
             }
             if pod.is_running || !self.gate.admit(1).await {
@@ -124,10 +151,20 @@ impl GcPass {
             }
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
                 node = suspect.node.as_deref().map(display),
-                pod = %format_args!("{}/{}", pod.namespace, pod.name), endpoint = %key, reason = %suspect.reason,
+                pod = %format_args!("{}/{}", pod.namespace, pod.name), endpoint = %key,
+                reason = %suspect.reason,
                 "releasing a leaked address: deleting the endpoint that lists it");
-            match self.context.calico.delete::<WorkloadEndpoint>(key, Some(revision)).await {
-                Ok(()) => tracing::info!(endpoint = %key, "deleted an endpoint that lists a leaked address"),
+            match self
+                .context
+                .calico
+                .delete::<WorkloadEndpoint>(key, Some(revision))
+                .await
+            {
+                Ok(()) => {
+                    tracing::info!(
+                        endpoint = %key, "deleted an endpoint that lists a leaked address",
+                    )
+                }
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(endpoint = %key, %error,
@@ -140,26 +177,33 @@ impl GcPass {
     }
 }
 
-/// Returns the pod that the suspect's allocation names or, for an address of a virtual machine, the pods that it names
-/// as owners instead; none for other owners.
+/// Returns the pod that the suspect's allocation names or, for an address of a virtual machine, the
+/// pods that it names as owners instead; none for other owners.
 fn named_pods<'s>(suspect: &'s Suspect, state: &CurrentState) -> Vec<NamedPod<'s>> {
-    let pod = suspect.required_lookups().pod.map(|(namespace, name)| NamedPod {
-        namespace,
-        name,
-        node: suspect.node.as_deref(),
-        is_running: suspect.reason == LeakReason::OtherAddresses,
-    });
+    let pod = suspect
+        .required_lookups()
+        .pod
+        .map(|(namespace, name)| NamedPod {
+            namespace,
+            name,
+            node: suspect.node.as_deref(),
+            is_running: suspect.reason == LeakReason::OtherAddresses,
+        });
     let lookups = state.current_facts(suspect).owners;
-    let owners = suspect.owners.iter().zip(lookups).map(|((namespace, name), lookup)| NamedPod {
-        namespace,
-        name,
-        node: None,
-        is_running: match lookup {
-            Lookup::Absent => false,
-            Lookup::Present(pod) => pod.ended.is_none(),
-            Lookup::Unknown => true,
-        },
-    });
+    let owners = suspect
+        .owners
+        .iter()
+        .zip(lookups)
+        .map(|((namespace, name), lookup)| NamedPod {
+            namespace,
+            name,
+            node: None,
+            is_running: match lookup {
+                Lookup::Absent => false,
+                Lookup::Present(pod) => pod.ended.is_none(),
+                Lookup::Unknown => true,
+            },
+        });
     pod.into_iter().chain(owners).collect()
 }
 
@@ -167,9 +211,13 @@ fn endpoint_group(pod: &NamedPod<'_>) -> EndpointGroup {
     (pod.namespace.to_owned(), pod.node.map(str::to_owned))
 }
 
-/// Returns true if the endpoint lists the address or a network that contains it. A text that cannot be parsed counts as
-/// any address.
+/// Returns true if the endpoint lists the address or a network that contains it. A text that cannot
+/// be parsed counts as any address.
 fn lists_address(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
-    let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
+    let mut listed = endpoint
+        .spec
+        .ip_networks
+        .iter()
+        .map(|text| Cidr::parse_or_host(text));
     listed.any(|network| network.is_none_or(|network| network.contains(address)))
 }

@@ -16,8 +16,8 @@ const GRACE: Duration = Duration::from_secs(60);
 pub(super) struct MarkedBlocks(BTreeMap<Cidr, Duration>);
 
 impl MarkedBlocks {
-    /// Records the blocks that are marked now, and returns those whose grace has ended. They are due again after the
-    /// same time, in case an attempt fails.
+    /// Records the blocks that are marked now, and returns those whose grace has ended. They are
+    /// due again after the same time, in case an attempt fails.
     fn due(&mut self, marked: impl Iterator<Item = Cidr>, now: Duration) -> Vec<Cidr> {
         let marked: BTreeSet<Cidr> = marked.collect();
         self.0.retain(|cidr, _| marked.contains(cidr));
@@ -33,8 +33,14 @@ impl MarkedBlocks {
     }
 
     /// Returns the time of the next attempt; `None` if no block is marked.
-    pub(super) fn next_deadline(&self, marked: impl Iterator<Item = Cidr>, now: Duration) -> Option<Duration> {
-        marked.map(|cidr| self.0.get(&cidr).copied().unwrap_or(now)).min()
+    pub(super) fn next_deadline(
+        &self,
+        marked: impl Iterator<Item = Cidr>,
+        now: Duration,
+    ) -> Option<Duration> {
+        marked
+            .map(|cidr| self.0.get(&cidr).copied().unwrap_or(now))
+            .min()
     }
 }
 
@@ -51,13 +57,21 @@ impl GcPass {
             }
             match complete_deletion(&*self.context.calico, &self.gate, &block).await {
                 Ok(true) => {
-                    tracing::info!(%block, "deleted a block that another program had marked for deletion");
+                    tracing::info!(
+                        %block, "deleted a block that another program had marked for deletion",
+                    );
                     self.cache.index().remove_block(&block);
                 }
-                Ok(false) => tracing::debug!(%block, "kept a block: it is in use again, or another program writes it"),
+                Ok(false) => {
+                    tracing::debug!(
+                        %block, "kept a block: it is in use again, or another program writes it",
+                    )
+                }
                 Err(error) => {
                     self.metrics.count_failure("blocks");
-                    tracing::warn!(%block, %error, "cannot delete a marked block; trying again later");
+                    tracing::warn!(
+                        %block, %error, "cannot delete a marked block; trying again later",
+                    );
                 }
             }
         }
@@ -73,17 +87,39 @@ mod tests {
         let cidr: Cidr = "10.0.0.0/26".parse().unwrap();
         let mut marked = MarkedBlocks::default();
         let at = Duration::from_secs;
-        assert_eq!(marked.next_deadline([cidr].into_iter(), at(5)), Some(at(5)), "a block that no pass has seen");
-        for (now, is_due, next) in
-            [(10, false, 70), (69, false, 70), (70, true, 130), (71, false, 130), (130, true, 190)]
-        {
-            assert_eq!(marked.due([cidr].into_iter(), at(now)).len(), usize::from(is_due), "{now}");
-            assert_eq!(marked.next_deadline([cidr].into_iter(), at(now)), Some(at(next)), "{now}");
+        assert_eq!(
+            marked.next_deadline([cidr].into_iter(), at(5)),
+            Some(at(5)),
+            "a block that no pass has seen"
+        );
+        for (now, is_due, next) in [
+            (10, false, 70),
+            (69, false, 70),
+            (70, true, 130),
+            (71, false, 130),
+            (130, true, 190),
+        ] {
+            assert_eq!(
+                marked.due([cidr].into_iter(), at(now)).len(),
+                usize::from(is_due),
+                "{now}"
+            );
+            assert_eq!(
+                marked.next_deadline([cidr].into_iter(), at(now)),
+                Some(at(next)),
+                "{now}"
+            );
         }
         assert_eq!(
-            (marked.due([].into_iter(), at(131)), marked.next_deadline([].into_iter(), at(131))),
+            (
+                marked.due([].into_iter(), at(131)),
+                marked.next_deadline([].into_iter(), at(131))
+            ),
             (vec![], None)
         );
-        assert!(marked.due([cidr].into_iter(), at(1000)).is_empty(), "another deletion");
+        assert!(
+            marked.due([cidr].into_iter(), at(1000)).is_empty(),
+            "another deletion"
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Corrects release times of clocks that were ahead, so that their addresses do not wait until that time has come.
+//! Corrects release times of clocks that were ahead, so that their addresses do not wait until that
+//! time has come.
 //!
-//! A release time in the future says that its writer's clock is ahead, or that the clock here is behind. The time of
-//! the API server decides.
+//! A release time in the future says that its writer's clock is ahead, or that the clock here is
+//! behind. The time of the API server decides.
 
 use std::time::Duration;
 
@@ -50,12 +51,16 @@ impl GcPass {
         };
         for block in self.wrong_blocks(time) {
             match self.correct_block(&block, time).await {
-                Ok(true) => tracing::info!(%block, "corrected release times of a clock that was ahead"),
+                Ok(true) => {
+                    tracing::info!(%block, "corrected release times of a clock that was ahead")
+                }
                 // The watch delivers what another writer stored.
                 Ok(false) | Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     self.metrics.count_failure("rested");
-                    tracing::warn!(%block, %error, "cannot correct release times; trying again later");
+                    tracing::warn!(
+                        %block, %error, "cannot correct release times; trying again later",
+                    );
                 }
             }
         }
@@ -68,7 +73,10 @@ impl GcPass {
     async fn correct_block(&self, cidr: &Cidr, time: OffsetDateTime) -> Result<bool, StoreError> {
         let calico = &self.context.calico;
         let mut entry = calico.get::<Block>(cidr).await?;
-        if entry.value.verify().is_err() || !entry.value.correct_release_times(time) || !self.gate.admit(1).await {
+        if entry.value.verify().is_err()
+            || !entry.value.correct_release_times(time)
+            || !self.gate.admit(1).await
+        {
             return Ok(false);
         }
         calico.update(cidr, &entry.value, &entry.revision).await?;
@@ -82,7 +90,11 @@ impl GcPass {
         if !response.status().is_success() {
             return Err(ServerTimeError::Refused(response.status()));
         }
-        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).unwrap_or_default();
+        let date = response
+            .headers()
+            .get(DATE)
+            .and_then(|date| date.to_str().ok())
+            .unwrap_or_default();
         OffsetDateTime::parse(date, &Rfc2822).map_err(|_| ServerTimeError::Invalid(date.to_owned()))
     }
 }

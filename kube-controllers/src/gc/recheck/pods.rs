@@ -11,21 +11,32 @@ use super::ApiReader;
 use crate::api_reads::{List, UnexpectedKind};
 use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
 
-/// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.
+/// Number of pods on one node from which on a list of the node's pods is cheaper than single
+/// requests.
 pub(super) const MIN_LISTED_PODS: usize = 16;
-/// Measured number of pods that an API server filters in the time of one request. With an etcd older than 3.5.13, the
-/// API server filters all pods of the cluster for each list of one node.
+/// Measured number of pods that an API server filters in the time of one request. With an etcd
+/// older than 3.5.13, the API server filters all pods of the cluster for each list of one node.
 const PODS_FILTERED_PER_REQUEST: usize = 128;
 /// Number of concurrent lists. Each holds all pods of a node in memory.
 const MAX_CONCURRENT_LISTS: usize = 8;
 
 impl ApiReader<'_> {
     /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
-    pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Lookup<Pod>> {
-        let (lists, gets) = split_reads(suspects, MIN_LISTED_PODS.max(pods / PODS_FILTERED_PER_REQUEST));
+    pub(super) async fn read_pods(
+        &self,
+        suspects: &[Suspect],
+        pods: usize,
+    ) -> BTreeMap<ObjectKey, Lookup<Pod>> {
+        let (lists, gets) = split_reads(
+            suspects,
+            MIN_LISTED_PODS.max(pods / PODS_FILTERED_PER_REQUEST),
+        );
         let mut lookups = BTreeMap::new();
-        let listed = lists.into_iter().map(|(node, keys)| async move { (self.pods_of_node(&node).await, node, keys) });
-        let mut listed = stream::iter(listed).buffer_unordered(self.parallel.min(MAX_CONCURRENT_LISTS));
+        let listed = lists
+            .into_iter()
+            .map(|(node, keys)| async move { (self.pods_of_node(&node).await, node, keys) });
+        let mut listed =
+            stream::iter(listed).buffer_unordered(self.parallel.min(MAX_CONCURRENT_LISTS));
         let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
         while let Some((on_node, node, keys)) = listed.next().await {
             match on_node {
@@ -44,8 +55,13 @@ impl ApiReader<'_> {
                 }
             }
         }
-        let gets = gets.into_iter().map(|key| async move { (key.clone(), self.pod(&key).await) });
-        let got: Vec<_> = stream::iter(gets).buffer_unordered(self.parallel).collect().await;
+        let gets = gets
+            .into_iter()
+            .map(|key| async move { (key.clone(), self.pod(&key).await) });
+        let got: Vec<_> = stream::iter(gets)
+            .buffer_unordered(self.parallel)
+            .collect()
+            .await;
         lookups.extend(got);
         lookups
     }
@@ -55,10 +71,16 @@ impl ApiReader<'_> {
             Lookup::Absent => Lookup::Absent,
             Lookup::Unknown => Lookup::Unknown,
             Lookup::Present(json) => {
-                match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
+                match Pod::project(
+                    json.get(),
+                    &mut StringInterner::default(),
+                    ProjectionOptions::default(),
+                ) {
                     Ok(pod) => Lookup::Present(pod),
                     Err(error) => {
-                        tracing::warn!(pod = %key, %error, "cannot read a pod; the pod counts as unknown");
+                        tracing::warn!(
+                            pod = %key, %error, "cannot read a pod; the pod counts as unknown",
+                        );
                         Lookup::Unknown
                     }
                 }
@@ -66,14 +88,18 @@ impl ApiReader<'_> {
         }
     }
 
-    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing.
+    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it
+    /// as missing.
     ///
-    /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and
-    /// read all pods of the cluster from etcd.
+    /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of
+    /// pods by node, and read all pods of the cluster from etcd.
     async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
         let mut strings = StringInterner::default();
         let mut pods = BTreeMap::new();
-        let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
+        let first = format!(
+            "/api/v1/pods?fieldSelector=spec.nodeName%3D{}",
+            escaped(node)
+        );
         let mut target = first.clone();
         loop {
             let json = self.list(&target).await?;
@@ -93,16 +119,28 @@ impl ApiReader<'_> {
 
 type PodsByNode = BTreeMap<String, BTreeSet<ObjectKey>>;
 
-/// Decides which pods are read by a list of their node, and which by single requests. A list proves that a pod is gone
-/// only if the cache does not know the pod either: a known pod may be on another node.
+/// Decides which pods are read by a list of their node, and which by single requests. A list proves
+/// that a pod is gone only if the cache does not know the pod either: a known pod may be on another
+/// node.
 fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (PodsByNode::new(), BTreeSet::new());
     for suspect in suspects {
         let queries = suspect.required_lookups();
-        gets.extend(queries.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
-        let Some((namespace, name)) = queries.pod else { continue };
+        gets.extend(
+            queries
+                .owners
+                .iter()
+                .map(|(namespace, name)| ObjectKey::namespaced(namespace, name)),
+        );
+        let Some((namespace, name)) = queries.pod else {
+            continue;
+        };
         let key = ObjectKey::namespaced(namespace, name);
-        match suspect.kubernetes_node.as_deref().filter(|_| suspect.reason == LeakReason::PodGone) {
+        match suspect
+            .kubernetes_node
+            .as_deref()
+            .filter(|_| suspect.reason == LeakReason::PodGone)
+        {
             Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
             None => _ = gets.insert(key),
         }

@@ -9,8 +9,8 @@ use super::workload::{CANAL, NODE, PLUGINS, TYPHA, Workload};
 /// Upstream's text.
 const NOT_SET: &str = "Waiting for user to set CALICO_API_GROUP=projectcalico.org/v3 on";
 
-/// Returns the reason to wait for the programs that exist. Upstream looks neither at the plugins nor at the roll-out of
-/// Typha.
+/// Returns the reason to wait for the programs that exist. Upstream looks neither at the plugins
+/// nor at the roll-out of Typha.
 pub(super) async fn unready(context: &Checked<'_>) -> Result<Option<String>, Problem> {
     let mut workloads = Vec::new();
     for program in [PLUGINS, NODE, CANAL, TYPHA] {
@@ -36,8 +36,8 @@ pub(super) async fn unready(context: &Checked<'_>) -> Result<Option<String>, Pro
     Ok(None)
 }
 
-/// Returns true if the programs of a workload use v3. The plugins follow if their configuration names no group; other
-/// programs use v1 as long as it exists.
+/// Returns true if the programs of a workload use v3. The plugins follow if their configuration
+/// names no group; other programs use v1 as long as it exists.
 fn is_configured(workload: &Workload, is_stated: bool) -> bool {
     let do_plugins_follow = match workload.plugin_group() {
         Some(PluginGroup::Follows | PluginGroup::V3) => true,

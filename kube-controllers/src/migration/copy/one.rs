@@ -48,14 +48,20 @@ pub(super) struct Treated {
 impl Action<'_> {
     /// Records that an object was created, replaced or deleted.
     pub(super) fn finished(self) {
-        if let Action::Copy { timer: Some(timer), .. } = self {
+        if let Action::Copy {
+            timer: Some(timer), ..
+        } = self
+        {
             timer.finished();
         }
     }
 
     /// Records that an object was copied or compared.
     pub(super) fn treated(self) {
-        if let Action::Copy { timer: Some(timer), .. } = self {
+        if let Action::Copy {
+            timer: Some(timer), ..
+        } = self
+        {
             timer.treated();
         }
     }
@@ -63,25 +69,46 @@ impl Action<'_> {
 
 impl Treated {
     fn copied() -> Self {
-        Treated { category: Category::Copied, reason: String::new(), uid: None }
+        Treated {
+            category: Category::Copied,
+            reason: String::new(),
+            uid: None,
+        }
     }
 
     fn found(category: Category, object: &Value) -> Self {
         let uid = object["metadata"]["uid"].as_str().map(str::to_owned);
-        Treated { category, reason: String::new(), uid }
+        Treated {
+            category,
+            reason: String::new(),
+            uid,
+        }
     }
 
     fn conflict(reason: &str) -> Self {
-        Treated { category: Category::Conflict, reason: reason.to_owned(), uid: None }
+        Treated {
+            category: Category::Conflict,
+            reason: reason.to_owned(),
+            uid: None,
+        }
     }
 
     fn refused(reason: String) -> Self {
-        Treated { category: Category::Refused, reason, uid: None }
+        Treated {
+            category: Category::Refused,
+            reason,
+            uid: None,
+        }
     }
 }
 
-/// Treats an object. Most objects are missing in v3, so the creation comes first, and the API server says which exist.
-pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>) -> Result<Treated, Problem> {
+/// Treats an object. Most objects are missing in v3, so the creation comes first, and the API
+/// server says which exist.
+pub(super) async fn treat(
+    requests: &Requests,
+    moved: &Moved,
+    action: Action<'_>,
+) -> Result<Treated, Problem> {
     let (migration, is_dry) = match action {
         Action::Convert => return Ok(Treated::copied()),
         Action::Check => (SAMPLE_UID, true),
@@ -89,7 +116,10 @@ pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>
     };
     let at = &moved.location;
     for _ in 0..TRIES {
-        let refusal = match requests.create_copy(at, &marked_copy(moved, migration), is_dry).await? {
+        let refusal = match requests
+            .create_copy(at, &marked_copy(moved, migration), is_dry)
+            .await?
+        {
             Created::New(copy) => {
                 action.finished();
                 return Ok(Treated::found(Category::Copied, &copy));
@@ -112,8 +142,13 @@ pub(super) async fn treat(requests: &Requests, moved: &Moved, action: Action<'_>
             (Found::Edited, _) => return Ok(Treated::conflict(EDITED)),
             (Found::Foreign, _) => return Ok(Treated::conflict(DIFFERENT)),
             (Found::Stale, Some(text)) => return Ok(Treated::refused(text)),
-            (Found::Stale, None) if is_dry => return Ok(Treated::found(Category::Copied, &existing)),
-            (Found::Stale, None) => match requests.replace_copy(at, &replacement(&existing, moved, migration)).await {
+            (Found::Stale, None) if is_dry => {
+                return Ok(Treated::found(Category::Copied, &existing));
+            }
+            (Found::Stale, None) => match requests
+                .replace_copy(at, &replacement(&existing, moved, migration))
+                .await
+            {
                 Ok(copy) => {
                     action.finished();
                     return Ok(Treated::found(Category::Copied, &copy));

@@ -8,7 +8,8 @@ use node_process::logging::printable;
 
 /// Greatest number of objects in a list.
 const MOST_LISTED: usize = 2000;
-/// Greatest length of a reason, in characters. The API server's reason can contain the whole object.
+/// Greatest length of a reason, in characters. The API server's reason can contain the whole
+/// object.
 const LONGEST_REASON: usize = 1000;
 
 /// The results of a pass over all objects. The lists are cut; the counts are complete.
@@ -68,7 +69,13 @@ impl Category {
 impl Outcome {
     /// Creates the outcome of a kind that has no objects yet.
     pub(in crate::migration) fn of(kind: &'static str) -> Self {
-        Outcome { counts: vec![KindCount { kind, ..KindCount::default() }], ..Outcome::default() }
+        Outcome {
+            counts: vec![KindCount {
+                kind,
+                ..KindCount::default()
+            }],
+            ..Outcome::default()
+        }
     }
 
     /// Returns the number of objects of all kinds.
@@ -77,11 +84,20 @@ impl Outcome {
     }
 
     /// Adds an object, which is shown as `object`.
-    pub(in crate::migration) fn add(&mut self, kind: &'static str, category: Category, object: String, reason: &str) {
+    pub(in crate::migration) fn add(
+        &mut self,
+        kind: &'static str,
+        category: Category,
+        object: String,
+        reason: &str,
+    ) {
         *self.count_of(kind).numbers.entry(category).or_default() += 1;
         let list = self.lists.entry(category).or_default();
         if list.len() < MOST_LISTED {
-            list.push(Named { object, reason: printable::line(&beginning(reason)).into_owned() });
+            list.push(Named {
+                object,
+                reason: printable::line(&beginning(reason)).into_owned(),
+            });
         }
     }
 
@@ -97,15 +113,25 @@ impl Outcome {
 
     /// Returns the numbers of a kind.
     pub(super) fn count_of(&mut self, kind: &'static str) -> &mut KindCount {
-        let place = self.counts.iter().position(|count| count.kind == kind).unwrap_or_else(|| {
-            self.counts.push(KindCount { kind, ..KindCount::default() });
-            self.counts.len() - 1
-        });
+        let place = self
+            .counts
+            .iter()
+            .position(|count| count.kind == kind)
+            .unwrap_or_else(|| {
+                self.counts.push(KindCount {
+                    kind,
+                    ..KindCount::default()
+                });
+                self.counts.len() - 1
+            });
         &mut self.counts[place]
     }
 
     pub(in crate::migration) fn list(&self, category: Category) -> &[Named] {
-        self.lists.get(&category).map(Vec::as_slice).unwrap_or_default()
+        self.lists
+            .get(&category)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
     }
 }
 
@@ -142,16 +168,36 @@ mod tests {
         for kind in ["Tier", "IPPool"] {
             let mut of_kind = Outcome::of(kind);
             for number in 0..1500 {
-                of_kind.add(kind, Category::Conflict, shown(kind, None, &number.to_string()), "differs");
+                of_kind.add(
+                    kind,
+                    Category::Conflict,
+                    shown(kind, None, &number.to_string()),
+                    "differs",
+                );
             }
             all.append(of_kind);
         }
         let listed = all.list(Category::Conflict);
-        assert_eq!((listed.len(), all.total(Category::Conflict)), (MOST_LISTED, 3000));
+        assert_eq!(
+            (listed.len(), all.total(Category::Conflict)),
+            (MOST_LISTED, 3000)
+        );
         assert_eq!(listed[1500].object, "IPPool/0");
-        assert_eq!(all.counts.iter().map(|count| count.of(Category::Conflict)).collect::<Vec<_>>(), [1500, 1500]);
-        for category in Category::ALL.into_iter().filter(|category| *category != Category::Conflict) {
-            assert!(all.list(category).is_empty() && all.total(category) == 0, "{category:?}");
+        assert_eq!(
+            all.counts
+                .iter()
+                .map(|count| count.of(Category::Conflict))
+                .collect::<Vec<_>>(),
+            [1500, 1500]
+        );
+        for category in Category::ALL
+            .into_iter()
+            .filter(|category| *category != Category::Conflict)
+        {
+            assert!(
+                all.list(category).is_empty() && all.total(category) == 0,
+                "{category:?}"
+            );
         }
     }
 
@@ -159,9 +205,17 @@ mod tests {
     fn reasons_and_names_are_printable_and_cut() {
         let mut outcome = Outcome::of("Tier");
         let reason = format!("a\u{1b}[2J\nb{}", "ä".repeat(3 * LONGEST_REASON));
-        outcome.add("Tier", Category::Refused, shown("Tier", Some("n\n"), "t\u{202e}"), &reason);
+        outcome.add(
+            "Tier",
+            Category::Refused,
+            shown("Tier", Some("n\n"), "t\u{202e}"),
+            &reason,
+        );
         let Named { object, reason } = &outcome.list(Category::Refused)[0];
         assert_eq!(object, "Tier/n\\n/t\\u202e");
-        assert!(reason.starts_with("a\\u001b[2J\\nb") && reason.chars().count() < LONGEST_REASON + 10, "{reason}");
+        assert!(
+            reason.starts_with("a\\u001b[2J\\nb") && reason.chars().count() < LONGEST_REASON + 10,
+            "{reason}"
+        );
     }
 }

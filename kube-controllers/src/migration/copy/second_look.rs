@@ -1,8 +1,9 @@
-//! [`CopiedKind`]: the state in which the objects of a kind were copied, and the changes in v1 since.
+//! [`CopiedKind`]: the state in which the objects of a kind were copied, and the changes in v1
+//! since.
 //!
-//! An ADD or DEL from before the lock may still write to v1 after it: it has a deadline for each request, not for the
-//! whole call. So may programs that do not observe the lock (MB-5), and people: a policy that they create while objects
-//! are copied must not be lost.
+//! An ADD or DEL from before the lock may still write to v1 after it: it has a deadline for each
+//! request, not for the whole call. So may programs that do not observe the lock (MB-5), and
+//! people: a policy that they create while objects are copied must not be lost.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,18 +43,32 @@ pub(super) struct LookResult {
 }
 
 impl CopiedKind {
-    /// Returns the copies of a walk; `None` for the kind whose objects calico-node writes all the time.
+    /// Returns the copies of a walk; `None` for the kind whose objects calico-node writes all the
+    /// time.
     pub(super) fn of(walk: KindWalk<'_>) -> Option<Self> {
         if walk.kind.v3.kind == "CalicoNodeStatus" {
             return None;
         }
-        let copies = walk.sources.into_iter().map(|((namespace, name_in_v3), source)| {
-            ((namespace, source.name), CopyState { revision: source.revision, name_in_v3 })
-        });
-        Some(CopiedKind { kind: *walk.kind, copies: copies.collect() })
+        let copies = walk
+            .sources
+            .into_iter()
+            .map(|((namespace, name_in_v3), source)| {
+                (
+                    (namespace, source.name),
+                    CopyState {
+                        revision: source.revision,
+                        name_in_v3,
+                    },
+                )
+            });
+        Some(CopiedKind {
+            kind: *walk.kind,
+            copies: copies.collect(),
+        })
     }
 
-    /// Lists the objects in v1 again, copies the changed ones, and deletes the copies of deleted ones.
+    /// Lists the objects in v1 again, copies the changed ones, and deletes the copies of deleted
+    /// ones.
     ///
     /// # Errors
     /// [`Problem::Refused`] if a changed object cannot be copied.
@@ -61,14 +76,25 @@ impl CopiedKind {
         let project = |object: &Value| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
             let name = (text("namespace").to_owned(), text("name").to_owned());
-            let is_unchanged = self.copies.get(&name).is_some_and(|copy| copy.revision == text("resourceVersion"));
+            let is_unchanged = self
+                .copies
+                .get(&name)
+                .is_some_and(|copy| copy.revision == text("resourceVersion"));
             Some((name, is_unchanged))
         };
         let (listed, revision) = listing::metadata(tools.requests, &self.kind.v1, project).await?;
-        let changed: Vec<&ObjectName> =
-            listed.iter().filter(|(_, is_unchanged)| !is_unchanged).map(|(name, _)| name).collect();
+        let changed: Vec<&ObjectName> = listed
+            .iter()
+            .filter(|(_, is_unchanged)| !is_unchanged)
+            .map(|(name, _)| name)
+            .collect();
         let present: HashSet<&ObjectName> = listed.iter().map(|(name, _)| name).collect();
-        let gone: Vec<ObjectName> = self.copies.keys().filter(|name| !present.contains(name)).cloned().collect();
+        let gone: Vec<ObjectName> = self
+            .copies
+            .keys()
+            .filter(|name| !present.contains(name))
+            .cloned()
+            .collect();
         // The deletions come first: a new object may have the name in v3 of a deleted one.
         for name in &gone {
             if let Some(copy) = self.copies.get(name) {
@@ -83,23 +109,45 @@ impl CopiedKind {
                 match copied? {
                     Some(state) => _ = self.copies.insert((*name).clone(), state),
                     // The next look finds it among the deleted objects.
-                    None => _ = self.copies.entry((*name).clone()).and_modify(|copy| copy.revision.clear()),
+                    None => {
+                        _ = self
+                            .copies
+                            .entry((*name).clone())
+                            .and_modify(|copy| copy.revision.clear())
+                    }
                 }
             }
         }
-        Ok(LookResult { changes: changed.len() + gone.len(), revision })
+        Ok(LookResult {
+            changes: changed.len() + gone.len(),
+            revision,
+        })
     }
 
     /// Copies a changed object. Returns `None` if the object has been deleted.
-    async fn copy_again(&self, name: &ObjectName, tools: CopyTools<'_>) -> Result<Option<CopyState>, Problem> {
+    async fn copy_again(
+        &self,
+        name: &ObjectName,
+        tools: CopyTools<'_>,
+    ) -> Result<Option<CopyState>, Problem> {
         let at = location(self.kind.v1, name);
-        let refused = |reason: &str| Problem::Refused { code: 409, text: format!("{}: {reason}", shown_at(&at)) };
-        let Some(object) = tools.requests.get_by_list(&at).await? else { return Ok(None) };
+        let refused = |reason: &str| Problem::Refused {
+            code: 409,
+            text: format!("{}: {reason}", shown_at(&at)),
+        };
+        let Some(object) = tools.requests.get_by_list(&at).await? else {
+            return Ok(None);
+        };
         let moved = to_v3(&self.kind, object).map_err(|reason| refused(&reason.to_string()))?;
         let name_in_v3 = &moved.location.name;
-        let is_first =
-            |other: &ObjectName, copy: &CopyState| other != name && other.0 == name.0 && copy.name_in_v3 == *name_in_v3;
-        if let Some((first, _)) = self.copies.iter().find(|(other, copy)| is_first(other, copy)) {
+        let is_first = |other: &ObjectName, copy: &CopyState| {
+            other != name && other.0 == name.0 && copy.name_in_v3 == *name_in_v3
+        };
+        if let Some((first, _)) = self
+            .copies
+            .iter()
+            .find(|(other, copy)| is_first(other, copy))
+        {
             return Err(refused(&same_name(&first.1)));
         }
         let treated = treat(tools.requests, &moved, tools.action).await?;
@@ -109,12 +157,22 @@ impl CopiedKind {
         if let Some(owned) = OwnedObject::of(&moved) {
             attach(tools, &owned).await?;
         }
-        tracing::info!(object = shown_at(&at), "migration: the object changed in v1 and is copied again");
-        Ok(Some(CopyState { revision: moved.source.revision, name_in_v3: moved.location.name }))
+        tracing::info!(
+            object = shown_at(&at),
+            "migration: the object changed in v1 and is copied again"
+        );
+        Ok(Some(CopyState {
+            revision: moved.source.revision,
+            name_in_v3: moved.location.name,
+        }))
     }
 }
 
 fn location(resource: Resource, (namespace, name): &ObjectName) -> Location {
     let namespace = (!namespace.is_empty()).then(|| namespace.clone());
-    Location { resource, namespace, name: name.clone() }
+    Location {
+        resource,
+        namespace,
+        name: name.clone(),
+    }
 }

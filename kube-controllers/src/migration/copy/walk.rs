@@ -17,8 +17,8 @@ pub(super) const PARALLEL: usize = 10;
 /// Greatest length of a reason in the log, in characters.
 const LONGEST_LOGGED: usize = 300;
 
-/// Greatest size of the references to owners of an object, as JSON in bytes. The references of all objects stay in
-/// memory until the copies of the owners exist.
+/// Greatest size of the references to owners of an object, as JSON in bytes. The references of all
+/// objects stay in memory until the copies of the owners exist.
 const LARGEST_OWNERS: usize = 16 * 1024;
 
 /// The name of an object with its namespace, which is empty for cluster-scoped objects.
@@ -59,19 +59,32 @@ pub(super) struct OwnedObject {
 impl OwnedObject {
     /// Returns `None` for an object without such references.
     pub(super) fn of(moved: &Moved) -> Option<Self> {
-        let others = moved.body["metadata"]["ownerReferences"].as_array().cloned().unwrap_or_default();
+        let others = moved.body["metadata"]["ownerReferences"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let (location, owners) = (moved.location.clone(), moved.owners.clone());
-        (!owners.is_empty()).then_some(OwnedObject { location, others, owners })
+        (!owners.is_empty()).then_some(OwnedObject {
+            location,
+            others,
+            owners,
+        })
     }
 
     fn is_too_large(&self) -> bool {
-        let size: usize = self.others.iter().chain(&self.owners).map(|owner| json_bytes(owner).len()).sum();
+        let size: usize = self
+            .others
+            .iter()
+            .chain(&self.owners)
+            .map(|owner| json_bytes(owner).len())
+            .sum();
         size > LARGEST_OWNERS
     }
 }
 
 impl<'a> KindWalk<'a> {
-    /// Treats all objects of a kind, and adds their copies to `owners`. A kind that v1 does not have has no objects.
+    /// Treats all objects of a kind, and adds their copies to `owners`. A kind that v1 does not
+    /// have has no objects.
     pub(super) async fn run(
         requests: &'a Requests,
         kind: &'a MovedKind,
@@ -80,9 +93,14 @@ impl<'a> KindWalk<'a> {
     ) -> Result<Self, Problem> {
         for _ in 0..listing::ATTEMPTS {
             let mut walk = KindWalk::new(requests, kind, action);
-            let listed =
-                requests.pages(&kind.v1, false, async |page: Vec<Value>| walk.treat_page(page, owners).await).await;
-            let Err(problem) = listed else { return Ok(walk) };
+            let listed = requests
+                .pages(&kind.v1, false, async |page: Vec<Value>| {
+                    walk.treat_page(page, owners).await
+                })
+                .await;
+            let Err(problem) = listed else {
+                return Ok(walk);
+            };
             if listing::is_unserved(requests, &kind.v1, &problem).await? {
                 return Ok(KindWalk::new(requests, kind, action));
             }
@@ -106,7 +124,10 @@ impl<'a> KindWalk<'a> {
     }
 
     async fn treat_page(&mut self, page: Vec<Value>, owners: &mut OwnerMap) -> Result<(), Problem> {
-        let moved: Vec<Moved> = page.into_iter().filter_map(|object| self.convert(object)).collect();
+        let moved: Vec<Moved> = page
+            .into_iter()
+            .filter_map(|object| self.convert(object))
+            .collect();
         let (requests, action) = (self.requests, self.action);
         for some in moved.chunks(PARALLEL) {
             let treated = join_all(some.iter().map(|moved| treat(requests, moved, action))).await;
@@ -135,7 +156,11 @@ impl<'a> KindWalk<'a> {
         let name_in_v3 = object_name(&moved.location);
         if owned.as_ref().is_some_and(OwnedObject::is_too_large) {
             self.is_complete = false;
-            self.add(Category::Refused, object, "the references to owners are too large; remove some");
+            self.add(
+                Category::Refused,
+                object,
+                "the references to owners are too large; remove some",
+            );
             return None;
         }
         if let Some(first) = self.sources.get(&name_in_v3) {
@@ -143,16 +168,30 @@ impl<'a> KindWalk<'a> {
             self.add(Category::Refused, object, &reason);
             return None;
         }
-        self.sources.insert(name_in_v3, SourceState { name, revision: moved.source.revision.clone() });
+        self.sources.insert(
+            name_in_v3,
+            SourceState {
+                name,
+                revision: moved.source.revision.clone(),
+            },
+        );
         self.owned.extend(owned);
         Some(moved)
     }
 
     fn record(&mut self, moved: &Moved, treated: Treated, owners: &mut OwnerMap) {
-        let Treated { category, reason, uid } = treated;
+        let Treated {
+            category,
+            reason,
+            uid,
+        } = treated;
         if matches!(category, Category::Copied | Category::Skipped) {
             // Without a copy, any uid shows that the owner will have one.
-            owners.insert(&moved.location, &moved.source.uid, uid.as_deref().unwrap_or(&moved.source.uid));
+            owners.insert(
+                &moved.location,
+                &moved.source.uid,
+                uid.as_deref().unwrap_or(&moved.source.uid),
+            );
         }
         self.add(category, shown_at(&moved.location), &reason);
     }
@@ -164,7 +203,8 @@ impl<'a> KindWalk<'a> {
             let reason: String = reason.chars().take(LONGEST_LOGGED).collect();
             tracing::warn!(object, reason, "migration: the object is not copied");
         }
-        self.outcome.add(self.kind.v3.kind, category, object, reason);
+        self.outcome
+            .add(self.kind.v3.kind, category, object, reason);
     }
 }
 

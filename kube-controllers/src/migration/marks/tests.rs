@@ -13,11 +13,19 @@ fn control(phase: &str, is_deleted: bool) -> Control {
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     }
     let value = json!({ "metadata": metadata, "status": { "phase": phase } });
-    Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value)
+    Control::of(
+        Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME),
+        value,
+    )
 }
 
 fn marks(v1: V1Lock, v3: Door) -> Marks {
-    Marks { v1, v3, finalizer: true, is_aggregated: false }
+    Marks {
+        v1,
+        v3,
+        finalizer: true,
+        is_aggregated: false,
+    }
 }
 
 fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, mode: Mode) -> MigrationStep {
@@ -35,26 +43,47 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     };
     let v1 = |is_ready, mark| V1Lock::of(Some(&information(is_ready, mark)));
     assert_eq!(V1Lock::of(None), V1Lock::Missing);
-    assert_eq!([v1(true, None), v1(true, Some(V1_LOCKED_BY))], [V1Lock::Open, V1Lock::Open]);
-    assert_eq!([v1(false, None), v1(false, Some(V1_LOCKED_BY))], [V1Lock::Others, V1Lock::Ours]);
+    assert_eq!(
+        [v1(true, None), v1(true, Some(V1_LOCKED_BY))],
+        [V1Lock::Open, V1Lock::Open]
+    );
+    assert_eq!(
+        [v1(false, None), v1(false, Some(V1_LOCKED_BY))],
+        [V1Lock::Others, V1Lock::Ours]
+    );
     let mut confirmed = information(false, Some(V1_LOCKED_BY));
     confirmed["metadata"]["annotations"][ATTEMPT] = "7".into();
     assert_eq!(V1Lock::of(Some(&confirmed)), V1Lock::Confirmed);
 
     let v3 = |is_ready, mark| Door::of(Some(&information(is_ready, mark)));
     assert_eq!(Door::of(None), Door::Absent);
-    assert_eq!([v3(true, None), v3(false, None)], [Door::Unmarked, Door::Foreign]);
+    assert_eq!(
+        [v3(true, None), v3(false, None)],
+        [Door::Unmarked, Door::Foreign]
+    );
     for mark in [MIGRATED_BY, LOCKED_BY] {
-        assert_eq!([v3(true, Some(mark)), v3(false, Some(mark))], [Door::Open, Door::Locked], "{mark}");
+        assert_eq!(
+            [v3(true, Some(mark)), v3(false, Some(mark))],
+            [Door::Open, Door::Locked],
+            "{mark}"
+        );
     }
     // Another program may set the field.
-    assert_eq!([v3(true, Some(ATTEMPT)), v3(false, Some(ATTEMPT))], [Door::Shut, Door::Shut]);
+    assert_eq!(
+        [v3(true, Some(ATTEMPT)), v3(false, Some(ATTEMPT))],
+        [Door::Shut, Door::Shut]
+    );
 }
 
 /// An old definition may have no schema.
 #[test]
 fn information_without_a_valid_spec_is_not_ready_and_can_be_locked() {
-    for spec in [json!(null), json!("text"), json!([1]), json!({ "datastoreReady": "true" })] {
+    for spec in [
+        json!(null),
+        json!("text"),
+        json!([1]),
+        json!({ "datastoreReady": "true" }),
+    ] {
         let mut information = json!({ "metadata": {}, "spec": spec });
         assert!(!is_ready(&information), "{information}");
         for ready in [true, false] {
@@ -67,12 +96,22 @@ fn information_without_a_valid_spec_is_not_ready_and_can_be_locked() {
 
 #[test]
 fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
-    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "a later phase"] {
+    for phase in [
+        "",
+        "Pending",
+        "Migrating",
+        "WaitingForConflictResolution",
+        "a later phase",
+    ] {
         for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
             for mode in [V1, V3] {
                 let of = |v1| step(v1, door, phase, false, mode);
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
-                let unlocked = if door == Door::Shut { MigrationStep::Retreat } else { MigrationStep::Check };
+                let unlocked = if door == Door::Shut {
+                    MigrationStep::Retreat
+                } else {
+                    MigrationStep::Check
+                };
                 assert_eq!(of(V1Lock::Open), unlocked, "{phase} {door:?}");
                 for v1 in [V1Lock::Others, V1Lock::Missing] {
                     assert_eq!(of(v1), MigrationStep::Check, "{phase} {door:?} {v1:?}");
@@ -80,15 +119,30 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
             }
         }
     }
-    assert_eq!(step(V1Lock::Ours, Door::Shut, "Failed", false, V1), MigrationStep::Release);
-    assert_eq!(step(V1Lock::Open, Door::Shut, "Failed", false, V1), MigrationStep::Retreat);
-    assert_eq!(step(V1Lock::Open, Door::Absent, "Failed", false, V1), MigrationStep::Rest);
+    assert_eq!(
+        step(V1Lock::Ours, Door::Shut, "Failed", false, V1),
+        MigrationStep::Release
+    );
+    assert_eq!(
+        step(V1Lock::Open, Door::Shut, "Failed", false, V1),
+        MigrationStep::Retreat
+    );
+    assert_eq!(
+        step(V1Lock::Open, Door::Absent, "Failed", false, V1),
+        MigrationStep::Rest
+    );
 }
 
 /// The object may be new, and its phase says nothing then.
 #[test]
 fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_the_door_is_shut() {
-    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed"] {
+    for phase in [
+        "",
+        "Pending",
+        "Migrating",
+        "WaitingForConflictResolution",
+        "Failed",
+    ] {
         for is_deleted in [false, true] {
             let of = |door| step(V1Lock::Confirmed, door, phase, is_deleted, V1);
             for door in [Door::Absent, Door::Unmarked, Door::Foreign] {
@@ -105,12 +159,27 @@ fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_the_door_is_shut() {
     }
 }
 
-/// The status may be lost: a person may have removed the object with its finalizer, and created it again.
+/// The status may be lost: a person may have removed the object with its finalizer, and created it
+/// again.
 #[test]
 fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
-    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed", "Converged", "Complete"] {
+    for phase in [
+        "",
+        "Pending",
+        "Migrating",
+        "WaitingForConflictResolution",
+        "Failed",
+        "Converged",
+        "Complete",
+    ] {
         for is_deleted in [false, true] {
-            for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Confirmed, V1Lock::Others, V1Lock::Missing] {
+            for v1 in [
+                V1Lock::Open,
+                V1Lock::Ours,
+                V1Lock::Confirmed,
+                V1Lock::Others,
+                V1Lock::Missing,
+            ] {
                 let step = step(v1, Door::Locked, phase, is_deleted, V3);
                 assert_eq!(step, MigrationStep::Hold(LOCKED), "{phase} {v1:?}");
             }
@@ -120,20 +189,49 @@ fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
 
 #[test]
 fn deletion_aborts_before_the_door_is_open_and_never_after() {
-    for phase in ["", "Pending", "Migrating", "WaitingForConflictResolution", "Failed"] {
+    for phase in [
+        "",
+        "Pending",
+        "Migrating",
+        "WaitingForConflictResolution",
+        "Failed",
+    ] {
         for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
             for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
-                assert_eq!(step(v1, door, phase, true, V1), MigrationStep::Abort, "{phase} {v1:?} {door:?}");
+                assert_eq!(
+                    step(v1, door, phase, true, V1),
+                    MigrationStep::Abort,
+                    "{phase} {v1:?} {door:?}"
+                );
             }
         }
     }
     for phase in ["", "Pending", "Migrating", "Failed", "Converged"] {
-        assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V1), MigrationStep::Converge, "{phase}");
-        assert_eq!(step(V1Lock::Ours, Door::Open, phase, true, V3), MigrationStep::Finish, "{phase}");
+        assert_eq!(
+            step(V1Lock::Ours, Door::Open, phase, true, V1),
+            MigrationStep::Converge,
+            "{phase}"
+        );
+        assert_eq!(
+            step(V1Lock::Ours, Door::Open, phase, true, V3),
+            MigrationStep::Finish,
+            "{phase}"
+        );
     }
-    for v1 in [V1Lock::Ours, V1Lock::Confirmed, V1Lock::Others, V1Lock::Missing] {
-        assert_eq!(step(v1, Door::Open, "Complete", true, V3), MigrationStep::RemoveV1);
-        assert_eq!(step(v1, Door::Open, "Complete", false, V3), MigrationStep::Rest);
+    for v1 in [
+        V1Lock::Ours,
+        V1Lock::Confirmed,
+        V1Lock::Others,
+        V1Lock::Missing,
+    ] {
+        assert_eq!(
+            step(v1, Door::Open, "Complete", true, V3),
+            MigrationStep::RemoveV1
+        );
+        assert_eq!(
+            step(v1, Door::Open, "Complete", false, V3),
+            MigrationStep::Rest
+        );
     }
 }
 
@@ -144,8 +242,16 @@ fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
         for is_deleted in [false, true] {
             for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
                 let of = |v1| step(v1, door, phase, is_deleted, V3);
-                assert_eq!(of(V1Lock::Ours), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
-                assert_eq!(of(V1Lock::Open), MigrationStep::Hold(NOT_OPEN), "{phase} {door:?}");
+                assert_eq!(
+                    of(V1Lock::Ours),
+                    MigrationStep::Hold(NOT_OPEN),
+                    "{phase} {door:?}"
+                );
+                assert_eq!(
+                    of(V1Lock::Open),
+                    MigrationStep::Hold(NOT_OPEN),
+                    "{phase} {door:?}"
+                );
             }
             let step = step(V1Lock::Open, Door::Open, phase, is_deleted, V3);
             assert_eq!(step, MigrationStep::Hold(V1_UNLOCKED), "{phase}");
@@ -153,42 +259,84 @@ fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
     }
 }
 
-/// Only a v3 of a former migration may be unused. Without the ClusterInformation of a v3 in use, no pod starts.
+/// Only a v3 of a former migration may be unused. Without the ClusterInformation of a v3 in use, no
+/// pod starts.
 #[test]
 fn deletion_of_v3_is_advised_only_if_a_former_migration_has_opened_v3() {
     let advice = "delete ClusterInformation default of projectcalico.org/v3";
-    for (phase, is_advised) in [("", true), ("Pending", true), ("Converged", false), ("Complete", false)] {
+    for (phase, is_advised) in [
+        ("", true),
+        ("Pending", true),
+        ("Converged", false),
+        ("Complete", false),
+    ] {
         let step = step(V1Lock::Open, Door::Open, phase, false, V3);
-        let MigrationStep::Hold(message) = step else { panic!("{phase}: {step:?}") };
-        assert!(message.starts_with("v1 is not locked; two datastores are in use. "), "{message}");
+        let MigrationStep::Hold(message) = step else {
+            panic!("{phase}: {step:?}")
+        };
+        assert!(
+            message.starts_with("v1 is not locked; two datastores are in use. "),
+            "{message}"
+        );
         assert_eq!(message.contains(advice), is_advised, "{phase}");
     }
 }
 
 #[test]
 fn deleted_object_without_the_finalizer_is_ignored() {
-    let marks = Marks { finalizer: false, ..marks(V1Lock::Ours, Door::Shut) };
-    assert_eq!(next_step(&marks, &control("Migrating", true), V1), MigrationStep::Ignore);
+    let marks = Marks {
+        finalizer: false,
+        ..marks(V1Lock::Ours, Door::Shut)
+    };
+    assert_eq!(
+        next_step(&marks, &control("Migrating", true), V1),
+        MigrationStep::Ignore
+    );
 }
 
 #[test]
 fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
     for is_deleted in [false, true] {
-        let hidden = Marks { is_aggregated: true, ..marks(V1Lock::Ours, Door::Absent) };
-        let confirmed = Marks { v1: V1Lock::Confirmed, ..hidden };
+        let hidden = Marks {
+            is_aggregated: true,
+            ..marks(V1Lock::Ours, Door::Absent)
+        };
+        let confirmed = Marks {
+            v1: V1Lock::Confirmed,
+            ..hidden
+        };
         for locked in [hidden, confirmed] {
-            assert_eq!(next_step(&locked, &control("Migrating", is_deleted), V1), MigrationStep::Uncover);
+            assert_eq!(
+                next_step(&locked, &control("Migrating", is_deleted), V1),
+                MigrationStep::Uncover
+            );
         }
-        let unlocked = Marks { v1: V1Lock::Open, ..hidden };
-        let expected = if is_deleted { MigrationStep::Abort } else { MigrationStep::Check };
-        assert_eq!(next_step(&unlocked, &control("Pending", is_deleted), V1), expected);
+        let unlocked = Marks {
+            v1: V1Lock::Open,
+            ..hidden
+        };
+        let expected = if is_deleted {
+            MigrationStep::Abort
+        } else {
+            MigrationStep::Check
+        };
+        assert_eq!(
+            next_step(&unlocked, &control("Pending", is_deleted), V1),
+            expected
+        );
     }
 }
 
 #[test]
 fn dry_run_is_made_only_while_no_migration_has_locked_v1() {
     let value = json!({ "metadata": { "annotations": { DRY_RUN: "first" } } });
-    let control = Control::of(Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME), value);
+    let control = Control::of(
+        Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME),
+        value,
+    );
     let of = |v1| next_step(&marks(v1, Door::Absent), &control, V1);
-    assert_eq!([of(V1Lock::Open), of(V1Lock::Ours)], [MigrationStep::DryRun, MigrationStep::Copy]);
+    assert_eq!(
+        [of(V1Lock::Open), of(V1Lock::Ours)],
+        [MigrationStep::DryRun, MigrationStep::Copy]
+    );
 }

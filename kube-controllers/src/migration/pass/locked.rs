@@ -22,10 +22,11 @@ use crate::telemetry::CopiedObjects;
 
 const STANDSTILL: &str = "no object could be copied for five minutes";
 const OVERDUE: &str = "v1 was locked for half an hour, and kube-controllers ended again and again";
-const RESTORED: &str = "another program restores APIService v3.projectcalico.org, which hides projectcalico.org/v3, \
-                        again and again; stop that program";
-const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
-                           empty (deploy/components/migrate-to-v3)";
+const RESTORED: &str = "another program restores APIService v3.projectcalico.org, which hides \
+                        projectcalico.org/v3, again and again; stop that program";
+const WRONG_GROUP: &str = "v3 is open, but CALICO_API_GROUP of kube-controllers is \
+                           crd.projectcalico.org/v1; leave it empty \
+                           (deploy/components/migrate-to-v3)";
 
 /// A reason to unlock v1 before v3 is open.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,30 +38,49 @@ pub(super) struct LockedFailure {
 
 impl LockedFailure {
     fn pending(cause: String) -> Self {
-        LockedFailure { phase: Phase::Pending, cause, conditions: Vec::new() }
+        LockedFailure {
+            phase: Phase::Pending,
+            cause,
+            conditions: Vec::new(),
+        }
     }
 
-    /// Returns the failure for a pass with conflicts or refused objects, and `None` if all objects are in v3.
+    /// Returns the failure for a pass with conflicts or refused objects, and `None` if all objects
+    /// are in v3.
     fn of(outcome: &Outcome) -> Option<Self> {
-        let (conflicts, refused) = (outcome.total(Category::Conflict), outcome.total(Category::Refused));
+        let (conflicts, refused) = (
+            outcome.total(Category::Conflict),
+            outcome.total(Category::Refused),
+        );
         if conflicts > 0 {
             let (cause, conditions) = (conflict_message(conflicts), conditions_of(outcome));
-            return Some(LockedFailure { phase: Phase::WaitingForConflictResolution, cause, conditions });
+            return Some(LockedFailure {
+                phase: Phase::WaitingForConflictResolution,
+                cause,
+                conditions,
+            });
         }
-        let (named, count) = (listed(outcome.list(Category::Refused), refused), listing::counted(refused));
-        (refused > 0).then(|| Self::pending(format!("projectcalico.org/v3 refuses {count}: {named}")))
+        let (named, count) = (
+            listed(outcome.list(Category::Refused), refused),
+            listing::counted(refused),
+        );
+        (refused > 0)
+            .then(|| Self::pending(format!("projectcalico.org/v3 refuses {count}: {named}")))
     }
 }
 
 impl Migration {
-    /// Copies all objects under the lock, and opens v3. Unlocks v1 after a conflict, a refused object, or five minutes
-    /// without a finished object; after a temporary failure, v1 stays locked until the next pass.
+    /// Copies all objects under the lock, and opens v3. Unlocks v1 after a conflict, a refused
+    /// object, or five minutes without a finished object; after a temporary failure, v1 stays
+    /// locked until the next pass.
     pub(super) async fn copy(&mut self, control: &mut Control) -> Result<Next, Problem> {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
         if self.is_overdue(control) {
-            return self.release(control, LockedFailure::pending(OVERDUE.to_owned())).await;
+            return self
+                .release(control, LockedFailure::pending(OVERDUE.to_owned()))
+                .await;
         }
         self.withdrawals = Withdrawals::default();
         let metrics = self.metrics().clone();
@@ -73,9 +93,17 @@ impl Migration {
         match copied {
             Ok(None) => self.converge(control).await,
             Ok(Some(failure)) => self.release(control, failure).await,
-            Err(Problem::Refused { text, .. }) => self.release(control, LockedFailure::pending(text)).await,
-            Err(Problem::Transient(text)) if self.timer.as_ref().is_some_and(LockTimer::has_expired) => {
-                self.release(control, LockedFailure::pending(format!("{STANDSTILL}: {text}"))).await
+            Err(Problem::Refused { text, .. }) => {
+                self.release(control, LockedFailure::pending(text)).await
+            }
+            Err(Problem::Transient(text))
+                if self.timer.as_ref().is_some_and(LockTimer::has_expired) =>
+            {
+                self.release(
+                    control,
+                    LockedFailure::pending(format!("{STANDSTILL}: {text}")),
+                )
+                .await
             }
             Err(problem) => Err(problem),
         }
@@ -86,9 +114,14 @@ impl Migration {
         self.timer.is_none() && is_overdue(control.status.datastore_locked_at)
     }
 
-    /// Removes an aggregated API server that another program has restored under the lock. If that is refused, or the
-    /// other program does not stop, the lock ends as after any standstill, unless v3 may have been open.
-    pub(super) async fn uncover(&mut self, control: &mut Control, v1: V1Lock) -> Result<Next, Problem> {
+    /// Removes an aggregated API server that another program has restored under the lock. If that
+    /// is refused, or the other program does not stop, the lock ends as after any standstill,
+    /// unless v3 may have been open.
+    pub(super) async fn uncover(
+        &mut self,
+        control: &mut Control,
+        v1: V1Lock,
+    ) -> Result<Next, Problem> {
         let is_overdue = self.is_overdue(control);
         if !is_overdue {
             self.timer.get_or_insert_with(LockTimer::start);
@@ -105,18 +138,40 @@ impl Migration {
         let phase = control.status.phase;
         if v1 == V1Lock::Ours {
             // A failed migration stays failed.
-            let phase = if phase == Phase::Failed { phase } else { Phase::Pending };
-            return self.release(control, LockedFailure { phase, cause, conditions: Vec::new() }).await;
+            let phase = if phase == Phase::Failed {
+                phase
+            } else {
+                Phase::Pending
+            };
+            return self
+                .release(
+                    control,
+                    LockedFailure {
+                        phase,
+                        cause,
+                        conditions: Vec::new(),
+                    },
+                )
+                .await;
         }
-        let text = format!("APIService v3.projectcalico.org hides whether v3 is open, and v1 stays locked: {cause}");
+        let text = format!(
+            "APIService v3.projectcalico.org hides whether v3 is open, and v1 stays locked: {cause}"
+        );
         control.report(&self.requests, phase, &text).await?;
         Ok(Next::After(RETRY))
     }
 
-    /// Unlocks v1 after a failure, and begins the pause before the next attempt. An earlier failure stays the cause.
-    pub(super) async fn release(&mut self, control: &mut Control, failure: LockedFailure) -> Result<Next, Problem> {
+    /// Unlocks v1 after a failure, and begins the pause before the next attempt. An earlier failure
+    /// stays the cause.
+    pub(super) async fn release(
+        &mut self,
+        control: &mut Control,
+        failure: LockedFailure,
+    ) -> Result<Next, Problem> {
         if self.failure.is_none() {
-            tracing::warn!(object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock");
+            tracing::warn!(
+                object = MIGRATION_NAME, cause = %failure.cause, "migration: failed under the lock",
+            );
             self.attempts.fail();
             self.failure = Some(failure);
         }
@@ -125,17 +180,37 @@ impl Migration {
 
     /// Shuts v3, then unlocks v1. Repeated until v1 is unlocked.
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
-        let Some(failure) = self.failure.clone() else { return Ok(Next::After(WAITING)) };
-        let LockedFailure { phase, mut cause, conditions } = failure;
+        let Some(failure) = self.failure.clone() else {
+            return Ok(Next::After(WAITING));
+        };
+        let LockedFailure {
+            phase,
+            mut cause,
+            conditions,
+        } = failure;
         // Behind an aggregated API server, an abort would not reach the copies.
-        let copies = if control.saved_api_service().is_some() { Copies::Delete } else { Copies::Keep };
-        if let Some(refused) = abort::restore(&self.requests, control, copies, &mut self.withdrawals).await? {
+        let copies = if control.saved_api_service().is_some() {
+            Copies::Delete
+        } else {
+            Copies::Keep
+        };
+        if let Some(refused) =
+            abort::restore(&self.requests, control, copies, &mut self.withdrawals).await?
+        {
             cause = format!("{cause}; {refused}");
         }
-        let pause = self.attempts.remaining_pause().unwrap_or_default().as_secs().div_ceil(60);
+        let pause = self
+            .attempts
+            .remaining_pause()
+            .unwrap_or_default()
+            .as_secs()
+            .div_ceil(60);
         let message = match phase {
             Phase::Failed => format!("{cause}; the datastore is not locked"),
-            _ => format!("{cause}; the datastore is not locked, and the next attempt begins in {pause} minutes"),
+            _ => format!(
+                "{cause}; the datastore is not locked, and the next attempt begins in {pause} \
+                 minutes"
+            ),
         };
         control
             .write_status(&self.requests, |status| {
@@ -148,11 +223,20 @@ impl Migration {
         Ok(Next::After(WAITING))
     }
 
-    /// Restores the state before the migration after an interruption, or after the deletion of the object, and then
-    /// lets the API server remove the deleted object.
+    /// Restores the state before the migration after an interruption, or after the deletion of the
+    /// object, and then lets the API server remove the deleted object.
     pub(super) async fn restore(&mut self, control: &mut Control) -> Result<Next, Problem> {
-        if let Some(refused) = abort::restore(&self.requests, control, Copies::Delete, &mut self.withdrawals).await? {
-            control.report(&self.requests, control.status.phase, &refused).await?;
+        if let Some(refused) = abort::restore(
+            &self.requests,
+            control,
+            Copies::Delete,
+            &mut self.withdrawals,
+        )
+        .await?
+        {
+            control
+                .report(&self.requests, control.status.phase, &refused)
+                .await?;
             return Ok(Next::After(IDLE));
         }
         if !control.is_being_deleted() {
@@ -168,14 +252,19 @@ impl Migration {
         (self.timer, self.failure) = (None, None);
         if let Err(problem) = end::report_open(&self.requests, control).await {
             // The successor reports it again.
-            tracing::warn!(object = MIGRATION_NAME, "migration: cannot report that v3 is open: {problem}");
+            tracing::warn!(
+                object = MIGRATION_NAME,
+                "migration: cannot report that v3 is open: {problem}"
+            );
         }
         if self.mode == Mode::Kubernetes(ApiGroup::V3) {
             return Ok(Next::After(Duration::ZERO));
         }
         if self.configured == Some(ApiGroup::CrdV1) {
             // A new process would use v1 again.
-            control.report(&self.requests, Phase::Converged, WRONG_GROUP).await?;
+            control
+                .report(&self.requests, Phase::Converged, WRONG_GROUP)
+                .await?;
             return Ok(Next::After(IDLE));
         }
         Ok(Next::Ended(ApiGroup::V3))
@@ -190,16 +279,24 @@ async fn copy_all(
     metrics: &MigrationMetrics,
 ) -> Result<Option<LockedFailure>, Problem> {
     let now = OffsetDateTime::now_utc();
-    // An object that was created again under the lock has no finalizer, and its deletion would leave v1 locked.
+    // An object that was created again under the lock has no finalizer, and its deletion would
+    // leave v1 locked.
     control.add_finalizer(requests).await?;
     control
         .write_status(requests, |status| {
-            let text = if status.started_at.is_none() { DRAINING } else { MIGRATING };
+            let text = if status.started_at.is_none() {
+                DRAINING
+            } else {
+                MIGRATING
+            };
             text.clone_into(&mut status.message);
             status.datastore_locked_at = status.datastore_locked_at.or(Some(now));
             set_conflicts(status, Vec::new());
             let text = "pods cannot start or end until v3 is open";
-            set_condition(status, condition("PodsBlocked", true, "DatastoreLocked", text, now));
+            set_condition(
+                status,
+                condition("PodsBlocked", true, "DatastoreLocked", text, now),
+            );
         })
         .await?;
     timer.drained().await;
@@ -209,12 +306,17 @@ async fn copy_all(
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
             MIGRATING.clone_into(&mut status.message);
-            status.started_at = status.started_at.or_else(|| Some(OffsetDateTime::now_utc()));
+            status.started_at = status
+                .started_at
+                .or_else(|| Some(OffsetDateTime::now_utc()));
         })
         .await?;
     let mut copier = Copier::new(requests, control, timer);
     let outcome = copier.all().await?;
-    outcome.counts.iter().for_each(|count| metrics.count_objects(count.kind, copied_objects(count)));
+    outcome
+        .counts
+        .iter()
+        .for_each(|count| metrics.count_objects(count.kind, copied_objects(count)));
     if let Some(failure) = LockedFailure::of(&outcome) {
         return Ok(Some(failure));
     }

@@ -1,4 +1,5 @@
-//! The part of a migration before the lock: the dry run, the checks, and the trial by the API server.
+//! The part of a migration before the lock: the dry run, the checks, and the trial by the API
+//! server.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, listing, lock, report};
 use super::{DRAINING, IDLE, MIGRATING, Migration, Next, WAITING};
 
-/// The pause after checks that did not pass, as a multiple of their time. They read each object, and can fail for days.
+/// The pause after checks that did not pass, as a multiple of their time. They read each object,
+/// and can fail for days.
 const PAUSE_PER_CHECK: u32 = 10;
 /// Greatest number of objects that a message names.
 const MOST_NAMED: usize = 8;
@@ -25,11 +27,12 @@ const MOST_NAMED: usize = 8;
 const LONGEST_REASON: usize = 200;
 
 const CHECKING: &str = "checking the cluster and all objects before the lock";
-/// A migration deletes copies without a source, and an abort all copies. So it does not begin beside copies that may be
-/// in use.
+/// A migration deletes copies without a source, and an abort all copies. So it does not begin
+/// beside copies that may be in use.
 const IN_USE: &str = "projectcalico.org/v3 is ready, and a former migration has copied";
-const WAY_OUT: &str = "If pods use v3, restore the annotation migration.projectcalico.org/migrated-by of its \
-                       ClusterInformation default; otherwise delete these copies";
+const WAY_OUT: &str = "If pods use v3, restore the annotation \
+                       migration.projectcalico.org/migrated-by of its ClusterInformation default; \
+                       otherwise delete these copies";
 
 /// The reason why a migration does not lock v1.
 struct Refusal {
@@ -39,15 +42,21 @@ struct Refusal {
 }
 
 impl Migration {
-    /// Makes the requested dry run, if it has not been made. Locks nothing, and writes nothing but a ConfigMap and the
-    /// status.
-    pub(super) async fn dry_run(&mut self, control: &mut Control, marks: &Marks) -> Result<Next, Problem> {
+    /// Makes the requested dry run, if it has not been made. Locks nothing, and writes nothing but
+    /// a ConfigMap and the status.
+    pub(super) async fn dry_run(
+        &mut self,
+        control: &mut Control,
+        marks: &Marks,
+    ) -> Result<Next, Problem> {
         if control.saved_api_service().is_some() {
             api_service::give_back(&self.requests, control).await?;
             // The marks say that v3 is not aggregated.
             return Ok(Next::After(Duration::ZERO));
         }
-        let Some(requested) = control.requested_dry_run().map(str::to_owned) else { return Ok(Next::After(WAITING)) };
+        let Some(requested) = control.requested_dry_run().map(str::to_owned) else {
+            return Ok(Next::After(WAITING));
+        };
         let began = Instant::now();
         let text = match self.make_dry_run(control, marks, &requested).await {
             Ok(None) => return Ok(Next::After(WAITING)),
@@ -55,11 +64,14 @@ impl Migration {
             Err(problem @ (Problem::Transient(_) | Problem::Refused { .. })) => problem.to_string(),
             Err(problem) => return Err(problem),
         };
-        control.report(&self.requests, Phase::Pending, &text).await?;
+        control
+            .report(&self.requests, Phase::Pending, &text)
+            .await?;
         Ok(pause_after(began))
     }
 
-    /// Makes the dry run, and reports its outcome. Returns the first reason for which a migration would not begin.
+    /// Makes the dry run, and reports its outcome. Returns the first reason for which a migration
+    /// would not begin.
     async fn make_dry_run(
         &mut self,
         control: &mut Control,
@@ -83,8 +95,8 @@ impl Migration {
         let outcome = copy::trial(&self.requests, is_compared).await?;
         report::write(&self.requests, &self.namespace, &outcome, is_compared).await?;
         let message = format!(
-            "dry run: {} to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To start, \
-             remove the annotation migration.projectcalico.org/dry-run",
+            "dry run: {} to copy, {} are in v3, {} conflicts, {} refused; see ConfigMap {}/{}. To \
+             start, remove the annotation migration.projectcalico.org/dry-run",
             listing::counted(outcome.total(Category::Copied)),
             outcome.total(Category::Skipped),
             outcome.total(Category::Conflict),
@@ -92,7 +104,13 @@ impl Migration {
             self.namespace,
             report::NAME
         );
-        let made = condition("DryRun", true, "Finished", requested, OffsetDateTime::now_utc());
+        let made = condition(
+            "DryRun",
+            true,
+            "Finished",
+            requested,
+            OffsetDateTime::now_utc(),
+        );
         control
             .write_status(&self.requests, |status| {
                 status.phase = Phase::Pending;
@@ -103,9 +121,13 @@ impl Migration {
         Ok(None)
     }
 
-    /// Checks the cluster, locks v1, and copies the objects. Changes nothing of v1 and v3 before all checks have
-    /// passed, except that an aggregated API server is removed for the last one.
-    pub(super) async fn check(&mut self, control: &mut Control, marks: &Marks) -> Result<Next, Problem> {
+    /// Checks the cluster, locks v1, and copies the objects. Changes nothing of v1 and v3 before
+    /// all checks have passed, except that an aggregated API server is removed for the last one.
+    pub(super) async fn check(
+        &mut self,
+        control: &mut Control,
+        marks: &Marks,
+    ) -> Result<Next, Problem> {
         if self.failure.is_some() {
             return self.finish_release(control).await;
         }
@@ -117,7 +139,9 @@ impl Migration {
         let message = control.status.message.as_str();
         // An interrupted process may have left the messages under the lock.
         if ["", DRAINING, MIGRATING].contains(&message) {
-            control.report(&self.requests, Phase::Pending, CHECKING).await?;
+            control
+                .report(&self.requests, Phase::Pending, CHECKING)
+                .await?;
         }
         let began = Instant::now();
         match self.lock(control, marks).await {
@@ -126,10 +150,13 @@ impl Migration {
                 return self.copy(control).await;
             }
             Ok(Some(refusal)) => self.refuse(control, refusal).await?,
-            // The failure can last for days. Until the next checks, the phase and the conflicts stay.
+            // The failure can last for days. Until the next checks, the phase and the conflicts
+            // stay.
             Err(problem @ (Problem::Transient(_) | Problem::Refused { .. })) => {
                 self.give_back_unused(control).await?;
-                control.report(&self.requests, control.status.phase, &problem.to_string()).await?;
+                control
+                    .report(&self.requests, control.status.phase, &problem.to_string())
+                    .await?;
             }
             Err(problem) => return Err(problem),
         }
@@ -137,24 +164,46 @@ impl Migration {
     }
 
     /// Locks v1 after all checks. Returns the first reason not to lock v1.
-    async fn lock(&mut self, control: &mut Control, marks: &Marks) -> Result<Option<Refusal>, Problem> {
-        let pending = |message| Some(Refusal { phase: Phase::Pending, message, conditions: Vec::new() });
+    async fn lock(
+        &mut self,
+        control: &mut Control,
+        marks: &Marks,
+    ) -> Result<Option<Refusal>, Problem> {
+        let pending = |message| {
+            Some(Refusal {
+                phase: Phase::Pending,
+                message,
+                conditions: Vec::new(),
+            })
+        };
         match checks::before_the_lock(&self.checked(control, marks)).await? {
             Check::Passed => {}
             Check::Wait(message) => return Ok(pending(message)),
             Check::Terminal(message) => {
-                return Ok(Some(Refusal { phase: Phase::Failed, message, conditions: Vec::new() }));
+                return Ok(Some(Refusal {
+                    phase: Phase::Failed,
+                    message,
+                    conditions: Vec::new(),
+                }));
             }
         }
         let outcome = copy::trial(&self.requests, false).await?;
         let refused = outcome.total(Category::Refused);
         if refused > 0 {
             report::write(&self.requests, &self.namespace, &outcome, false).await?;
-            let (named, place) = (listed(outcome.list(Category::Refused), refused), &self.namespace);
+            let (named, place) = (
+                listed(outcome.list(Category::Refused), refused),
+                &self.namespace,
+            );
             let (count, name) = (listing::counted(refused), report::NAME);
-            return Ok(pending(format!("{count} cannot be copied: {named}; see ConfigMap {place}/{name}")));
+            return Ok(pending(format!(
+                "{count} cannot be copied: {named}; see ConfigMap {place}/{name}"
+            )));
         }
-        if let Some(text) = refusal_to_write(ApiGroup::CrdV1, lock::check(&self.requests, control.uid()).await)? {
+        if let Some(text) = refusal_to_write(
+            ApiGroup::CrdV1,
+            lock::check(&self.requests, control.uid()).await,
+        )? {
             return Ok(pending(text));
         }
         control.add_finalizer(&self.requests).await?;
@@ -171,7 +220,10 @@ impl Migration {
             report::write(&self.requests, &self.namespace, &outcome, true).await?;
             return Ok(refusal);
         }
-        if let Some(text) = refusal_to_write(ApiGroup::V3, door::check(&self.requests, control.uid()).await)? {
+        if let Some(text) = refusal_to_write(
+            ApiGroup::V3,
+            door::check(&self.requests, control.uid()).await,
+        )? {
             return Ok(pending(text));
         }
         // A person may have asked for a dry run or deleted the object during the checks.
@@ -190,7 +242,11 @@ impl Migration {
     /// Reports the refusal, and restores an aggregated API server.
     async fn refuse(&mut self, control: &mut Control, refusal: Refusal) -> Result<(), Problem> {
         self.give_back_unused(control).await?;
-        let Refusal { phase, message, conditions } = refusal;
+        let Refusal {
+            phase,
+            message,
+            conditions,
+        } = refusal;
         control
             .write_status(&self.requests, |status| {
                 (status.phase, status.message) = (phase, message);
@@ -208,7 +264,8 @@ fn pause_after(began: Instant) -> Next {
 /// Returns the reason not to migrate beside copies of a former migration that programs may use.
 ///
 /// # Errors
-/// [`Problem::Lost`] if a former migration has opened v3, which an aggregated API server may have hidden until now.
+/// [`Problem::Lost`] if a former migration has opened v3, which an aggregated API server may have
+/// hidden until now.
 async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
     let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
     match Door::of(information.as_ref()) {
@@ -217,33 +274,52 @@ async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
         Door::Unmarked => {}
     }
     let copies = copy::count_copies(requests).await?;
-    Ok((copies > 0).then(|| format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")))
+    Ok((copies > 0)
+        .then(|| format!("{IN_USE} {copies} blocks, affinities, handles or settings. {WAY_OUT}")))
 }
 
-/// Returns the reason why the API server does not let the migration write the ClusterInformation of a group.
-fn refusal_to_write(group: ApiGroup, written: Result<(), Problem>) -> Result<Option<String>, Problem> {
+/// Returns the reason why the API server does not let the migration write the ClusterInformation of
+/// a group.
+fn refusal_to_write(
+    group: ApiGroup,
+    written: Result<(), Problem>,
+) -> Result<Option<String>, Problem> {
     match written {
         Ok(()) => Ok(None),
-        Err(Problem::Refused { text, .. }) => {
-            Ok(Some(format!("{} refuses ClusterInformation/default: {text}", group.api_version())))
-        }
+        Err(Problem::Refused { text, .. }) => Ok(Some(format!(
+            "{} refuses ClusterInformation/default: {text}",
+            group.api_version()
+        ))),
         Err(problem) => Err(problem),
     }
 }
 
 /// Returns the refusal for a trial with conflicts or refused objects.
 fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
-    let (conflicts, refused) = (outcome.total(Category::Conflict), outcome.total(Category::Refused));
+    let (conflicts, refused) = (
+        outcome.total(Category::Conflict),
+        outcome.total(Category::Refused),
+    );
     if conflicts > 0 {
         return Some(Refusal {
             phase: Phase::WaitingForConflictResolution,
-            message: format!("{}; the datastore is not locked", conflict_message(conflicts)),
+            message: format!(
+                "{}; the datastore is not locked",
+                conflict_message(conflicts)
+            ),
             conditions: conditions_of(outcome),
         });
     }
-    let (named, count) = (listed(outcome.list(Category::Refused), refused), listing::counted(refused));
+    let (named, count) = (
+        listed(outcome.list(Category::Refused), refused),
+        listing::counted(refused),
+    );
     let message = format!("projectcalico.org/v3 refuses {count}: {named}");
-    (refused > 0).then(|| Refusal { phase: Phase::Pending, message, conditions: Vec::new() })
+    (refused > 0).then(|| Refusal {
+        phase: Phase::Pending,
+        message,
+        conditions: Vec::new(),
+    })
 }
 
 pub(super) fn conflict_message(conflicts: usize) -> String {
@@ -252,15 +328,25 @@ pub(super) fn conflict_message(conflicts: usize) -> String {
 
 /// Returns upstream's conditions for the conflicts of an outcome (MIG-67).
 pub(super) fn conditions_of(outcome: &Outcome) -> Vec<Value> {
-    let names = outcome.list(Category::Conflict).iter().map(|named| named.object.as_str());
-    conflict_conditions(names, outcome.total(Category::Conflict), OffsetDateTime::now_utc())
+    let names = outcome
+        .list(Category::Conflict)
+        .iter()
+        .map(|named| named.object.as_str());
+    conflict_conditions(
+        names,
+        outcome.total(Category::Conflict),
+        OffsetDateTime::now_utc(),
+    )
 }
 
 /// Returns the first objects with their reasons, and the number of the others.
 pub(super) fn listed(named: &[Named], total: usize) -> String {
     let short = |reason: &str| reason.chars().take(LONGEST_REASON).collect::<String>();
-    let mut texts: Vec<String> =
-        named.iter().take(MOST_NAMED).map(|named| format!("{}: {}", named.object, short(&named.reason))).collect();
+    let mut texts: Vec<String> = named
+        .iter()
+        .take(MOST_NAMED)
+        .map(|named| format!("{}: {}", named.object, short(&named.reason)))
+        .collect();
     let others = total.saturating_sub(texts.len());
     if others > 0 {
         texts.push(format!("and {others} more"));
@@ -274,9 +360,17 @@ mod tests {
 
     fn outcome(conflicts: usize, refused: usize) -> Outcome {
         let mut outcome = Outcome::default();
-        for (category, count) in [(Category::Conflict, conflicts), (Category::Refused, refused)] {
+        for (category, count) in [
+            (Category::Conflict, conflicts),
+            (Category::Refused, refused),
+        ] {
             for number in 0..count {
-                outcome.add("Tier", category, format!("Tier/t{number}"), &"r".repeat(300));
+                outcome.add(
+                    "Tier",
+                    category,
+                    format!("Tier/t{number}"),
+                    &"r".repeat(300),
+                );
             }
         }
         outcome
@@ -288,14 +382,22 @@ mod tests {
         let conflict = refusal_of(&outcome(40, 1)).unwrap();
         assert_eq!(conflict.phase, Phase::WaitingForConflictResolution);
         assert_eq!(conflict.conditions.len(), 33);
-        let expected = "resolve 40 resource conflicts to let the migration continue; the datastore is not locked";
+        let expected = "resolve 40 resource conflicts to let the migration continue; the datastore \
+                        is not locked";
         assert_eq!(conflict.message, expected);
         let refused = refusal_of(&outcome(0, 1)).unwrap();
         assert_eq!(refused.phase, Phase::Pending);
-        let expected = format!("projectcalico.org/v3 refuses 1 object: Tier/t0: {}", "r".repeat(LONGEST_REASON));
+        let expected = format!(
+            "projectcalico.org/v3 refuses 1 object: Tier/t0: {}",
+            "r".repeat(LONGEST_REASON)
+        );
         assert_eq!(refused.message, expected);
         let refused = refusal_of(&outcome(0, 2)).unwrap();
-        assert!(refused.message.contains(" refuses 2 objects: Tier/t0: "), "{}", refused.message);
+        assert!(
+            refused.message.contains(" refuses 2 objects: Tier/t0: "),
+            "{}",
+            refused.message
+        );
     }
 
     #[test]

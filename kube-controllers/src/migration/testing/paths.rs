@@ -1,10 +1,12 @@
-//! [`RequestPath`]: the parts of a URL of the API server. [`StoreKey`]: the identity of a stored object.
+//! [`RequestPath`]: the parts of a URL of the API server. [`StoreKey`]: the identity of a stored
+//! object.
 
 use std::collections::BTreeMap;
 
 use libcalico::kubernetes::{Location, escaped};
 
-/// The identity of an object. An object of a custom resource has one identity in all versions of its definition.
+/// The identity of an object. An object of a custom resource has one identity in all versions of
+/// its definition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StoreKey {
     pub(crate) group: String,
@@ -18,7 +20,12 @@ pub(crate) struct StoreKey {
 impl StoreKey {
     pub(crate) fn of(at: &Location) -> Self {
         StoreKey {
-            group: at.resource.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_owned(),
+            group: at
+                .resource
+                .api_version
+                .rsplit_once('/')
+                .map_or("", |(group, _)| group)
+                .to_owned(),
             plural: at.resource.plural.to_owned(),
             namespace: at.namespace.clone().unwrap_or_default(),
             name: escaped(&at.name),
@@ -75,7 +82,11 @@ impl RequestPath {
     }
 
     pub(crate) fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     pub(crate) fn is_dry_run(&self) -> bool {
@@ -86,7 +97,9 @@ impl RequestPath {
 /// Returns the parameters of a query, as they are escaped.
 fn parameters(query: &str) -> BTreeMap<String, String> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -96,15 +109,34 @@ mod tests {
     #[test]
     fn paths_of_objects_collections_and_discovery_are_told_apart() {
         let path = |text: &str| RequestPath::parse(&text.parse().unwrap());
-        let policy = path("/apis/projectcalico.org/v3/namespaces/ns/networkpolicies/a/status?dryRun=All").unwrap();
-        assert_eq!((&*policy.namespace, &*policy.plural, &*policy.name), ("ns", "networkpolicies", "a"));
-        assert_eq!((policy.api_version().as_str(), &*policy.subresource), ("projectcalico.org/v3", "status"));
+        let policy =
+            path("/apis/projectcalico.org/v3/namespaces/ns/networkpolicies/a/status?dryRun=All")
+                .unwrap();
+        assert_eq!(
+            (&*policy.namespace, &*policy.plural, &*policy.name),
+            ("ns", "networkpolicies", "a")
+        );
+        assert_eq!(
+            (policy.api_version().as_str(), &*policy.subresource),
+            ("projectcalico.org/v3", "status")
+        );
         assert!(policy.is_dry_run());
         let pools = path("/apis/crd.projectcalico.org/v1/ippools?limit=2&continue=").unwrap();
-        assert_eq!((&*pools.plural, &*pools.name, pools.query["limit"].as_str()), ("ippools", "", "2"));
+        assert_eq!(
+            (&*pools.plural, &*pools.name, pools.query["limit"].as_str()),
+            ("ippools", "", "2")
+        );
         let namespace = path("/api/v1/namespaces/ns").unwrap();
-        assert_eq!((&*namespace.plural, &*namespace.name, &*namespace.namespace), ("namespaces", "ns", ""));
-        for text in ["/apis", "/apis/projectcalico.org", "/apis/projectcalico.org/v3", "/version"] {
+        assert_eq!(
+            (&*namespace.plural, &*namespace.name, &*namespace.namespace),
+            ("namespaces", "ns", "")
+        );
+        for text in [
+            "/apis",
+            "/apis/projectcalico.org",
+            "/apis/projectcalico.org/v3",
+            "/version",
+        ] {
             assert_eq!(path(text), None, "{text}");
         }
     }

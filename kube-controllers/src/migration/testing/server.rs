@@ -18,10 +18,11 @@ use super::store::{ObjectStore, Reply, failure};
 /// A field of a `spec` that the definitions of v3 lack.
 pub(crate) const UNKNOWN_FIELD: &str = "unknownToV3";
 
-/// The end of the program, or a fault, at a write. Writes count from 0 since [`ApiServer::interrupt`].
+/// The end of the program, or a fault, at a write. Writes count from 0 since
+/// [`ApiServer::interrupt`].
 ///
-/// Reads do not count. A program that ends before a read leaves the same objects as one that ends after the write
-/// before it, and the objects are all that the next process finds.
+/// Reads do not count. A program that ends before a read leaves the same objects as one that ends
+/// after the write before it, and the objects are all that the next process finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interruption {
     /// The program ends, and the API server never gets the request.
@@ -74,14 +75,23 @@ struct ServerState {
 impl ReceivedRequest {
     /// Returns true if the request can change objects.
     fn is_write(&self) -> bool {
-        let is_dry_run = self.uri.query().is_some_and(|query| query.contains("dryRun=All"));
-        self.method != Method::GET && !is_dry_run && !self.uri.path().starts_with("/apis/authorization.k8s.io/")
+        let is_dry_run = self
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("dryRun=All"));
+        self.method != Method::GET
+            && !is_dry_run
+            && !self.uri.path().starts_with("/apis/authorization.k8s.io/")
     }
 }
 
 impl ApiServer {
     pub(crate) fn new() -> Self {
-        ApiServer { shared: Arc::default(), interrupted: watch::Sender::new(false), changes: watch::Sender::new(0) }
+        ApiServer {
+            shared: Arc::default(),
+            interrupted: watch::Sender::new(false),
+            changes: watch::Sender::new(0),
+        }
     }
 
     /// Returns a client of this server, as a new process has one.
@@ -119,7 +129,11 @@ impl ApiServer {
 
     /// Waits for the interruption.
     pub(crate) async fn interrupted(&self) {
-        let _ = self.interrupted.subscribe().wait_for(|interrupted| *interrupted).await;
+        let _ = self
+            .interrupted
+            .subscribe()
+            .wait_for(|interrupted| *interrupted)
+            .await;
     }
 
     /// Answers requests again, those of the next process.
@@ -128,7 +142,8 @@ impl ApiServer {
         self.interrupted.send_replace(false);
     }
 
-    /// Executes the request that [`Interruption::Hold`] has held, and returns the status of its response.
+    /// Executes the request that [`Interruption::Hold`] has held, and returns the status of its
+    /// response.
     pub(crate) fn release_held(&self) -> Option<u16> {
         let mut state = self.state();
         let request = state.held.take()?;
@@ -137,7 +152,10 @@ impl ApiServer {
     }
 
     /// Answers with the replies of `fault`, where it returns one.
-    pub(crate) fn fail(&self, fault: impl FnMut(&ReceivedRequest) -> Option<Reply> + Send + 'static) {
+    pub(crate) fn fail(
+        &self,
+        fault: impl FnMut(&ReceivedRequest) -> Option<Reply> + Send + 'static,
+    ) {
         self.state().fault = Some(Box::new(fault));
     }
 
@@ -176,11 +194,20 @@ impl ApiServer {
 
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        let accept = parts.headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let accept = parts
+            .headers
+            .get(ACCEPT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let metadata_only = accept.contains("as=PartialObjectMetadataList");
         let body = body.collect_bytes().await.unwrap();
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let request = ReceivedRequest { method: parts.method, uri: parts.uri, metadata_only, body };
+        let request = ReceivedRequest {
+            method: parts.method,
+            uri: parts.uri,
+            metadata_only,
+            body,
+        };
         let reply = self.state().receive(request);
         match reply {
             Some((code, body)) => {
@@ -216,7 +243,11 @@ impl ServerState {
             Some(Interruption::Fail(at)) if at == number => {
                 self.interruption = None;
                 self.execute(&request);
-                return Some(failure(500, "InternalError", "etcdserver: request timed out"));
+                return Some(failure(
+                    500,
+                    "InternalError",
+                    "etcdserver: request timed out",
+                ));
             }
             _ => return Some(self.execute(&request)),
         }
@@ -230,8 +261,14 @@ impl ServerState {
             Some(reply) => reply,
             None => self.serve(request),
         };
-        if self.store.get(&cluster_information(ApiGroup::CrdV1)).is_some_and(is_ready) && self.is_door_open() {
-            self.violations.push(format!("{} {}", request.method, request.uri));
+        if self
+            .store
+            .get(&cluster_information(ApiGroup::CrdV1))
+            .is_some_and(is_ready)
+            && self.is_door_open()
+        {
+            self.violations
+                .push(format!("{} {}", request.method, request.uri));
         }
         reply
     }
@@ -245,28 +282,42 @@ impl ServerState {
             return failure(503, "ServiceUnavailable", "error trying to reach service");
         }
         let Some(kind) = self.store.kind_of(&path) else {
-            return failure(404, "NotFound", "the server could not find the requested resource");
+            return failure(
+                404,
+                "NotFound",
+                "the server could not find the requested resource",
+            );
         };
         let body = match with_known_fields(&path, &request.body) {
             Ok(body) => body,
             Err(refusal) => return refusal,
         };
         match request.method {
-            Method::POST if kind.kind == "SelfSubjectAccessReview" => (201, self.review(&request.body)),
+            Method::POST if kind.kind == "SelfSubjectAccessReview" => {
+                (201, self.review(&request.body))
+            }
             Method::POST if kind.kind == "SelfSubjectRulesReview" => (201, self.rules()),
             Method::POST => self.store.create(&kind, &path, body),
             Method::PUT => self.store.replace(&kind, &path, body),
             Method::DELETE => self.store.delete(&kind, &path, &request.body),
-            Method::GET if path.name.is_empty() => self.store.list(&kind, &path, request.metadata_only),
+            Method::GET if path.name.is_empty() => {
+                self.store.list(&kind, &path, request.metadata_only)
+            }
             Method::GET => self.store.read(&kind, &path),
-            _ => failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource"),
+            _ => failure(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            ),
         }
     }
 
     fn review(&self, review: &Value) -> Value {
         let right = &review["spec"]["resourceAttributes"];
         let text = |field: &str| right[field].as_str().unwrap_or_default().to_owned();
-        let is_denied = self.denied_rights.contains(&format!("{} {}", text("verb"), text("resource")));
+        let is_denied =
+            self.denied_rights
+                .contains(&format!("{} {}", text("verb"), text("resource")));
         let mut answer = review.clone();
         answer["status"] = json!({ "allowed": !is_denied });
         answer
@@ -275,25 +326,44 @@ impl ServerState {
     /// Returns the rules of an account that may do everything, or none if a right is denied.
     fn rules(&self) -> Value {
         let all = json!({ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] });
-        let rules = if self.denied_rights.is_empty() { vec![all] } else { Vec::new() };
-        json!({ "kind": "SelfSubjectRulesReview", "status": { "resourceRules": rules, "incomplete": false } })
+        let rules = if self.denied_rights.is_empty() {
+            vec![all]
+        } else {
+            Vec::new()
+        };
+        json!({
+            "kind": "SelfSubjectRulesReview",
+            "status": { "resourceRules": rules, "incomplete": false },
+        })
     }
 
     fn is_door_open(&self) -> bool {
         let information = self.store.get(&cluster_information(ApiGroup::V3));
         information.is_some_and(|information| {
             let annotations = &information["metadata"]["annotations"];
-            is_ready(information) && [MIGRATED_BY, LOCKED_BY].iter().any(|mark| annotations[mark].is_string())
+            is_ready(information)
+                && [MIGRATED_BY, LOCKED_BY]
+                    .iter()
+                    .any(|mark| annotations[mark].is_string())
         })
     }
 }
 
-/// Drops the unknown field of an object in v3, or refuses the object if the query has the strict validation.
+/// Drops the unknown field of an object in v3, or refuses the object if the query has the strict
+/// validation.
 fn with_known_fields(path: &RequestPath, body: &Value) -> Result<Value, Reply> {
     let mut body = body.clone();
-    let spec = body.pointer_mut("/spec").and_then(Value::as_object_mut).filter(|_| path.group == ApiGroup::V3.name());
+    let spec = body
+        .pointer_mut("/spec")
+        .and_then(Value::as_object_mut)
+        .filter(|_| path.group == ApiGroup::V3.name());
     let has_unknown = spec.is_some_and(|spec| spec.remove(UNKNOWN_FIELD).is_some());
-    if has_unknown && path.query.get("fieldValidation").is_some_and(|mode| mode == "Strict") {
+    if has_unknown
+        && path
+            .query
+            .get("fieldValidation")
+            .is_some_and(|mode| mode == "Strict")
+    {
         let text = format!("strict decoding error: unknown field \"spec.{UNKNOWN_FIELD}\"");
         return Err(failure(400, "BadRequest", &text));
     }
@@ -316,9 +386,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn interruptions_end_the_program_before_or_after_the_effect() {
-        for (interruption, has_effect) in
-            [(Interruption::Before(0), false), (Interruption::After(0), true), (Interruption::Hold(0), false)]
-        {
+        for (interruption, has_effect) in [
+            (Interruption::Before(0), false),
+            (Interruption::After(0), true),
+            (Interruption::Hold(0), false),
+        ] {
             let world = World::new();
             world.start();
             let requests = world.requests();
@@ -331,10 +403,17 @@ mod tests {
             let dead = timeout(Duration::from_secs(60), requests.get(&object())).await;
             assert!(dead.is_err(), "a dead program gets no response");
             world.server.revive();
-            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect, "{interruption:?}");
+            assert_eq!(
+                requests.get(&object()).await.unwrap().is_none(),
+                has_effect,
+                "{interruption:?}"
+            );
             let late = matches!(interruption, Interruption::Hold(_)).then_some(200);
             assert_eq!(world.server.release_held(), late);
-            assert_eq!(requests.get(&object()).await.unwrap().is_none(), has_effect || late.is_some());
+            assert_eq!(
+                requests.get(&object()).await.unwrap().is_none(),
+                has_effect || late.is_some()
+            );
         }
     }
 
@@ -355,7 +434,10 @@ mod tests {
         let right = |verb| ["apiregistration.k8s.io", "apiservices", "", verb];
         let client = world.server.client();
         assert_eq!(is_allowed(&client, right("get")).await.unwrap(), Some(true));
-        assert_eq!(is_allowed(&client, right("delete")).await.unwrap(), Some(false));
+        assert_eq!(
+            is_allowed(&client, right("delete")).await.unwrap(),
+            Some(false)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -363,7 +445,9 @@ mod tests {
         let world = World::new();
         world.server.with_store(|store| {
             let annotations = json!({ MIGRATED_BY: "u" });
-            let open = json!({ "metadata": { "annotations": annotations }, "spec": { "datastoreReady": true } });
+            let open = json!({
+                "metadata": { "annotations": annotations }, "spec": { "datastoreReady": true },
+            });
             store.put(&cluster_information(ApiGroup::V3), open);
         });
         world.requests().get(&object()).await.unwrap();

@@ -1,4 +1,5 @@
-//! [`ObjectStore`]: the objects of the API server in memory, and the rules by which requests change them.
+//! [`ObjectStore`]: the objects of the API server in memory, and the rules by which requests change
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -30,13 +31,15 @@ pub(crate) struct ObjectStore {
 /// Returns the reply of an API server that refuses a request.
 pub(crate) fn failure(code: u16, reason: &str, message: &str) -> Reply {
     let status = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message,
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": message,
     });
     (code, status)
 }
 
 impl ObjectStore {
-    /// Stores an object as the API server would: with a new uid, unless it has one, and a new resourceVersion.
+    /// Stores an object as the API server would: with a new uid, unless it has one, and a new
+    /// resourceVersion.
     pub(crate) fn put(&mut self, at: &Location, mut object: Value) -> Value {
         object["apiVersion"] = at.resource.api_version.into();
         object["kind"] = at.resource.kind.into();
@@ -45,7 +48,10 @@ impl ObjectStore {
             object["metadata"]["namespace"] = namespace.as_str().into();
         }
         let key = StoreKey::of(at);
-        let uid = self.objects.get(&key).map(|old| old["metadata"]["uid"].clone());
+        let uid = self
+            .objects
+            .get(&key)
+            .map(|old| old["metadata"]["uid"].clone());
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = uid.unwrap_or_else(|| self.next_uid());
         }
@@ -66,8 +72,14 @@ impl ObjectStore {
     }
 
     /// Returns the objects of a group with this plural.
-    pub(crate) fn of_kind<'a>(&'a self, group: &'a str, plural: &'a str) -> impl Iterator<Item = &'a Value> {
-        self.all().filter(move |(key, _)| key.group == group && key.plural == plural).map(|(_, object)| object)
+    pub(crate) fn of_kind<'a>(
+        &'a self,
+        group: &'a str,
+        plural: &'a str,
+    ) -> impl Iterator<Item = &'a Value> {
+        self.all()
+            .filter(move |(key, _)| key.group == group && key.plural == plural)
+            .map(|(_, object)| object)
     }
 
     /// Adds a rule of admission for all creations and replacements, dry runs included.
@@ -75,27 +87,40 @@ impl ObjectStore {
         self.rules.push(Box::new(rule));
     }
 
-    /// Deletes each object whose owners are all missing, as the garbage collector of Kubernetes does. Returns the
-    /// number of deleted objects.
+    /// Deletes each object whose owners are all missing, as the garbage collector of Kubernetes
+    /// does. Returns the number of deleted objects.
     pub(crate) fn collect_garbage(&mut self) -> usize {
-        let uids: Vec<Value> = self.objects.values().map(|object| object["metadata"]["uid"].clone()).collect();
+        let uids: Vec<Value> = self
+            .objects
+            .values()
+            .map(|object| object["metadata"]["uid"].clone())
+            .collect();
         let before = self.objects.len();
-        self.objects.retain(|_, object| match object["metadata"]["ownerReferences"].as_array() {
-            Some(owners) if !owners.is_empty() => owners.iter().any(|owner| uids.contains(&owner["uid"])),
-            _ => true,
-        });
+        self.objects.retain(
+            |_, object| match object["metadata"]["ownerReferences"].as_array() {
+                Some(owners) if !owners.is_empty() => {
+                    owners.iter().any(|owner| uids.contains(&owner["uid"]))
+                }
+                _ => true,
+            },
+        );
         before - self.objects.len()
     }
 
     pub(super) fn kinds(&self) -> Vec<ServedKind> {
         let definitions = self.of_kind(DEFINITIONS, "customresourcedefinitions");
-        discovery::built_in().chain(definitions.flat_map(discovery::defined_by)).collect()
+        discovery::built_in()
+            .chain(definitions.flat_map(discovery::defined_by))
+            .collect()
     }
 
-    /// Returns true if another server answers for the group `projectcalico.org`. Here that server is never reachable.
+    /// Returns true if another server answers for the group `projectcalico.org`. Here that server
+    /// is never reachable.
     pub(super) fn is_aggregated(&self, group: &str) -> bool {
         let mut services = self.of_kind(API_SERVICES, "apiservices");
-        services.any(|service| service["spec"]["group"] == group && service["spec"]["service"].is_object())
+        services.any(|service| {
+            service["spec"]["group"] == group && service["spec"]["service"].is_object()
+        })
     }
 
     pub(super) fn kind_of(&self, path: &RequestPath) -> Option<ServedKind> {
@@ -105,10 +130,18 @@ impl ObjectStore {
             namespace: String::new(),
             name: format!("{}.{}", path.plural, path.group),
         };
-        let defined = self.objects.get(&definition).map(discovery::defined_by).unwrap_or_default();
-        let is_named =
-            |kind: &ServedKind| kind.group == path.group && kind.version == path.version && kind.plural == path.plural;
-        defined.into_iter().chain(discovery::built_in()).find(is_named)
+        let defined = self
+            .objects
+            .get(&definition)
+            .map(discovery::defined_by)
+            .unwrap_or_default();
+        let is_named = |kind: &ServedKind| {
+            kind.group == path.group && kind.version == path.version && kind.plural == path.plural
+        };
+        defined
+            .into_iter()
+            .chain(discovery::built_in())
+            .find(is_named)
     }
 
     pub(super) fn read(&self, kind: &ServedKind, path: &RequestPath) -> Reply {
@@ -120,40 +153,95 @@ impl ObjectStore {
 
     /// Returns a page of a list. Its token is the position of the next page.
     pub(super) fn list(&self, kind: &ServedKind, path: &RequestPath, metadata_only: bool) -> Reply {
-        let number = |name: &str| path.query.get(name).and_then(|text| text.parse::<usize>().ok());
-        let (begin, limit) = (number("continue").unwrap_or_default(), number("limit").unwrap_or(usize::MAX));
+        let number = |name: &str| {
+            path.query
+                .get(name)
+                .and_then(|text| text.parse::<usize>().ok())
+        };
+        let (begin, limit) = (
+            number("continue").unwrap_or_default(),
+            number("limit").unwrap_or(usize::MAX),
+        );
         let selector = path.query.get("fieldSelector");
         let is_listed = |key: &StoreKey| {
             let in_namespace = path.namespace.is_empty() || key.namespace == path.namespace;
-            let is_selected = selector.is_none_or(|selector| *selector == format!("metadata.name%3D{}", key.name));
+            let is_selected = selector
+                .is_none_or(|selector| *selector == format!("metadata.name%3D{}", key.name));
             key.group == path.group && key.plural == path.plural && in_namespace && is_selected
         };
-        let listed: Vec<&Value> = self.all().filter(|(key, _)| is_listed(key)).map(|(_, object)| object).collect();
+        let listed: Vec<&Value> = self
+            .all()
+            .filter(|(key, _)| is_listed(key))
+            .map(|(_, object)| object)
+            .collect();
         let end = begin.saturating_add(limit).min(listed.len());
         let items: Vec<Value> = listed[begin.min(end)..end]
             .iter()
-            .map(|object| if metadata_only { metadata_of(object) } else { in_version(object, kind) })
+            .map(|object| {
+                if metadata_only {
+                    metadata_of(object)
+                } else {
+                    in_version(object, kind)
+                }
+            })
             .collect();
-        let token = if end < listed.len() { end.to_string() } else { String::new() };
-        let name = if metadata_only { "PartialObjectMetadataList".into() } else { format!("{}List", kind.kind) };
+        let token = if end < listed.len() {
+            end.to_string()
+        } else {
+            String::new()
+        };
+        let name = if metadata_only {
+            "PartialObjectMetadataList".into()
+        } else {
+            format!("{}List", kind.kind)
+        };
         let metadata = json!({ "resourceVersion": self.revision.to_string(), "continue": token });
-        (200, json!({ "apiVersion": path.api_version(), "kind": name, "metadata": metadata, "items": items }))
+        (
+            200,
+            json!({
+                "apiVersion": path.api_version(), "kind": name, "metadata": metadata,
+                "items": items,
+            }),
+        )
     }
 
-    pub(super) fn create(&mut self, kind: &ServedKind, path: &RequestPath, mut body: Value) -> Reply {
-        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    pub(super) fn create(
+        &mut self,
+        kind: &ServedKind,
+        path: &RequestPath,
+        mut body: Value,
+    ) -> Reply {
+        let name = body["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         if kind.is_custom && !is_valid_name(&name) {
-            return failure(422, "Invalid", &format!("{} {name:?} is invalid: metadata.name", kind.kind));
+            return failure(
+                422,
+                "Invalid",
+                &format!("{} {name:?} is invalid: metadata.name", kind.kind),
+            );
         }
         if !body["metadata"]["resourceVersion"].is_null() {
-            return failure(400, "BadRequest", "resourceVersion should not be set on objects to be created");
+            return failure(
+                400,
+                "BadRequest",
+                "resourceVersion should not be set on objects to be created",
+            );
         }
         if let Some(refusal) = self.refusal(&body) {
             return refusal;
         }
-        let key = StoreKey { name: escaped(&name), ..path.key() };
+        let key = StoreKey {
+            name: escaped(&name),
+            ..path.key()
+        };
         if self.objects.contains_key(&key) {
-            return failure(409, "AlreadyExists", &format!("{} {name:?} already exists", path.plural));
+            return failure(
+                409,
+                "AlreadyExists",
+                &format!("{} {name:?} already exists", path.plural),
+            );
         }
         if kind.has_status {
             body["status"] = Value::Null;
@@ -171,24 +259,39 @@ impl ObjectStore {
     }
 
     pub(super) fn replace(&mut self, kind: &ServedKind, path: &RequestPath, body: Value) -> Reply {
-        let Some(old) = self.objects.get(&path.key()).cloned() else { return missing(path) };
+        let Some(old) = self.objects.get(&path.key()).cloned() else {
+            return missing(path);
+        };
         let is_stale = |field: &str| {
             let named = &body["metadata"][field];
             !named.is_null() && *named != old["metadata"][field]
         };
         if is_stale("resourceVersion") || is_stale("uid") {
-            return failure(409, "Conflict", &format!("{} {:?} has been modified", path.plural, path.name));
+            return failure(
+                409,
+                "Conflict",
+                &format!("{} {:?} has been modified", path.plural, path.name),
+            );
         }
         if let Some(refusal) = self.refusal(&body) {
             return refusal;
         }
-        let mut new = if path.subresource == "status" { old.clone() } else { body.clone() };
+        let mut new = if path.subresource == "status" {
+            old.clone()
+        } else {
+            body.clone()
+        };
         if path.subresource == "status" {
             new["status"] = body["status"].clone();
         } else if kind.has_status {
             new["status"] = old["status"].clone();
         }
-        for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
+        for field in [
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "resourceVersion",
+        ] {
             new["metadata"][field] = old["metadata"][field].clone();
         }
         without_nulls(&mut new);
@@ -204,14 +307,25 @@ impl ObjectStore {
         (200, in_version(&stored, kind))
     }
 
-    pub(super) fn delete(&mut self, kind: &ServedKind, path: &RequestPath, options: &Value) -> Reply {
-        let Some(old) = self.objects.get(&path.key()).cloned() else { return missing(path) };
+    pub(super) fn delete(
+        &mut self,
+        kind: &ServedKind,
+        path: &RequestPath,
+        options: &Value,
+    ) -> Reply {
+        let Some(old) = self.objects.get(&path.key()).cloned() else {
+            return missing(path);
+        };
         let is_other = |field: &str| {
             let required = &options["preconditions"][field];
             !required.is_null() && *required != old["metadata"][field]
         };
         if is_other("uid") || is_other("resourceVersion") {
-            return failure(409, "Conflict", &format!("Precondition failed for {} {:?}", path.plural, path.name));
+            return failure(
+                409,
+                "Conflict",
+                &format!("Precondition failed for {} {:?}", path.plural, path.name),
+            );
         }
         if has_finalizers(&old) {
             let mut marked = old;
@@ -225,17 +339,28 @@ impl ObjectStore {
         (200, in_version(&old, kind))
     }
 
-    /// Removes an object. A definition takes its objects with it, and the API server itself serves a group of custom
-    /// resources whose APIService is deleted.
+    /// Removes an object. A definition takes its objects with it, and the API server itself serves
+    /// a group of custom resources whose APIService is deleted.
     fn drop_object(&mut self, key: &StoreKey) {
-        let Some(gone) = self.objects.remove(key) else { return };
+        let Some(gone) = self.objects.remove(key) else {
+            return;
+        };
         self.revision += 1;
         if key.group == DEFINITIONS {
             let defined = discovery::defined_by(&gone);
-            self.objects.retain(|key, _| !defined.iter().any(|k| k.group == key.group && k.plural == key.plural));
+            self.objects.retain(|key, _| {
+                !defined
+                    .iter()
+                    .any(|k| k.group == key.group && k.plural == key.plural)
+            });
         }
         let group = gone["spec"]["group"].as_str().unwrap_or_default();
-        if key.group == API_SERVICES && self.kinds().iter().any(|kind| kind.is_custom && kind.group == group) {
+        if key.group == API_SERVICES
+            && self
+                .kinds()
+                .iter()
+                .any(|kind| kind.is_custom && kind.group == group)
+        {
             let mut service = json!({
                 "apiVersion": gone["apiVersion"], "kind": "APIService",
                 "metadata": { "name": gone["metadata"]["name"] },
@@ -267,28 +392,43 @@ impl ObjectStore {
 }
 
 fn missing(path: &RequestPath) -> Reply {
-    failure(404, "NotFound", &format!("{} {:?} not found", path.plural, path.name))
+    failure(
+        404,
+        "NotFound",
+        &format!("{} {:?} not found", path.plural, path.name),
+    )
 }
 
 fn in_version(object: &Value, kind: &ServedKind) -> Value {
     let mut object = object.clone();
     let is_core = kind.group.is_empty();
-    let version = if is_core { kind.version.clone() } else { format!("{}/{}", kind.group, kind.version) };
+    let version = if is_core {
+        kind.version.clone()
+    } else {
+        format!("{}/{}", kind.group, kind.version)
+    };
     object["apiVersion"] = version.into();
     object
 }
 
 fn metadata_of(object: &Value) -> Value {
-    json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"] })
+    json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": object["metadata"],
+    })
 }
 
 fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
+    object["metadata"]["finalizers"]
+        .as_array()
+        .is_some_and(|finalizers| !finalizers.is_empty())
 }
 
 /// Returns true for the names that the API server accepts for custom resources.
 fn is_valid_name(name: &str) -> bool {
-    let is_valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let is_valid = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.'
+    };
     !name.is_empty() && name.bytes().all(is_valid)
 }
 
@@ -313,7 +453,12 @@ mod tests {
 
     fn tier(name: &str) -> (Location, Value) {
         let at = at(ApiGroup::V3, "Tier", "", name);
-        (at.clone(), json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": { "name": name } }))
+        (
+            at.clone(),
+            json!({
+                "apiVersion": "projectcalico.org/v3", "kind": "Tier", "metadata": { "name": name },
+            }),
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -321,28 +466,64 @@ mod tests {
         let world = World::new();
         let requests = world.requests();
         let (at, mut body) = tier("a");
-        assert!(matches!(requests.create(&at, &body, true).await, Ok(Created::New(_))));
-        assert_eq!(requests.get(&at).await, Ok(None), "a dry run stores nothing");
-        let Ok(Created::New(stored)) = requests.create(&at, &body, false).await else { panic!() };
+        assert!(matches!(
+            requests.create(&at, &body, true).await,
+            Ok(Created::New(_))
+        ));
+        assert_eq!(
+            requests.get(&at).await,
+            Ok(None),
+            "a dry run stores nothing"
+        );
+        let Ok(Created::New(stored)) = requests.create(&at, &body, false).await else {
+            panic!()
+        };
         assert_eq!(requests.create(&at, &body, true).await, Ok(Created::Exists));
         body["metadata"]["resourceVersion"] = stored["metadata"]["resourceVersion"].clone();
         body["spec"] = json!({ "order": 1 });
         body["metadata"]["finalizers"] = json!(["f"]);
         let written = requests.replace(&at, &body).await.unwrap();
-        assert_eq!(requests.replace(&at, &body).await, Err(Problem::Lost), "the revision is old");
-        assert_eq!(requests.replace(&at, &written).await, Ok(written.clone()), "an equal object keeps its revision");
+        assert_eq!(
+            requests.replace(&at, &body).await,
+            Err(Problem::Lost),
+            "the revision is old"
+        );
+        assert_eq!(
+            requests.replace(&at, &written).await,
+            Ok(written.clone()),
+            "an equal object keeps its revision"
+        );
 
-        let conditions = |uid: &Value| Preconditions { uid: uid.as_str().map(str::to_owned), resource_version: None };
-        assert_eq!(requests.delete(&at, &conditions(&json!("other"))).await, Err(Problem::Lost));
-        requests.delete(&at, &conditions(&written["metadata"]["uid"])).await.unwrap();
-        let mut marked = requests.get(&at).await.unwrap().expect("the finalizer keeps it");
+        let conditions = |uid: &Value| Preconditions {
+            uid: uid.as_str().map(str::to_owned),
+            resource_version: None,
+        };
+        assert_eq!(
+            requests.delete(&at, &conditions(&json!("other"))).await,
+            Err(Problem::Lost)
+        );
+        requests
+            .delete(&at, &conditions(&written["metadata"]["uid"]))
+            .await
+            .unwrap();
+        let mut marked = requests
+            .get(&at)
+            .await
+            .unwrap()
+            .expect("the finalizer keeps it");
         marked["metadata"]["finalizers"] = json!([]);
         requests.replace(&at, &marked).await.unwrap();
         assert_eq!(requests.get(&at).await, Ok(None));
-        requests.delete(&at, &Preconditions::default()).await.unwrap();
+        requests
+            .delete(&at, &Preconditions::default())
+            .await
+            .unwrap();
 
         let (upper, body) = tier("Upper");
-        assert!(matches!(requests.create(&upper, &body, false).await, Ok(Created::Refused(_))));
+        assert!(matches!(
+            requests.create(&upper, &body, false).await,
+            Ok(Created::Refused(_))
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -350,7 +531,10 @@ mod tests {
         let world = World::new();
         world.server.with_store(|store| {
             for number in 0..600 {
-                store.put(&tier(&format!("t{number}")).0, json!({ "spec": { "order": number } }));
+                store.put(
+                    &tier(&format!("t{number}")).0,
+                    json!({ "spec": { "order": number } }),
+                );
             }
         });
         let (requests, resource) = (world.requests(), tier("").0.resource);
@@ -358,7 +542,10 @@ mod tests {
             let mut pages = Vec::new();
             let listed = requests
                 .pages(&resource, metadata_only, async |page: Vec<Value>| {
-                    assert_eq!(page.iter().all(|tier| tier["spec"].is_null()), metadata_only);
+                    assert_eq!(
+                        page.iter().all(|tier| tier["spec"].is_null()),
+                        metadata_only
+                    );
                     pages.push(page.len());
                     Ok(())
                 })
@@ -377,7 +564,9 @@ mod tests {
             store.put(&tier("kept").0, owned(owner));
             store.put(&tier("garbage").0, owned("unknown".into()));
             assert_eq!(store.collect_garbage(), 1);
-            assert!(store.get(&tier("kept").0).is_some() && store.get(&tier("garbage").0).is_none());
+            assert!(
+                store.get(&tier("kept").0).is_some() && store.get(&tier("garbage").0).is_none()
+            );
         });
     }
 
@@ -387,9 +576,19 @@ mod tests {
         let requests = world.requests();
         let at = cluster_information(ApiGroup::CrdV1);
         assert!(requests.get(&at).await.unwrap().is_some());
-        requests.delete(&super::super::world::definition(&at.resource), &Preconditions::default()).await.unwrap();
+        requests
+            .delete(
+                &super::super::world::definition(&at.resource),
+                &Preconditions::default(),
+            )
+            .await
+            .unwrap();
         assert_eq!(requests.get(&at).await, Ok(None));
-        let count = |store: &mut ObjectStore| store.of_kind("crd.projectcalico.org", "clusterinformations").count();
+        let count = |store: &mut ObjectStore| {
+            store
+                .of_kind("crd.projectcalico.org", "clusterinformations")
+                .count()
+        };
         assert_eq!(world.server.with_store(count), 0);
     }
 }

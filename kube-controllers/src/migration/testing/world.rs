@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use libcalico::kubernetes::{ApiGroup, Location, Preconditions, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -26,10 +28,18 @@ pub(crate) const DEFINITIONS: Resource = Resource {
     plural: "customresourcedefinitions",
     namespaced: false,
 };
-pub(crate) const API_SERVICES: Resource =
-    Resource { api_version: "apiregistration.k8s.io/v1", kind: "APIService", plural: "apiservices", namespaced: false };
-pub(crate) const DAEMON_SETS: Resource =
-    Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
+pub(crate) const API_SERVICES: Resource = Resource {
+    api_version: "apiregistration.k8s.io/v1",
+    kind: "APIService",
+    plural: "apiservices",
+    namespaced: false,
+};
+pub(crate) const DAEMON_SETS: Resource = Resource {
+    api_version: "apps/v1",
+    kind: "DaemonSet",
+    plural: "daemonsets",
+    namespaced: true,
+};
 
 /// The end of a process.
 #[derive(Debug)]
@@ -42,7 +52,8 @@ pub(crate) enum Ended {
     Reached,
 }
 
-/// A cluster whose objects are in v1, with the definitions of both groups, the plugin's DaemonSet and some objects.
+/// A cluster whose objects are in v1, with the definitions of both groups, the plugin's DaemonSet
+/// and some objects.
 pub(crate) struct World {
     pub(crate) server: ApiServer,
     /// The group in the environment of kube-controllers.
@@ -67,12 +78,19 @@ impl World {
                 &cluster_information(ApiGroup::CrdV1),
                 json!({ "spec": { "datastoreReady": true, "clusterGUID": "g" } }),
             );
-            store.put(&Location::namespaced(DAEMON_SETS, NAMESPACE, "calico-cni"), plugin_daemon_set());
+            store.put(
+                &Location::namespaced(DAEMON_SETS, NAMESPACE, "calico-cni"),
+                plugin_daemon_set(),
+            );
             for (kind, namespace, name, object) in objects() {
                 store.put(&at(ApiGroup::CrdV1, kind, namespace, name), object);
             }
         });
-        World { server, configured: None, metrics: Metrics::new() }
+        World {
+            server,
+            configured: None,
+            metrics: Metrics::new(),
+        }
     }
 
     /// Returns the requests of a process that is the leader.
@@ -89,7 +107,10 @@ impl World {
 
     /// Deletes the object of the migration as a user does: it stays until its finalizers are gone.
     pub(crate) async fn delete(&self) {
-        self.requests().delete(&object(), &Preconditions::default()).await.unwrap();
+        self.requests()
+            .delete(&object(), &Preconditions::default())
+            .await
+            .unwrap();
     }
 
     /// Puts an APIService of an aggregated API server in front of v3.
@@ -107,8 +128,17 @@ impl World {
             return Mode::Kubernetes(group);
         }
         let is_v1_ready = self.spec_of_information(ApiGroup::CrdV1)["datastoreReady"] == true;
-        let has_v1 = self.server.object(&definition(&cluster_information(ApiGroup::CrdV1).resource)).is_some();
-        let is_open = || Door::of(self.server.object(&cluster_information(ApiGroup::V3)).as_ref()) == Door::Open;
+        let has_v1 = self
+            .server
+            .object(&definition(&cluster_information(ApiGroup::CrdV1).resource))
+            .is_some();
+        let is_open = || {
+            Door::of(
+                self.server
+                    .object(&cluster_information(ApiGroup::V3))
+                    .as_ref(),
+            ) == Door::Open
+        };
         let is_v3 = !has_v1 || !is_v1_ready && is_open();
         Mode::Kubernetes(if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 })
     }
@@ -119,9 +149,20 @@ impl World {
     }
 
     /// Does the same as [`World::run_once`], with another right to write.
-    pub(crate) async fn run_as(&self, elected: Leadership, condition: impl Fn(&ObjectStore) -> bool) -> Ended {
+    pub(crate) async fn run_as(
+        &self,
+        elected: Leadership,
+        condition: impl Fn(&ObjectStore) -> bool,
+    ) -> Ended {
         let (metrics, stop) = (self.metrics.clone(), CancellationToken::new());
-        let run = migration::run(self.server.client(), self.configured, self.mode(), elected, metrics, stop);
+        let run = migration::run(
+            self.server.client(),
+            self.configured,
+            self.mode(),
+            elected,
+            metrics,
+            stop,
+        );
         tokio::select! {
             biased;
             () = self.server.reached(condition) => Ended::Reached,
@@ -157,20 +198,30 @@ impl World {
     }
 
     pub(crate) fn spec_of_information(&self, group: ApiGroup) -> Value {
-        self.server.object(&cluster_information(group)).map_or(Value::Null, |found| found["spec"].clone())
+        self.server
+            .object(&cluster_information(group))
+            .map_or(Value::Null, |found| found["spec"].clone())
     }
 
     /// Returns the status of the object of the migration.
     pub(crate) fn status(&self) -> Value {
-        self.server.object(&object()).map_or(Value::Null, |found| found["status"].clone())
+        self.server
+            .object(&object())
+            .map_or(Value::Null, |found| found["status"].clone())
     }
 
     pub(crate) fn phase(&self) -> String {
-        self.status()["phase"].as_str().unwrap_or_default().to_owned()
+        self.status()["phase"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     pub(crate) fn message(&self) -> String {
-        self.status()["message"].as_str().unwrap_or_default().to_owned()
+        self.status()["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -183,17 +234,30 @@ pub(crate) fn api_service() -> Location {
     Location::global(API_SERVICES, "v3.projectcalico.org")
 }
 
-/// Returns the location of an object of one of the moved kinds. `kind` is the kind in v3; an empty namespace means that
-/// the object is cluster-scoped.
+/// Returns the location of an object of one of the moved kinds. `kind` is the kind in v3; an empty
+/// namespace means that the object is cluster-scoped.
 pub(crate) fn at(group: ApiGroup, kind: &str, namespace: &str, name: &str) -> Location {
-    let moved = moved_kinds().into_iter().find(|moved| moved.v3.kind == kind).unwrap();
-    let resource = if group == ApiGroup::V3 { moved.v3 } else { moved.v1 };
-    Location { resource, namespace: (!namespace.is_empty()).then(|| namespace.to_owned()), name: name.to_owned() }
+    let moved = moved_kinds()
+        .into_iter()
+        .find(|moved| moved.v3.kind == kind)
+        .unwrap();
+    let resource = if group == ApiGroup::V3 {
+        moved.v3
+    } else {
+        moved.v1
+    };
+    Location {
+        resource,
+        namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
+        name: name.to_owned(),
+    }
 }
 
 /// Returns true if the object of the migration is in the phase.
 pub(crate) fn is_in_phase(store: &ObjectStore, phase: &str) -> bool {
-    store.get(&object()).is_some_and(|found| found["status"]["phase"] == phase)
+    store
+        .get(&object())
+        .is_some_and(|found| found["status"]["phase"] == phase)
 }
 
 pub(crate) fn definition(of: &Resource) -> Location {
@@ -203,10 +267,25 @@ pub(crate) fn definition(of: &Resource) -> Location {
 /// Adds the definition of a kind.
 pub(crate) fn define(store: &mut ObjectStore, resource: &Resource) {
     let (group, version) = resource.api_version.split_once('/').unwrap();
-    let with_status = ["DatastoreMigration", "IPPool", "Tier", "KubeControllersConfiguration", "CalicoNodeStatus"];
-    let subresources = if with_status.contains(&resource.kind) { json!({ "status": {} }) } else { json!({}) };
-    let version = json!({ "name": version, "served": true, "storage": true, "subresources": subresources });
-    let scope = if resource.namespaced { "Namespaced" } else { "Cluster" };
+    let with_status = [
+        "DatastoreMigration",
+        "IPPool",
+        "Tier",
+        "KubeControllersConfiguration",
+        "CalicoNodeStatus",
+    ];
+    let subresources = if with_status.contains(&resource.kind) {
+        json!({ "status": {} })
+    } else {
+        json!({})
+    };
+    let version =
+        json!({ "name": version, "served": true, "storage": true, "subresources": subresources });
+    let scope = if resource.namespaced {
+        "Namespaced"
+    } else {
+        "Cluster"
+    };
     let names = json!({ "plural": resource.plural, "kind": resource.kind });
     let spec = json!({ "group": group, "scope": scope, "names": names, "versions": [version] });
     store.put(&definition(resource), json!({ "spec": spec }));
@@ -235,23 +314,64 @@ fn objects() -> Vec<(&'static str, &'static str, &'static str, Value)> {
     allocations[5] = json!(0);
     let unallocated: Vec<usize> = (0..64).filter(|ordinal| *ordinal != 5).collect();
     let block = json!({
-        "cidr": "10.0.0.0/26", "affinity": "host:node-1", "allocations": allocations, "unallocated": unallocated,
-        "attributes": [{ "handle_id": "k8s-pod-network.ab", "secondary": { "pod": "web", "namespace": "ns" } }],
+        "cidr": "10.0.0.0/26", "affinity": "host:node-1", "allocations": allocations,
+        "unallocated": unallocated,
+        "attributes": [{
+            "handle_id": "k8s-pod-network.ab", "secondary": { "pod": "web", "namespace": "ns" },
+        }],
         "strictAffinity": false, "deleted": false, "sequenceNumber": 7,
     });
-    let affinity = json!({ "cidr": "10.0.0.0/26", "node": "node-1", "state": "confirmed", "deleted": "false" });
-    let handle = |id: &str| json!({ "handleID": id, "block": { "10.0.0.0/26": 1 }, "deleted": false });
+    let affinity = json!({
+        "cidr": "10.0.0.0/26", "node": "node-1", "state": "confirmed", "deleted": "false",
+    });
+    let handle =
+        |id: &str| json!({ "handleID": id, "block": { "10.0.0.0/26": 1 }, "deleted": false });
     let tier = json!({ "order": 1_000_000, "defaultAction": "Deny" });
     let settings = json!({ "strictAffinity": false, "autoAllocateBlocks": true });
     vec![
         ("Tier", "", "default", json!({ "spec": tier })),
-        ("IPPool", "", "pool", json!({ "spec": { "cidr": "10.0.0.0/24", "blockSize": 26, "vxlanMode": "Never" } })),
-        ("GlobalNetworkSet", "", "office", json!({ "spec": { "nets": ["192.0.2.0/24"] } })),
-        ("NetworkSet", "ns", "partners", json!({ "spec": { "nets": ["198.51.100.0/24"] } })),
-        ("IPAMConfiguration", "", "default", json!({ "spec": settings })),
-        ("BlockAffinity", "", "node-1-10-0-0-0-26", json!({ "spec": affinity })),
+        (
+            "IPPool",
+            "",
+            "pool",
+            json!({ "spec": { "cidr": "10.0.0.0/24", "blockSize": 26, "vxlanMode": "Never" } }),
+        ),
+        (
+            "GlobalNetworkSet",
+            "",
+            "office",
+            json!({ "spec": { "nets": ["192.0.2.0/24"] } }),
+        ),
+        (
+            "NetworkSet",
+            "ns",
+            "partners",
+            json!({ "spec": { "nets": ["198.51.100.0/24"] } }),
+        ),
+        (
+            "IPAMConfiguration",
+            "",
+            "default",
+            json!({ "spec": settings }),
+        ),
+        (
+            "BlockAffinity",
+            "",
+            "node-1-10-0-0-0-26",
+            json!({ "spec": affinity }),
+        ),
         ("IPAMBlock", "", "10-0-0-0-26", json!({ "spec": block })),
-        ("IPAMHandle", "", "k8s-pod-network.ab", json!({ "spec": handle("k8s-pod-network.ab") })),
-        ("IPAMHandle", "", "lb-mixed", json!({ "spec": handle("lb-Mixed") })),
+        (
+            "IPAMHandle",
+            "",
+            "k8s-pod-network.ab",
+            json!({ "spec": handle("k8s-pod-network.ab") }),
+        ),
+        (
+            "IPAMHandle",
+            "",
+            "lb-mixed",
+            json!({ "spec": handle("lb-Mixed") }),
+        ),
     ]
 }

@@ -12,7 +12,9 @@ use crate::migration::copy::{Category, Copier, Outcome, delete_copy};
 use crate::migration::late_writes::LateWrites;
 use crate::migration::object::Control;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object};
+use crate::migration::testing::{
+    DEFINITIONS, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object,
+};
 
 /// Returns a world whose migration has an object.
 pub(super) fn started() -> World {
@@ -22,19 +24,28 @@ pub(super) fn started() -> World {
 }
 
 pub(super) async fn control(world: &World) -> Control {
-    Control::read(&world.requests(), DATASTORE_MIGRATIONS).await.unwrap().unwrap()
+    Control::read(&world.requests(), DATASTORE_MIGRATIONS)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// Makes a pass over all objects, as a process does under the lock.
 pub(super) async fn copy_all(world: &World) -> Result<Outcome, Problem> {
-    let (requests, mut control, timer) = (world.requests(), control(world).await, LockTimer::start());
+    let (requests, mut control, timer) =
+        (world.requests(), control(world).await, LockTimer::start());
     Copier::new(&requests, &mut control, &timer).all().await
 }
 
 /// Returns the numbers of objects that were copied, were in v3, are in conflict, and were refused.
 fn numbers(outcome: &Outcome) -> (usize, usize, usize, usize) {
-    let [copied, skipped, conflicts, refused] =
-        [Category::Copied, Category::Skipped, Category::Conflict, Category::Refused].map(|each| outcome.total(each));
+    let [copied, skipped, conflicts, refused] = [
+        Category::Copied,
+        Category::Skipped,
+        Category::Conflict,
+        Category::Refused,
+    ]
+    .map(|each| outcome.total(each));
     (copied, skipped, conflicts, refused)
 }
 
@@ -66,17 +77,32 @@ async fn pass_marks_the_copies_and_shows_its_progress() {
     let world = started();
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (9, 0, 0, 0), "{outcome:?}");
-    let (source, copy) = (world.server.object(&office_in_v1()).unwrap(), world.server.object(&office_in_v3()).unwrap());
+    let (source, copy) = (
+        world.server.object(&office_in_v1()).unwrap(),
+        world.server.object(&office_in_v3()).unwrap(),
+    );
     let expected = json!({
         MIGRATED_BY: world.server.object(&object()).unwrap()["metadata"]["uid"],
         SOURCE_REVISION: source["metadata"]["resourceVersion"],
     });
-    assert_eq!((&copy["metadata"]["annotations"], &copy["spec"]), (&expected, &source["spec"]));
+    assert_eq!(
+        (&copy["metadata"]["annotations"], &copy["spec"]),
+        (&expected, &source["spec"])
+    );
     let progress = &world.status()["progress"];
-    assert_eq!((&progress["total"], &progress["migrated"]), (&json!(9), &json!(9)));
-    assert_eq!((&progress["typeProgress"], &progress["currentType"]), (&json!("21 / 21"), &Value::Null));
+    assert_eq!(
+        (&progress["total"], &progress["migrated"]),
+        (&json!(9), &json!(9))
+    );
+    assert_eq!(
+        (&progress["typeProgress"], &progress["currentType"]),
+        (&json!("21 / 21"), &Value::Null)
+    );
     assert_eq!(progress["typeDetails"].as_array().map(Vec::len), Some(21));
-    assert_eq!(progress["typeDetails"][0], json!({ "kind": "Tier", "migrated": 1, "skipped": 0, "conflicts": 0 }));
+    assert_eq!(
+        progress["typeDetails"][0],
+        json!({ "kind": "Tier", "migrated": 1, "skipped": 0, "conflicts": 0 })
+    );
 }
 
 /// A person or a tool for deployments may change the object all the time.
@@ -84,7 +110,11 @@ async fn pass_marks_the_copies_and_shows_its_progress() {
 async fn pass_without_a_stored_progress_copies_all_objects() {
     let world = started();
     world.server.fail(|request: &ReceivedRequest| {
-        request.uri.path().ends_with("/v1-to-v3/status").then(|| failure(409, "Conflict", "modified"))
+        request
+            .uri
+            .path()
+            .ends_with("/v1-to-v3/status")
+            .then(|| failure(409, "Conflict", "modified"))
     });
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (9, 0, 0, 0));
     assert_eq!(world.status(), Value::Null);
@@ -95,11 +125,14 @@ async fn migration_beside_an_editor_of_its_object_completes() {
     let world = started();
     let mut writes = 0;
     world.server.fail(move |request: &ReceivedRequest| {
-        let is_written = request.method == Method::PUT && request.uri.path().contains("/datastoremigrations/v1-to-v3");
+        let is_written = request.method == Method::PUT
+            && request.uri.path().contains("/datastoremigrations/v1-to-v3");
         writes += u32::from(is_written);
         (is_written && writes % 4 != 0).then(|| failure(409, "Conflict", "modified"))
     });
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Complete"))
+        .await;
     assert_eq!(world.server.violations(), Vec::<String>::new());
 }
 
@@ -111,27 +144,52 @@ async fn second_pass_skips_the_copies() {
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 9, 0, 0));
     let log = world.server.take_log();
-    let writes = |line: &&String| line.starts_with("PUT") && !line.ends_with("/status") || line.starts_with("DELETE");
+    let writes = |line: &&String| {
+        line.starts_with("PUT") && !line.ends_with("/status") || line.starts_with("DELETE")
+    };
     assert_eq!(log.iter().filter(writes).count(), 0, "{log:#?}");
-    assert_eq!(log.iter().filter(|line| line.starts_with("POST")).count(), 9);
+    assert_eq!(
+        log.iter().filter(|line| line.starts_with("POST")).count(),
+        9
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn stale_copy_is_replaced_and_an_edited_one_is_a_conflict() {
     let world = started();
     copy_all(&world).await.unwrap();
-    edit(&world, &office_in_v1(), "/spec/nets", json!(["192.0.2.128/25"]));
+    edit(
+        &world,
+        &office_in_v1(),
+        "/spec/nets",
+        json!(["192.0.2.128/25"]),
+    );
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (1, 8, 0, 0));
     let copy = world.server.object(&office_in_v3()).unwrap();
     assert_eq!(copy["spec"]["nets"], json!(["192.0.2.128/25"]));
 
-    edit(&world, &office_in_v3(), "/spec/nets", json!(["203.0.113.0/24"]));
+    edit(
+        &world,
+        &office_in_v3(),
+        "/spec/nets",
+        json!(["203.0.113.0/24"]),
+    );
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
-    assert_eq!(outcome.list(Category::Conflict)[0].object, "GlobalNetworkSet/office");
-    assert!(outcome.list(Category::Conflict)[0].reason.contains("edited"), "{outcome:?}");
+    assert_eq!(
+        outcome.list(Category::Conflict)[0].object,
+        "GlobalNetworkSet/office"
+    );
+    assert!(
+        outcome.list(Category::Conflict)[0]
+            .reason
+            .contains("edited"),
+        "{outcome:?}"
+    );
     // The deletion of the copy ends the conflict.
-    world.server.with_store(|store| store.remove(&office_in_v3()));
+    world
+        .server
+        .with_store(|store| store.remove(&office_in_v3()));
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (1, 8, 0, 0));
 }
 
@@ -143,10 +201,23 @@ async fn object_with_a_field_that_v3_lacks_is_neither_copied_nor_replaces_its_co
             copy_all(&world).await.unwrap();
         }
         let copy = world.server.object(&office_in_v3());
-        edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+        edit(
+            &world,
+            &office_in_v1(),
+            "/spec",
+            json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }),
+        );
         let outcome = copy_all(&world).await.unwrap();
-        assert!(outcome.list(Category::Refused)[0].reason.contains("unknown field"), "{outcome:?}");
-        assert_eq!(outcome.list(Category::Refused)[0].object, "GlobalNetworkSet/office");
+        assert!(
+            outcome.list(Category::Refused)[0]
+                .reason
+                .contains("unknown field"),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            outcome.list(Category::Refused)[0].object,
+            "GlobalNetworkSet/office"
+        );
         assert_eq!(world.server.object(&office_in_v3()), copy);
     }
 }
@@ -156,10 +227,17 @@ async fn object_of_another_program_is_kept() {
     let world = started();
     put_foreign(&world, &office_in_v3());
     let same = at(ApiGroup::V3, "NetworkSet", "ns", "partners");
-    let kept = put(&world, &same, json!({ "spec": { "nets": ["198.51.100.0/24"] } }));
+    let kept = put(
+        &world,
+        &same,
+        json!({ "spec": { "nets": ["198.51.100.0/24"] } }),
+    );
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (7, 1, 1, 0));
-    assert_eq!(outcome.list(Category::Conflict)[0].reason, "v3 resource exists with different spec");
+    assert_eq!(
+        outcome.list(Category::Conflict)[0].reason,
+        "v3 resource exists with different spec"
+    );
     assert_eq!(world.server.object(&same), Some(kept));
 }
 
@@ -181,15 +259,23 @@ async fn equal_object_whose_creation_v3_would_refuse_is_skipped() {
     copy_all(&world).await.unwrap();
     world.server.with_store(|store| {
         store.refuse(|object| {
-            let is_refused = object["apiVersion"] == "projectcalico.org/v3" && object["metadata"]["name"] == "office";
+            let is_refused = object["apiVersion"] == "projectcalico.org/v3"
+                && object["metadata"]["name"] == "office";
             is_refused.then(|| "spec.nets: no longer allowed".to_owned())
         });
     });
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (0, 9, 0, 0));
-    world.server.with_store(|store| store.remove(&office_in_v3()));
+    world
+        .server
+        .with_store(|store| store.remove(&office_in_v3()));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 0, 1));
-    assert!(outcome.list(Category::Refused)[0].reason.contains("no longer allowed"), "{outcome:?}");
+    assert!(
+        outcome.list(Category::Refused)[0]
+            .reason
+            .contains("no longer allowed"),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,9 +286,14 @@ async fn two_objects_with_one_name_in_v3_are_refused() {
     put(&world, &second, json!({ "spec": spec }));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (9, 0, 0, 1));
-    assert_eq!(outcome.list(Category::Refused)[0].object, "IPAMBlock/10-0-0-0-26-again");
+    assert_eq!(
+        outcome.list(Category::Refused)[0].object,
+        "IPAMBlock/10-0-0-0-26-again"
+    );
     assert!(
-        outcome.list(Category::Refused)[0].reason.starts_with("10-0-0-0-26 has the same name in v3"),
+        outcome.list(Category::Refused)[0]
+            .reason
+            .starts_with("10-0-0-0-26 has the same name in v3"),
         "{outcome:?}"
     );
 }
@@ -227,7 +318,12 @@ async fn object_that_cannot_be_converted_is_refused_and_its_copy_stays() {
 
 fn many_sets(world: &World, number: usize) {
     for index in 0..number {
-        let set = at(ApiGroup::CrdV1, "GlobalNetworkSet", "", &format!("set-{index}"));
+        let set = at(
+            ApiGroup::CrdV1,
+            "GlobalNetworkSet",
+            "",
+            &format!("set-{index}"),
+        );
         put(world, &set, json!({ "spec": { "nets": [] } }));
     }
 }
@@ -239,14 +335,24 @@ async fn list_that_expires_begins_anew() {
     let mut expirations = 0;
     world.server.fail(move |request: &ReceivedRequest| {
         let is_second_page = request.uri.path().ends_with("v1/globalnetworksets")
-            && request.uri.query().is_some_and(|query| query.ends_with("continue=100"));
+            && request
+                .uri
+                .query()
+                .is_some_and(|query| query.ends_with("continue=100"));
         let expires = is_second_page && expirations < 1;
         expirations += usize::from(expires);
         expires.then(|| failure(410, "Expired", "The provided continue parameter is too old"))
     });
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (609 - 100, 100, 0, 0));
-    assert_eq!(outcome.counts.iter().filter(|count| count.kind == "GlobalNetworkSet").count(), 1);
+    assert_eq!(
+        outcome
+            .counts
+            .iter()
+            .filter(|count| count.kind == "GlobalNetworkSet")
+            .count(),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -256,7 +362,9 @@ async fn list_that_always_expires_is_a_temporary_failure() {
         let is_list = request.uri.path().ends_with("v1/tiers");
         is_list.then(|| failure(410, "Expired", "too old"))
     });
-    let Err(Problem::Transient(text)) = copy_all(&world).await else { panic!() };
+    let Err(Problem::Transient(text)) = copy_all(&world).await else {
+        panic!()
+    };
     assert!(text.contains("expires"), "{text}");
 }
 
@@ -273,11 +381,17 @@ async fn kind_without_a_definition_has_no_objects() {
 
     // A proxy in front of the API server may send 404 for a kind that the API server has.
     world.server.fail(|request: &ReceivedRequest| {
-        let is_list = request.method == Method::GET && request.uri.path().ends_with("v1/ipamblocks");
+        let is_list =
+            request.method == Method::GET && request.uri.path().ends_with("v1/ipamblocks");
         is_list.then(|| (404, "404 page not found".into()))
     });
-    let Err(Problem::Transient(text)) = copy_all(&world).await else { panic!() };
-    assert!(text.starts_with("cannot list ipamblocks.crd.projectcalico.org/v1"), "{text}");
+    let Err(Problem::Transient(text)) = copy_all(&world).await else {
+        panic!()
+    };
+    assert!(
+        text.starts_with("cannot list ipamblocks.crd.projectcalico.org/v1"),
+        "{text}"
+    );
     assert!(world.server.object(&block(ApiGroup::V3)).is_some());
 }
 
@@ -285,24 +399,47 @@ async fn kind_without_a_definition_has_no_objects() {
 async fn copies_of_deleted_objects_are_deleted_and_others_are_listed() {
     let world = started();
     copy_all(&world).await.unwrap();
-    put(&world, &at(ApiGroup::V3, "Tier", "", "own"), json!({ "spec": {} }));
-    put(&world, &at(ApiGroup::V3, "IPAMConfiguration", "", "own"), json!({ "spec": {} }));
-    edit(&world, &office_in_v3(), "/metadata/annotations/migration.projectcalico.org~1migrated-by", json!("former"));
+    put(
+        &world,
+        &at(ApiGroup::V3, "Tier", "", "own"),
+        json!({ "spec": {} }),
+    );
+    put(
+        &world,
+        &at(ApiGroup::V3, "IPAMConfiguration", "", "own"),
+        json!({ "spec": {} }),
+    );
+    edit(
+        &world,
+        &office_in_v3(),
+        "/metadata/annotations/migration.projectcalico.org~1migrated-by",
+        json!("former"),
+    );
     let mut copy = world.server.object(&office_in_v3()).unwrap();
     copy["metadata"]["finalizers"] = json!(["f"]);
     put(&world, &office_in_v3(), copy);
-    world.server.with_store(|store| store.remove(&office_in_v1()));
+    world
+        .server
+        .with_store(|store| store.remove(&office_in_v1()));
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
-    assert_eq!(outcome.list(Category::Conflict)[0].object, "IPAMConfiguration/own");
     assert_eq!(
-        outcome.list(Category::OnlyInV3).iter().map(|named| named.object.as_str()).collect::<Vec<_>>(),
+        outcome.list(Category::Conflict)[0].object,
+        "IPAMConfiguration/own"
+    );
+    assert_eq!(
+        outcome
+            .list(Category::OnlyInV3)
+            .iter()
+            .map(|named| named.object.as_str())
+            .collect::<Vec<_>>(),
         ["Tier/own"]
     );
     assert_eq!(world.server.object(&office_in_v3()), None);
 }
 
-/// Answers the first requests of the method for the copy of the office as if another program had changed the copy.
+/// Answers the first requests of the method for the copy of the office as if another program had
+/// changed the copy.
 fn change_office_before(world: &World, method: Method, most: usize) {
     let mut requests = 0;
     world.server.fail(move |request: &ReceivedRequest| {
@@ -316,7 +453,9 @@ fn change_office_before(world: &World, method: Method, most: usize) {
 async fn copy_without_a_source_that_changes_is_read_again_before_its_deletion() {
     let world = started();
     copy_all(&world).await.unwrap();
-    world.server.with_store(|store| store.remove(&office_in_v1()));
+    world
+        .server
+        .with_store(|store| store.remove(&office_in_v1()));
     change_office_before(&world, Method::DELETE, 3);
     assert_eq!(numbers(&copy_all(&world).await.unwrap()), (0, 8, 0, 0));
     assert_eq!(world.server.object(&office_in_v3()), None);
@@ -327,41 +466,74 @@ async fn copy_without_a_source_that_changes_is_read_again_before_its_deletion() 
 async fn copy_without_a_source_that_changes_all_the_time_ends_the_lock_in_the_first_pass() {
     let world = started();
     copy_all(&world).await.unwrap();
-    world.server.with_store(|store| store.remove(&office_in_v1()));
+    world
+        .server
+        .with_store(|store| store.remove(&office_in_v1()));
     change_office_before(&world, Method::DELETE, usize::MAX);
     world.run_until(is_v1_locked).await;
     world.server.take_log();
-    world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")).await;
+    world
+        .run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending"))
+        .await;
     let message = world.message();
-    assert!(message.starts_with("GlobalNetworkSet/office: other programs change the object in v3 all"), "{message}");
+    assert!(
+        message.starts_with("GlobalNetworkSet/office: other programs change the object in v3 all"),
+        "{message}"
+    );
     let log = world.server.take_log();
     let creation = "POST /apis/projectcalico.org/v3/tiers?fieldValidation=Strict";
-    assert_eq!(log.iter().filter(|line| *line == creation).count(), 1, "{log:#?}");
+    assert_eq!(
+        log.iter().filter(|line| *line == creation).count(),
+        1,
+        "{log:#?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn stale_copy_that_changes_before_each_replacement_is_a_conflict() {
     let world = started();
     copy_all(&world).await.unwrap();
-    edit(&world, &office_in_v1(), "/spec/nets", json!(["192.0.2.128/25"]));
+    edit(
+        &world,
+        &office_in_v1(),
+        "/spec/nets",
+        json!(["192.0.2.128/25"]),
+    );
     change_office_before(&world, Method::PUT, usize::MAX);
     let outcome = copy_all(&world).await.unwrap();
     assert_eq!(numbers(&outcome), (0, 8, 1, 0));
-    assert!(outcome.list(Category::Conflict)[0].reason.contains("all the time"), "{outcome:?}");
+    assert!(
+        outcome.list(Category::Conflict)[0]
+            .reason
+            .contains("all the time"),
+        "{outcome:?}"
+    );
 }
 
-/// A deletion by a former leader may take effect after the next leader has copied the object again, and opened v3.
+/// A deletion by a former leader may take effect after the next leader has copied the object again,
+/// and opened v3.
 #[tokio::test(start_paused = true)]
 async fn copy_that_has_changed_is_not_deleted() {
     let world = started();
     copy_all(&world).await.unwrap();
     let former = world.server.object(&office_in_v3()).unwrap();
-    edit(&world, &office_in_v1(), "/spec/nets", json!(["192.0.2.128/25"]));
+    edit(
+        &world,
+        &office_in_v1(),
+        "/spec/nets",
+        json!(["192.0.2.128/25"]),
+    );
     copy_all(&world).await.unwrap();
     let (requests, resource) = (world.requests(), office_in_v3().resource);
-    assert_eq!(delete_copy(&requests, resource, &former["metadata"]).await, Err(Problem::Lost));
+    assert_eq!(
+        delete_copy(&requests, resource, &former["metadata"]).await,
+        Err(Problem::Lost)
+    );
     let present = world.server.object(&office_in_v3()).unwrap();
-    assert_eq!(delete_copy(&requests, resource, &present["metadata"]).await, Ok(()));
+    assert_eq!(
+        delete_copy(&requests, resource, &present["metadata"]).await,
+        Ok(())
+    );
     assert_eq!(world.server.object(&office_in_v3()), None);
 }
 
@@ -372,9 +544,18 @@ async fn late_writes_to_v1_are_found_once() {
     let requests = world.requests();
     let mut late_writes = LateWrites::default();
     assert_eq!(late_writes.look(&requests).await, Ok(0));
-    edit(&world, &block(ApiGroup::CrdV1), "/spec/sequenceNumber", json!(8));
+    edit(
+        &world,
+        &block(ApiGroup::CrdV1),
+        "/spec/sequenceNumber",
+        json!(8),
+    );
     world.server.take_log();
-    assert_eq!(late_writes.look(&requests).await, Ok(0), "the next look is due in a minute");
+    assert_eq!(
+        late_writes.look(&requests).await,
+        Ok(0),
+        "the next look is due in a minute"
+    );
     assert_eq!(world.server.take_log(), Vec::<String>::new());
     for _ in 0..2 {
         advance(Duration::from_secs(61)).await;
@@ -389,7 +570,17 @@ async fn late_writes_after_a_migration_by_upstream_are_unknown() {
     let world = started();
     world.run_until(is_v3_open).await;
     let information = libcalico::migration::cluster_information(ApiGroup::V3);
-    edit(&world, &information, "/metadata/annotations", json!({ MIGRATED_BY: "upstream" }));
-    edit(&world, &block(ApiGroup::CrdV1), "/spec/sequenceNumber", json!(8));
+    edit(
+        &world,
+        &information,
+        "/metadata/annotations",
+        json!({ MIGRATED_BY: "upstream" }),
+    );
+    edit(
+        &world,
+        &block(ApiGroup::CrdV1),
+        "/spec/sequenceNumber",
+        json!(8),
+    );
     assert_eq!(LateWrites::default().look(&world.requests()).await, Ok(0));
 }

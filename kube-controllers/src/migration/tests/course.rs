@@ -26,10 +26,17 @@ fn record_times(world: &World) -> Arc<Mutex<Times>> {
     let information = cluster_information(ApiGroup::CrdV1).url_path();
     world.server.fail(move |request: &ReceivedRequest| {
         let (path, mut times) = (request.uri.path(), recorded.lock().unwrap());
-        if request.uri.query().is_some_and(|query| query.contains("dryRun")) {
+        if request
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("dryRun"))
+        {
             return None;
         }
-        if request.method == Method::PUT && path == information && request.body["spec"]["datastoreReady"] == false {
+        if request.method == Method::PUT
+            && path == information
+            && request.body["spec"]["datastoreReady"] == false
+        {
             times.locked.get_or_insert_with(Instant::now);
         }
         if request.method == Method::POST && path.starts_with("/apis/projectcalico.org/v3/") {
@@ -50,10 +57,15 @@ async fn first_object_of_v3_is_created_ten_seconds_after_the_lock() {
         if is_restarted {
             world.run_until(is_v1_locked).await;
         }
-        world.run_until(|store| is_in_phase(store, "Complete")).await;
+        world
+            .run_until(|store| is_in_phase(store, "Complete"))
+            .await;
         let times = times.lock().unwrap();
         let waited = times.created.unwrap() - times.locked.unwrap();
-        assert!(waited >= Duration::from_secs(10), "restarted: {is_restarted}: {waited:?}");
+        assert!(
+            waited >= Duration::from_secs(10),
+            "restarted: {is_restarted}: {waited:?}"
+        );
     }
 }
 
@@ -79,7 +91,9 @@ async fn failed_migration_that_is_deleted_and_created_again_reaches_complete() {
     world.delete().await;
     world.run_until(is_gone).await;
     world.start();
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Complete"))
+        .await;
     assert_eq!(world.status()["conditions"][0]["reason"], json!("V3Opened"));
     assert_eq!(world.server.violations(), Vec::<String>::new());
 }

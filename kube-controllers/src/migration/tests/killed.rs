@@ -5,16 +5,22 @@ use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION, cluster_information};
 use serde_json::{Value, json};
 
 use super::{
-    assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3, put_foreign, snapshot,
+    assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3,
+    put_foreign, snapshot,
 };
-use crate::migration::testing::{Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase};
+use crate::migration::testing::{
+    Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase,
+};
 
 /// The program ends before a write, or after its effect, or gets a failure after the effect.
-pub(super) const KILLS: [fn(usize) -> Interruption; 3] =
-    [Interruption::Before, Interruption::After, Interruption::Fail];
+pub(super) const KILLS: [fn(usize) -> Interruption; 3] = [
+    Interruption::Before,
+    Interruption::After,
+    Interruption::Fail,
+];
 
-/// Runs `course` again and again, each time with one interruption at the next write, until the course ends before that
-/// write. Returns the number of interrupted courses.
+/// Runs `course` again and again, each time with one interruption at the next write, until the
+/// course ends before that write. Returns the number of interrupted courses.
 pub(super) async fn interrupt_each_request(
     interruption: fn(usize) -> Interruption,
     course: &impl AsyncFn(Interruption) -> World,
@@ -33,13 +39,17 @@ pub(super) async fn interrupt_each_request(
     unreachable!("the numbers do not end")
 }
 
-/// Interrupts each write of `course`, asserts that each end is `expected`, and returns the number of the writes.
+/// Interrupts each write of `course`, asserts that each end is `expected`, and returns the number
+/// of the writes.
 async fn assert_same_end(
     interruption: fn(usize) -> Interruption,
     course: &impl AsyncFn(Interruption) -> World,
     expected: &BTreeMap<String, Value>,
 ) -> usize {
-    interrupt_each_request(interruption, course, |world, case| assert_same(&snapshot(world), expected, case)).await
+    interrupt_each_request(interruption, course, |world, case| {
+        assert_same(&snapshot(world), expected, case)
+    })
+    .await
 }
 
 fn is_complete(store: &ObjectStore) -> bool {
@@ -88,22 +98,28 @@ async fn late_request_of_a_former_leader_changes_no_finished_migration() {
     assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
 
-/// A leader that unlocks v1 after a conflict may end before its last request takes effect. The next leader finds no
-/// conflict, and finishes the migration.
+/// A leader that unlocks v1 after a conflict may end before its last request takes effect. The next
+/// leader finds no conflict, and finishes the migration.
 #[tokio::test(start_paused = true)]
 async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
     let expected = complete_snapshot().await;
     let course = async |interruption: Interruption| {
         let world = aggregated_world();
-        world.run_until(|store| is_in_phase(store, "Migrating")).await;
+        world
+            .run_until(|store| is_in_phase(store, "Migrating"))
+            .await;
         put_foreign(&world, &office_in_v3());
         world.server.interrupt(interruption);
-        let failed = world.run_once(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+        let failed = world
+            .run_once(|store| is_in_phase(store, "WaitingForConflictResolution"))
+            .await;
         if matches!(failed, Ended::Reached) {
             // The first attempt has no more writes, and the second one is to succeed.
             world.server.interrupt(Interruption::Hold(usize::MAX));
         }
-        world.server.with_store(|store| store.remove(&office_in_v3()));
+        world
+            .server
+            .with_store(|store| store.remove(&office_in_v3()));
         world.run_until(is_complete).await;
         world.server.release_held();
         world
@@ -111,17 +127,22 @@ async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
     assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
 
-/// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked v1.
+/// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked
+/// v1.
 #[tokio::test(start_paused = true)]
 async fn late_request_of_a_former_leader_opens_no_door() {
     let course = async |interruption: Interruption| {
         let world = aggregated_world();
         world.server.interrupt(interruption);
-        if matches!(world.run_once(is_v3_open).await, Ended::Killed) && !world.server.with_store(|s| is_v3_open(s)) {
+        if matches!(world.run_once(is_v3_open).await, Ended::Killed)
+            && !world.server.with_store(|s| is_v3_open(s))
+        {
             world.delete().await;
             world.run_until(is_gone).await;
             world.server.release_held();
-            let is_v1_in_use = world.server.with_store(|store| is_v1_ready(store) && !is_v3_open(store));
+            let is_v1_in_use = world
+                .server
+                .with_store(|store| is_v1_ready(store) && !is_v3_open(store));
             assert!(is_v1_in_use, "{interruption:?}");
             let service = world.server.object(&api_service()).unwrap();
             assert!(service["spec"]["service"].is_object(), "{interruption:?}");
@@ -166,10 +187,20 @@ async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_objec
     let is_in_v3 = |store: &mut ObjectStore| is_v3_open(store) && has_last_copy(store);
     assert!(finished.server.with_store(is_in_v3));
     let expected = snapshot(&finished);
-    assert!(!expected.keys().any(|key| key.contains("crd.projectcalico.org")), "{:?}", expected.keys());
+    assert!(
+        !expected
+            .keys()
+            .any(|key| key.contains("crd.projectcalico.org")),
+        "{:?}",
+        expected.keys()
+    );
     for interruption in KILLS {
         let interrupted = assert_same_end(interruption, &course, &expected);
-        assert_eq!(interrupted.await, 24, "the status, 22 definitions, and the finalizer");
+        assert_eq!(
+            interrupted.await,
+            24,
+            "the status, 22 definitions, and the finalizer"
+        );
     }
 }
 
@@ -177,7 +208,9 @@ async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_objec
 async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> World {
     let world = World::new();
     world.start();
-    world.run_until(|store| is_in_phase(store, "Migrating")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Migrating"))
+        .await;
     world.server.with_store(change);
     world
 }
@@ -190,7 +223,10 @@ async fn copies_without_a_source_are_deleted_before_the_door() {
     let put = |store: &mut ObjectStore| {
         for copy in &copies {
             let annotations = json!({ MIGRATED_BY: "an earlier attempt", SOURCE_REVISION: "3" });
-            store.put(copy, json!({ "metadata": { "annotations": annotations }, "spec": {} }));
+            store.put(
+                copy,
+                json!({ "metadata": { "annotations": annotations }, "spec": {} }),
+            );
         }
     };
     let world = changed_under_the_lock(put).await;
@@ -205,17 +241,28 @@ async fn copies_without_a_source_are_deleted_before_the_door() {
 async fn blocks_that_only_v3_has_are_a_conflict() {
     let block = at(ApiGroup::V3, "IPAMBlock", "", "10-9-0-0-26");
     let put = |store: &mut ObjectStore| {
-        store.put(&block, json!({ "spec": { "cidr": "10.9.0.0/26", "allocations": [] } }));
+        store.put(
+            &block,
+            json!({ "spec": { "cidr": "10.9.0.0/26", "allocations": [] } }),
+        );
     };
     let world = changed_under_the_lock(put).await;
-    world.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
-    assert!(world.server.with_store(|store| is_v1_ready(store) && store.get(&block).is_some()));
+    world
+        .run_until(|store| is_in_phase(store, "WaitingForConflictResolution"))
+        .await;
+    assert!(
+        world
+            .server
+            .with_store(|store| is_v1_ready(store) && store.get(&block).is_some())
+    );
 
     // Without the lock, the conflict is found before the next one.
     let unlocked = World::new();
     unlocked.start();
     unlocked.server.with_store(put);
-    unlocked.run_until(|store| is_in_phase(store, "WaitingForConflictResolution")).await;
+    unlocked
+        .run_until(|store| is_in_phase(store, "WaitingForConflictResolution"))
+        .await;
     let path = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
     assert!(!unlocked.server.take_log().contains(&path));
 }

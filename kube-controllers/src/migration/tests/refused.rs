@@ -1,4 +1,5 @@
-//! Admission that refuses a ClusterInformation, and a v3 that an aggregated API server hides until it is removed.
+//! Admission that refuses a ClusterInformation, and a v3 that an aggregated API server hides until
+//! it is removed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,17 +18,21 @@ use crate::migration::attempts::Withdrawals;
 use crate::migration::door::{self, Withdrawn};
 use crate::migration::lock;
 use crate::migration::requests::Problem;
-use crate::migration::testing::{ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase, object};
+use crate::migration::testing::{
+    ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase, object,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Refuses each creation and replacement of the ClusterInformation in a group, as long as the result is true.
+/// Refuses each creation and replacement of the ClusterInformation in a group, as long as the
+/// result is true.
 pub(super) fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBool> {
     let is_refused = Arc::new(AtomicBool::new(true));
     let rule = is_refused.clone();
     world.server.with_store(|store| {
         store.refuse(move |object| {
-            let is_named = object["apiVersion"] == group.api_version() && object["kind"] == "ClusterInformation";
+            let is_named = object["apiVersion"] == group.api_version()
+                && object["kind"] == "ClusterInformation";
             (is_named && rule.load(Ordering::Relaxed)).then(|| "only calico-node".to_owned())
         });
     });
@@ -50,18 +55,33 @@ pub(super) fn assert_no_lock_is_shown(world: &World, case: &str) {
     let status = world.status();
     assert!(status["datastoreLockedAt"].is_null(), "{case}: {status}");
     let conditions = status["conditions"].as_array().unwrap();
-    let blocked = conditions.iter().find(|condition| condition["type"] == "PodsBlocked").unwrap();
-    assert_eq!((&blocked["status"], &blocked["reason"]), (&json!("False"), &json!("Unlocked")), "{case}");
+    let blocked = conditions
+        .iter()
+        .find(|condition| condition["type"] == "PodsBlocked")
+        .unwrap();
+    assert_eq!(
+        (&blocked["status"], &blocked["reason"]),
+        (&json!("False"), &json!("Unlocked")),
+        "{case}"
+    );
 }
 
 /// Returns the number of requests since the last call that have removed the APIService.
 fn removals(world: &World) -> usize {
     let request = format!("DELETE {}", api_service().url_path());
-    world.server.take_log().iter().filter(|line| **line == request).count()
+    world
+        .server
+        .take_log()
+        .iter()
+        .filter(|line| **line == request)
+        .count()
 }
 
 pub(super) fn is_aggregated(world: &World) -> bool {
-    world.server.object(&api_service()).is_some_and(|service| service["spec"]["service"].is_object())
+    world
+        .server
+        .object(&api_service())
+        .is_some_and(|service| service["spec"]["service"].is_object())
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,10 +93,15 @@ async fn refused_lock_of_v1_is_found_before_the_aggregated_api_server_is_removed
     world.run_for(4 * MINUTE).await;
     let message = world.message();
     let expected = "crd.projectcalico.org/v1 refuses ClusterInformation/default: ";
-    assert!(message.starts_with(expected) && message.ends_with("only calico-node"), "{message}");
+    assert!(
+        message.starts_with(expected) && message.ends_with("only calico-node"),
+        "{message}"
+    );
     assert_eq!((removals(&world), world.phase().as_str()), (0, "Pending"));
     is_refused.store(false, Ordering::Relaxed);
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Complete"))
+        .await;
 }
 
 /// A rule of admission may except dry runs.
@@ -87,18 +112,26 @@ async fn lock_of_v1_that_is_refused_after_its_dry_run_gives_back_the_aggregated_
     world.aggregate();
     let path = cluster_information(ApiGroup::CrdV1).url_path();
     world.server.fail(move |request: &ReceivedRequest| {
-        let is_lock = request.method == Method::PUT && request.uri.path() == path && request.uri.query().is_none();
+        let is_lock = request.method == Method::PUT
+            && request.uri.path() == path
+            && request.uri.query().is_none();
         is_lock.then(|| failure(403, "Forbidden", "only calico-node"))
     });
     world.run_for(4 * MINUTE).await;
     let message = world.message();
-    assert!(message.starts_with("crd.projectcalico.org/v1 refuses ClusterInformation/default: "), "{message}");
+    assert!(
+        message.starts_with("crd.projectcalico.org/v1 refuses ClusterInformation/default: "),
+        "{message}"
+    );
     assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
     world.server.end_faults();
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Complete"))
+        .await;
 }
 
-/// A tool for deployments may change the object each second, so that the migration cannot write the object.
+/// A tool for deployments may change the object each second, so that the migration cannot write the
+/// object.
 #[tokio::test(start_paused = true)]
 async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
     let world = World::new();
@@ -108,7 +141,10 @@ async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
     world.server.fail(move |request: &ReceivedRequest| {
         let path = request.uri.path();
         is_removed |= request.method == Method::DELETE && path == api_service().url_path();
-        let is_dry_run = request.uri.query().is_some_and(|query| query.contains("dryRun"));
+        let is_dry_run = request
+            .uri
+            .query()
+            .is_some_and(|query| query.contains("dryRun"));
         if is_dry_run && path.starts_with("/apis/projectcalico.org/v3/") {
             return Some(failure(422, "Invalid", "refused"));
         }
@@ -119,12 +155,18 @@ async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
     world.run_for(4 * MINUTE).await;
     assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
     let found = world.server.object(&object()).unwrap();
-    assert!(found["metadata"]["annotations"][SAVED_API_SERVICE].is_null(), "{found}");
+    assert!(
+        found["metadata"]["annotations"][SAVED_API_SERVICE].is_null(),
+        "{found}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn v3_of_a_former_migration_behind_an_aggregated_api_server_gives_it_back() {
-    for (is_ready, expected) in [(true, "two datastores are in use"), (false, "is marked and locked")] {
+    for (is_ready, expected) in [
+        (true, "two datastores are in use"),
+        (false, "is marked and locked"),
+    ] {
         let world = World::new();
         world.server.with_store(|store| {
             let metadata = json!({ "annotations": { MIGRATED_BY: "former" } });
@@ -135,7 +177,11 @@ async fn v3_of_a_former_migration_behind_an_aggregated_api_server_gives_it_back(
         world.aggregate();
         world.run_for(4 * MINUTE).await;
         assert!(world.message().contains(expected), "{}", world.message());
-        assert_eq!((removals(&world), is_aggregated(&world)), (1, true), "{expected}");
+        assert_eq!(
+            (removals(&world), is_aggregated(&world)),
+            (1, true),
+            "{expected}"
+        );
         assert!(world.server.with_store(|store| is_v1_ready(store)));
     }
 }
@@ -158,7 +204,10 @@ async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
     let retreated = retreat(&requests, "u", Copies::Keep, &mut withdrawals).await;
     assert_eq!(retreated, Ok(Withdrawn::Shut { existed: false }));
     assert!(world.server.with_store(|store| is_v1_ready(store)));
-    assert_eq!(world.server.object(&cluster_information(ApiGroup::V3)), None);
+    assert_eq!(
+        world.server.object(&cluster_information(ApiGroup::V3)),
+        None
+    );
 }
 
 /// The request of a former leader may open v3 during the repetitions of the write.
@@ -194,7 +243,11 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
         (500, true, true),
     ] {
         let case = format!("{code} {existed} {is_deleted}");
-        let world = if existed { world_with_v3() } else { World::new() };
+        let world = if existed {
+            world_with_v3()
+        } else {
+            World::new()
+        };
         world.start();
         world.run_until(has_last_copy).await;
         fail_information(&world, ApiGroup::V3, code);
@@ -209,18 +262,39 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
         if existed {
             let message = world.message();
             let is_explained = message.contains("the datastore is not locked, but ");
-            assert!(is_explained && message.ends_with("only calico-node"), "{case}: {message}");
+            assert!(
+                is_explained && message.ends_with("only calico-node"),
+                "{case}: {message}"
+            );
             assert_no_lock_is_shown(&world, &case);
             let log = world.server.take_log();
             let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
             assert!(!log.contains(&lock), "{case}: v1 is unlocked once");
-            let lists = log.iter().filter(|line| line.contains("/projectcalico.org/v3/tiers?")).count();
-            assert!((1..=12).contains(&lists), "{case}: {lists} lists of each kind");
+            let lists = log
+                .iter()
+                .filter(|line| line.contains("/projectcalico.org/v3/tiers?"))
+                .count();
+            assert!(
+                (1..=12).contains(&lists),
+                "{case}: {lists} lists of each kind"
+            );
         }
         world.server.end_faults();
-        world.run_until(|store| if is_deleted { is_gone(store) } else { is_in_phase(store, "Complete") }).await;
+        world
+            .run_until(|store| {
+                if is_deleted {
+                    is_gone(store)
+                } else {
+                    is_in_phase(store, "Complete")
+                }
+            })
+            .await;
         assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
-        assert_eq!(world.server.with_store(|store| is_v1_ready(store)), is_deleted, "{case}");
+        assert_eq!(
+            world.server.with_store(|store| is_v1_ready(store)),
+            is_deleted,
+            "{case}"
+        );
     }
 }
 
@@ -231,7 +305,8 @@ async fn status_shows_the_end_of_the_lock_before_the_copies_are_deleted() {
     world.start();
     world.run_until(has_last_copy).await;
     world.server.fail(|request: &ReceivedRequest| {
-        let is_deletion = request.method == Method::DELETE && request.uri.path().contains("/v3/tiers/");
+        let is_deletion =
+            request.method == Method::DELETE && request.uri.path().contains("/v3/tiers/");
         is_deletion.then(|| failure(403, "Forbidden", "built-in"))
     });
     world.delete().await;
@@ -251,6 +326,10 @@ async fn abort_with_a_refused_withdrawal_gives_back_the_aggregated_api_server() 
     world.delete().await;
     world.run_until(is_gone).await;
     assert!(is_aggregated(&world));
-    assert!(world.server.with_store(|store| is_v1_ready(store) && !is_v3_open(store) && !has_last_copy(store)));
+    assert!(
+        world
+            .server
+            .with_store(|store| is_v1_ready(store) && !is_v3_open(store) && !has_last_copy(store))
+    );
     assert_eq!(world.server.violations(), Vec::<String>::new());
 }

@@ -10,7 +10,9 @@ use super::copy::{copy_all, edit, office_in_v1, started};
 use super::{change, is_v1_ready, office_in_v3, put_foreign, snapshot};
 use crate::migration::copy::{Category, Named, trial};
 use crate::migration::report;
-use crate::migration::testing::{ObjectStore, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object};
+use crate::migration::testing::{
+    ObjectStore, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object,
+};
 
 fn names(listed: &[Named]) -> Vec<&str> {
     listed.iter().map(|named| named.object.as_str()).collect()
@@ -20,7 +22,8 @@ fn names(listed: &[Named]) -> Vec<&str> {
 fn refuse(world: &World, name: &'static str) {
     world.server.with_store(|store| {
         store.refuse(move |object| {
-            let is_refused = object["apiVersion"] == "projectcalico.org/v3" && object["metadata"]["name"] == name;
+            let is_refused = object["apiVersion"] == "projectcalico.org/v3"
+                && object["metadata"]["name"] == name;
             is_refused.then(|| "spec: not allowed".to_owned())
         });
     });
@@ -33,14 +36,25 @@ fn world_with_each_outcome() -> World {
     refuse(&world, "pool");
     world.server.with_store(|store| {
         let spec = json!({ "order": 1_000_000, "defaultAction": "Deny" });
-        store.put(&at(ApiGroup::V3, "Tier", "", "default"), json!({ "spec": spec }));
+        store.put(
+            &at(ApiGroup::V3, "Tier", "", "default"),
+            json!({ "spec": spec }),
+        );
         store.put(&at(ApiGroup::V3, "Tier", "", "own"), json!({ "spec": {} }));
-        store.put(&at(ApiGroup::V3, "IPAMHandle", "", "own"), json!({ "spec": { "handleID": "own" } }));
-        let owner = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "gone", "uid": "" });
+        store.put(
+            &at(ApiGroup::V3, "IPAMHandle", "", "own"),
+            json!({ "spec": { "handleID": "own" } }),
+        );
+        let owner = json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "Tier", "name": "gone", "uid": "",
+        });
         let metadata = json!({ "ownerReferences": [owner] }).to_string();
         let annotations = json!({ "projectcalico.org/metadata": metadata });
         let set = at(ApiGroup::CrdV1, "NetworkSet", "ns", "owned");
-        store.put(&set, json!({ "metadata": { "annotations": annotations }, "spec": {} }));
+        store.put(
+            &set,
+            json!({ "metadata": { "annotations": annotations }, "spec": {} }),
+        );
     });
     world
 }
@@ -53,9 +67,15 @@ async fn trial_lists_each_outcome_and_changes_nothing() {
     assert_eq!(snapshot(&world), before);
     assert_eq!(names(outcome.list(Category::Skipped)), ["Tier/default"]);
     assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
-    assert_eq!(names(outcome.list(Category::Conflict)), ["GlobalNetworkSet/office", "IPAMHandle/own"]);
+    assert_eq!(
+        names(outcome.list(Category::Conflict)),
+        ["GlobalNetworkSet/office", "IPAMHandle/own"]
+    );
     assert_eq!(names(outcome.list(Category::OnlyInV3)), ["Tier/own"]);
-    assert_eq!(names(outcome.list(Category::LeftOut)), ["NetworkSet/ns/owned"]);
+    assert_eq!(
+        names(outcome.list(Category::LeftOut)),
+        ["NetworkSet/ns/owned"]
+    );
     assert_eq!(outcome.total(Category::Copied), 7);
     let log = world.server.take_log();
     let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("&dryRun=All");
@@ -71,13 +91,23 @@ async fn trial_without_v3_reads_v1_only() {
         store.put(&set, json!({ "metadata": { "annotations": annotations } }));
     });
     let outcome = trial(&world.requests(), false).await.unwrap();
-    assert_eq!(names(outcome.list(Category::Refused)), ["GlobalNetworkSet/damaged"]);
     assert_eq!(
-        (outcome.total(Category::Copied), names(outcome.list(Category::LeftOut))),
+        names(outcome.list(Category::Refused)),
+        ["GlobalNetworkSet/damaged"]
+    );
+    assert_eq!(
+        (
+            outcome.total(Category::Copied),
+            names(outcome.list(Category::LeftOut))
+        ),
         (10, vec!["NetworkSet/ns/owned"])
     );
     let log = world.server.take_log();
-    assert!(log.iter().all(|line| line.starts_with("GET /apis/crd.projectcalico.org/v1/")), "{log:#?}");
+    assert!(
+        log.iter()
+            .all(|line| line.starts_with("GET /apis/crd.projectcalico.org/v1/")),
+        "{log:#?}"
+    );
 }
 
 /// The API server checks an object before it looks for the name.
@@ -85,7 +115,13 @@ async fn trial_without_v3_reads_v1_only() {
 async fn trial_checks_objects_that_a_migration_would_replace() {
     let world = started();
     copy_all(&world).await.unwrap();
-    assert_eq!(trial(&world.requests(), true).await.unwrap().total(Category::Skipped), 9);
+    assert_eq!(
+        trial(&world.requests(), true)
+            .await
+            .unwrap()
+            .total(Category::Skipped),
+        9
+    );
     world.server.with_store(|store| {
         let pool = at(ApiGroup::CrdV1, "IPPool", "", "pool");
         let mut changed = store.get(&pool).unwrap().clone();
@@ -97,7 +133,13 @@ async fn trial_checks_objects_that_a_migration_would_replace() {
     refuse(&world, "pool");
     let outcome = trial(&world.requests(), true).await.unwrap();
     assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
-    assert_eq!((outcome.total(Category::Copied), outcome.total(Category::Skipped)), (0, 8));
+    assert_eq!(
+        (
+            outcome.total(Category::Copied),
+            outcome.total(Category::Skipped)
+        ),
+        (0, 8)
+    );
 }
 
 /// A person may add the annotation at any time before the lock.
@@ -106,17 +148,27 @@ async fn dry_run_requested_during_the_checks_locks_nothing() {
     type Moment = fn(&ObjectStore) -> bool;
     let moments: [(&str, Moment); 2] = [
         ("first report", |store| is_in_phase(store, "Pending")),
-        ("finalizer", |store| store.get(&object()).is_some_and(|found| found["metadata"]["finalizers"].is_array())),
+        ("finalizer", |store| {
+            store
+                .get(&object())
+                .is_some_and(|found| found["metadata"]["finalizers"].is_array())
+        }),
     ];
     for (case, moment) in moments {
         let world = World::new();
         world.start();
         let request = async {
             world.server.reached(moment).await;
-            change(&world, &object(), |found| found["metadata"]["annotations"][DRY_RUN] = "first".into());
+            change(&world, &object(), |found| {
+                found["metadata"]["annotations"][DRY_RUN] = "first".into()
+            });
         };
         join(world.run_for(Duration::from_secs(60)), request).await;
-        assert!(world.message().starts_with("dry run: "), "{case}: {}", world.message());
+        assert!(
+            world.message().starts_with("dry run: "),
+            "{case}: {}",
+            world.message()
+        );
         let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
         assert!(!world.server.take_log().contains(&lock), "{case}");
     }
@@ -128,15 +180,21 @@ async fn temporary_failure_of_the_checks_is_followed_by_a_pause_that_depends_on_
     for is_dry_run in [false, true] {
         let world = started();
         if is_dry_run {
-            change(&world, &object(), |found| found["metadata"]["annotations"][DRY_RUN] = "first".into());
+            change(&world, &object(), |found| {
+                found["metadata"]["annotations"][DRY_RUN] = "first".into()
+            });
         }
         world.server.fail(|request: &ReceivedRequest| {
-            let is_tried = request.method == Method::POST && request.uri.path().ends_with("/v3/tiers");
+            let is_tried =
+                request.method == Method::POST && request.uri.path().ends_with("/v3/tiers");
             is_tried.then(|| failure(500, "InternalError", "the webhook is unreachable"))
         });
         world.run_for(Duration::from_secs(600)).await;
         let (phase, message) = (world.phase(), world.message());
-        assert!(phase == "Pending" && message.ends_with("the webhook is unreachable"), "{phase}: {message}");
+        assert!(
+            phase == "Pending" && message.ends_with("the webhook is unreachable"),
+            "{phase}: {message}"
+        );
         let log = world.server.take_log();
         let path = "POST /apis/projectcalico.org/v3/tiers?fieldValidation=Strict&dryRun=All";
         let requests = log.iter().filter(|line| *line == path).count();
@@ -150,15 +208,26 @@ async fn temporary_failure_of_the_checks_is_followed_by_a_pause_that_depends_on_
 async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
     let world = started();
     let spec = world.server.object(&office_in_v1()).unwrap()["spec"].take();
-    edit(&world, &office_in_v1(), "/spec", json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }));
+    edit(
+        &world,
+        &office_in_v1(),
+        "/spec",
+        json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }),
+    );
     world.run_for(Duration::from_secs(60)).await;
     let (phase, message) = (world.phase(), world.message());
-    let expected = "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: strict decoding error: ";
-    assert!(phase == "Pending" && message.starts_with(expected), "{phase}: {message}");
+    let expected =
+        "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: strict decoding error: ";
+    assert!(
+        phase == "Pending" && message.starts_with(expected),
+        "{phase}: {message}"
+    );
     assert!(world.server.with_store(|store| is_v1_ready(store)));
     assert_eq!(world.server.object(&office_in_v3()), None);
     edit(&world, &office_in_v1(), "/spec", spec);
-    world.run_until(|store| is_in_phase(store, "Complete")).await;
+    world
+        .run_until(|store| is_in_phase(store, "Complete"))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,16 +237,27 @@ async fn report_is_written_when_it_changes() {
     let mut outcome = trial(&requests, true).await.unwrap();
     world.server.take_log();
     for _ in 0..2 {
-        report::write(&requests, "calico-system", &outcome, true).await.unwrap();
+        report::write(&requests, "calico-system", &outcome, true)
+            .await
+            .unwrap();
     }
     outcome.lists.remove(&Category::Conflict);
-    report::write(&requests, "calico-system", &outcome, true).await.unwrap();
-    let methods: Vec<_> =
-        world.server.take_log().iter().map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect();
-    assert_eq!(methods, ["GET", "POST", "GET", "GET", "PUT"]);
-    let written = world
+    report::write(&requests, "calico-system", &outcome, true)
+        .await
+        .unwrap();
+    let methods: Vec<_> = world
         .server
-        .with_store(|store| store.of_kind("", "configmaps").map(|found| found["data"].clone()).collect::<Vec<Value>>());
+        .take_log()
+        .iter()
+        .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(methods, ["GET", "POST", "GET", "GET", "PUT"]);
+    let written = world.server.with_store(|store| {
+        store
+            .of_kind("", "configmaps")
+            .map(|found| found["data"].clone())
+            .collect::<Vec<Value>>()
+    });
     assert_eq!(written.len(), 1);
     assert_eq!(written[0]["only-in-v3"], "Tier/own\n");
     assert_eq!(written[0]["refused"], "IPPool/pool: spec: not allowed\n");

@@ -32,7 +32,10 @@ const KINDS: [(&str, &str); 20] = [
     ("events", "Event"),
     ("daemonsets", "DaemonSet"),
     ("clusterinformations", "ClusterInformation"),
-    ("kubecontrollersconfigurations", "KubeControllersConfiguration"),
+    (
+        "kubecontrollersconfigurations",
+        "KubeControllersConfiguration",
+    ),
     ("tiers", "Tier"),
     ("ippools", "IPPool"),
     ("ipreservations", "IPReservation"),
@@ -56,13 +59,20 @@ struct Server {
 impl Server {
     fn new() -> Self {
         let mut server = Server::default();
-        let spec = json!({ "clusterGUID": "0".repeat(32), "clusterType": "k8s,kdd", "datastoreReady": true });
-        let information = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
+        let spec = json!({
+            "clusterGUID": "0".repeat(32), "clusterType": "k8s,kdd", "datastoreReady": true,
+        });
+        let information = json!({ "apiVersion": "crd.projectcalico.org/v1",
+                "kind": "ClusterInformation",
             "metadata": { "name": "default" }, "spec": spec });
         server.store(&format!("{V1}/clusterinformations/default"), information);
-        let configuration = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "KubeControllersConfiguration",
+        let configuration = json!({ "apiVersion": "crd.projectcalico.org/v1",
+                "kind": "KubeControllersConfiguration",
             "metadata": { "name": "default" }, "spec": default_configuration() });
-        server.store(&format!("{V1}/kubecontrollersconfigurations/default"), configuration);
+        server.store(
+            &format!("{V1}/kubecontrollersconfigurations/default"),
+            configuration,
+        );
         server
     }
 
@@ -77,32 +87,54 @@ impl Server {
     fn answer(&mut self, method: &Method, path: &str, body: Value) -> (u16, Value) {
         *self.counts.entry(format!("{method} {path}")).or_default() += 1;
         let (parent, last) = path.rsplit_once('/').unwrap_or_default();
-        let collection = KINDS.iter().find(|(plural, _)| *plural == last && !path.contains("kubevirt.io"));
+        let collection = KINDS
+            .iter()
+            .find(|(plural, _)| *plural == last && !path.contains("kubevirt.io"));
         let object = path.strip_suffix("/status").unwrap_or(path);
         match (method, collection) {
             (_, None) if path == "/healthz" => (200, json!("ok")),
-            (_, None) if path == "/apis" => {
-                (200, json!({ "kind": "APIGroupList", "groups": [{ "name": "crd.projectcalico.org" }] }))
+            (_, None) if path == "/apis" => (
+                200,
+                json!({ "kind": "APIGroupList", "groups": [{ "name": "crd.projectcalico.org" }] }),
+            ),
+            (_, None) if parent.ends_with("authorization.k8s.io/v1") => {
+                (201, json!({ "status": { "allowed": true } }))
             }
-            (_, None) if parent.ends_with("authorization.k8s.io/v1") => (201, json!({ "status": { "allowed": true } })),
             (&Method::GET, Some((_, kind))) => {
                 let prefix = format!("{path}/");
-                let items: Vec<&Value> =
-                    self.objects.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(_, item)| item).collect();
+                let items: Vec<&Value> = self
+                    .objects
+                    .iter()
+                    .filter(|(path, _)| path.starts_with(&prefix))
+                    .map(|(_, item)| item)
+                    .collect();
                 let metadata = json!({ "resourceVersion": self.version.to_string() });
-                (200, json!({ "kind": format!("{kind}List"), "metadata": metadata, "items": items }))
+                (
+                    200,
+                    json!({ "kind": format!("{kind}List"), "metadata": metadata, "items": items }),
+                )
             }
             (&Method::POST, Some(_)) => {
-                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                let name = body["metadata"]["name"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
                 (201, self.store(&format!("{path}/{name}"), body))
             }
             (&Method::PUT | &Method::PATCH, None) if self.objects.contains_key(object) => {
                 (200, self.store(object, body))
             }
-            (&Method::GET, None) if self.objects.contains_key(path) => (200, self.objects[path].clone()),
+            (&Method::GET, None) if self.objects.contains_key(path) => {
+                (200, self.objects[path].clone())
+            }
             _ => {
                 let details = json!({ "name": last });
-                (404, json!({ "kind": "Status", "reason": "NotFound", "code": 404, "details": details }))
+                (
+                    404,
+                    json!({
+                        "kind": "Status", "reason": "NotFound", "code": 404, "details": details,
+                    }),
+                )
             }
         }
     }
@@ -111,34 +143,59 @@ impl Server {
 impl Server {
     /// Returns the changes of the collection since this version, as lines of a watch.
     fn changes(&self, collection: &str, since: u64) -> Vec<u8> {
-        let version =
-            |object: &Value| object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        let version = |object: &Value| {
+            object["metadata"]["resourceVersion"]
+                .as_str()
+                .and_then(|text| text.parse().ok())
+        };
         let prefix = format!("{collection}/");
-        let of_collection = self.objects.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(_, object)| object);
+        let of_collection = self
+            .objects
+            .iter()
+            .filter(|(path, _)| path.starts_with(&prefix))
+            .map(|(_, object)| object);
         let changed = of_collection.filter(|object| version(object) > Some(since));
         changed
-            .flat_map(|object| format!("{}\n", json!({ "type": "MODIFIED", "object": object })).into_bytes())
+            .flat_map(|object| {
+                format!("{}\n", json!({ "type": "MODIFIED", "object": object })).into_bytes()
+            })
             .collect()
     }
 }
 
 type Body = BoxBody<Bytes, Infallible>;
 
-async fn respond(server: Arc<Mutex<Server>>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn respond(
+    server: Arc<Mutex<Server>>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let (parts, body) = request.into_parts();
-    let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
     let body = serde_json::from_slice(&body).unwrap_or_default();
     let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
     let (code, answer) = server.lock().unwrap().answer(&parts.method, path, body);
     let body = if query.contains("watch=true") && code == 200 {
-        let since = query.split('&').find_map(|part| part.strip_prefix("resourceVersion=")?.parse().ok());
-        let changes = server.lock().unwrap().changes(path, since.unwrap_or_default());
+        let since = query
+            .split('&')
+            .find_map(|part| part.strip_prefix("resourceVersion=")?.parse().ok());
+        let changes = server
+            .lock()
+            .unwrap()
+            .changes(path, since.unwrap_or_default());
         let changes = futures::stream::iter([Ok(Frame::data(Bytes::from(changes)))]);
         BodyExt::boxed(StreamBody::new(changes.chain(futures::stream::pending())))
     } else {
         Full::new(Bytes::from(answer.to_string())).boxed()
     };
-    Ok(Response::builder().status(code).header("Content-Type", "application/json").body(body).unwrap())
+    Ok(Response::builder()
+        .status(code)
+        .header("Content-Type", "application/json")
+        .body(body)
+        .unwrap())
 }
 
 async fn serve(server: Arc<Mutex<Server>>) -> String {
@@ -170,9 +227,24 @@ async fn idle_leader_sends_at_most_45_requests_a_minute() {
         ended = process.run() => panic!("the process ends: {ended:?}"),
         counts = counted => counts.unwrap(),
     };
-    let of = |part: &str| counts.iter().filter(|(path, _)| path.contains(part)).map(|(_, count)| count).sum::<usize>();
-    assert!(of("PUT /apis/coordination.k8s.io") > MINUTES * 10, "it does not lead: {counts:#?}");
-    assert!(of("GET /healthz") > MINUTES * 4 && of("kubevirt.io") >= MINUTES, "{counts:#?}");
+    let of = |part: &str| {
+        counts
+            .iter()
+            .filter(|(path, _)| path.contains(part))
+            .map(|(_, count)| count)
+            .sum::<usize>()
+    };
+    assert!(
+        of("PUT /apis/coordination.k8s.io") > MINUTES * 10,
+        "it does not lead: {counts:#?}"
+    );
+    assert!(
+        of("GET /healthz") > MINUTES * 4 && of("kubevirt.io") >= MINUTES,
+        "{counts:#?}"
+    );
     let all: usize = counts.values().sum();
-    assert!(all <= MINUTES * LIMIT, "{all} requests in {MINUTES} minutes: {counts:#?}");
+    assert!(
+        all <= MINUTES * LIMIT,
+        "{all} requests in {MINUTES} minutes: {counts:#?}"
+    );
 }

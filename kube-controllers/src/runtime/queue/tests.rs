@@ -42,7 +42,10 @@ async fn queued_key_is_returned_once_and_in_order() {
         queue.add(key);
     }
     assert_eq!(queue.len(), 3);
-    assert_eq!((queue.next().await, queue.next().await, queue.next().await), ("a", "b", "c"));
+    assert_eq!(
+        (queue.next().await, queue.next().await, queue.next().await),
+        ("a", "b", "c")
+    );
     assert_eq!(soon(&queue).await, None);
 }
 
@@ -68,7 +71,10 @@ async fn groups_of_keys_take_turns() {
     // The turn continues after the queue was empty.
     queue.add("a5");
     queue.add("b3");
-    assert_eq!((queue.len(), queue.next().await, queue.next().await), (2, "b3", "a5"));
+    assert_eq!(
+        (queue.len(), queue.next().await, queue.next().await),
+        (2, "b3", "a5")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +88,11 @@ async fn key_added_while_in_progress_is_returned_after_done() {
     queue.done(&key);
     assert_eq!(soon(&queue).await, Some("a"));
     queue.done(&key);
-    assert_eq!(soon(&queue).await, None, "two additions while it was held are one");
+    assert_eq!(
+        soon(&queue).await,
+        None,
+        "two additions while it was held are one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +106,11 @@ async fn key_with_several_deadlines_is_returned_once_at_the_earliest() {
     let key = queue.next().await;
     assert_eq!(begin.elapsed().as_secs(), 3);
     queue.done(&key);
-    assert!(timeout(Duration::from_secs(60), queue.next()).await.is_err());
+    assert!(
+        timeout(Duration::from_secs(60), queue.next())
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,7 +120,11 @@ async fn key_added_now_cancels_its_delayed_addition() {
     queue.add("a");
     let key = soon(&queue).await.expect("added");
     queue.done(&key);
-    assert!(timeout(Duration::from_secs(60), queue.next()).await.is_err());
+    assert!(
+        timeout(Duration::from_secs(60), queue.next())
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +169,12 @@ async fn each_waiter_gets_a_key_when_enough_are_added() {
     (0..3).for_each(|key| queue.add(key));
     let mut keys = Vec::new();
     for waiter in waiters {
-        keys.push(timeout(Duration::from_secs(1), waiter).await.expect("in time").expect("no panic"));
+        keys.push(
+            timeout(Duration::from_secs(1), waiter)
+                .await
+                .expect("in time")
+                .expect("no panic"),
+        );
     }
     keys.sort();
     assert_eq!(keys, [0, 1, 2]);
@@ -212,9 +235,16 @@ async fn adds_of_a_standby_do_not_count() {
     let (queue, metrics) = published();
     (1..=3).for_each(|key| queue.add(key));
     queue.add(1);
-    assert_eq!((queue.len(), metrics.depth.get(), metrics.adds.get()), (3, 0, 0));
+    assert_eq!(
+        (queue.len(), metrics.depth.get(), metrics.adds.get()),
+        (3, 0, 0)
+    );
     queue.lead();
-    assert_eq!((metrics.depth.get(), metrics.adds.get()), (3, 3), "the keys that wait at the takeover count once");
+    assert_eq!(
+        (metrics.depth.get(), metrics.adds.get()),
+        (3, 3),
+        "the keys that wait at the takeover count once"
+    );
     queue.lead();
     queue.add(4);
     assert_eq!((metrics.depth.get(), metrics.adds.get()), (4, 4));
@@ -222,9 +252,16 @@ async fn adds_of_a_standby_do_not_count() {
     queue.stand_by();
     queue.put_back(&key);
     queue.add(5);
-    assert_eq!((queue.len(), metrics.depth.get(), metrics.adds.get()), (5, 0, 4));
+    assert_eq!(
+        (queue.len(), metrics.depth.get(), metrics.adds.get()),
+        (5, 0, 4)
+    );
     queue.lead();
-    assert_eq!((metrics.depth.get(), metrics.adds.get()), (5, 9), "the keys wait at another takeover");
+    assert_eq!(
+        (metrics.depth.get(), metrics.adds.get()),
+        (5, 9),
+        "the keys wait at another takeover"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,7 +284,8 @@ async fn wait_begins_at_the_takeover() {
     tokio::time::advance(Duration::from_secs(2)).await;
     queue.add(2);
     tokio::time::advance(Duration::from_secs(1)).await;
-    let waited = [queue.take_next().await, queue.take_next().await].map(|taken| (taken.key, taken.waited.as_secs()));
+    let waited = [queue.take_next().await, queue.take_next().await]
+        .map(|taken| (taken.key, taken.waited.as_secs()));
     assert_eq!(waited, [(1, 3), (2, 1)]);
 }
 
@@ -271,11 +309,14 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// After random operations, at most one worker holds each key, and no key is lost that was added after it was last
-    /// taken.
+    /// After random operations, at most one worker holds each key, and no key is lost that was
+    /// added after it was last taken.
     #[test]
     fn queue_loses_no_key_and_hands_no_key_to_two_workers(acts in prop::collection::vec(act(), 0..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
         let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             let queue = Queue::default();
@@ -292,12 +333,18 @@ proptest! {
                         let delay = Duration::from_secs(seconds);
                         queue.add_after(key, delay);
                         let due = Instant::now() + delay;
-                        wanted.entry(key).and_modify(|earlier| *earlier = due.min(*earlier)).or_insert(due);
+                        wanted
+                            .entry(key)
+                            .and_modify(|earlier| *earlier = due.min(*earlier))
+                            .or_insert(due);
                     }
                     Act::Take => {
                         if let Ok(TakenKey { key, .. }) = queue.take() {
                             assert!(!held.contains(&key), "{key} is held twice");
-                            assert!(wanted.remove(&key).is_some_and(|due| due <= Instant::now()), "{key} came unasked");
+                            assert!(
+                                wanted.remove(&key).is_some_and(|due| due <= Instant::now()),
+                                "{key} came unasked",
+                            );
                             held.push(key);
                         }
                     }

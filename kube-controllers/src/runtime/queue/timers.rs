@@ -15,13 +15,21 @@ pub(super) struct Timers<K> {
 
 impl<K> Default for Timers<K> {
     fn default() -> Self {
-        Timers { by_deadline: BTreeMap::new(), by_key: HashMap::new(), next_number: 0 }
+        Timers {
+            by_deadline: BTreeMap::new(),
+            by_key: HashMap::new(),
+            next_number: 0,
+        }
     }
 }
 
 impl<K: Clone + Eq + Hash> Timers<K> {
     pub(super) fn set(&mut self, key: K, deadline: Instant) {
-        if self.by_key.get(&key).is_some_and(|(earlier, _)| *earlier <= deadline) {
+        if self
+            .by_key
+            .get(&key)
+            .is_some_and(|(earlier, _)| *earlier <= deadline)
+        {
             return;
         }
         self.remove(&key);
@@ -38,7 +46,9 @@ impl<K: Clone + Eq + Hash> Timers<K> {
     }
 
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.by_deadline.first_key_value().map(|((deadline, _), _)| *deadline)
+        self.by_deadline
+            .first_key_value()
+            .map(|((deadline, _), _)| *deadline)
     }
 
     pub(super) fn due(&mut self, now: Instant) -> Option<K> {

@@ -45,7 +45,8 @@ impl Reconcile for Scripted {
     }
 }
 
-/// Returns a guard that decrements `busy` when dropped, so that a canceled future no longer counts as busy.
+/// Returns a guard that decrements `busy` when dropped, so that a canceled future no longer counts
+/// as busy.
 fn scopeguard(busy: &AtomicUsize) -> impl Drop + '_ {
     struct Leaves<'a>(&'a AtomicUsize);
     impl Drop for Leaves<'_> {
@@ -92,13 +93,26 @@ impl Bench {
             watchdog: watchdog.clone(),
         };
         let run = tokio::spawn(pool.run(workers, Leadership::new(leadership), stop.clone()));
-        Bench { scripted, queue, term, stop, metrics, process, watchdog, run }
+        Bench {
+            scripted,
+            queue,
+            term,
+            stop,
+            metrics,
+            process,
+            watchdog,
+            run,
+        }
     }
 
     /// Returns the times at which `key` was processed, in milliseconds.
     fn calls(&self, key: &str) -> Vec<u128> {
         let calls = self.scripted.calls.lock().expect("no panic under the lock");
-        calls.iter().filter(|(other, _)| *other == key).map(|(_, at)| at.as_millis()).collect()
+        calls
+            .iter()
+            .filter(|(other, _)| *other == key)
+            .map(|(_, at)| at.as_millis())
+            .collect()
     }
 
     fn finished(&self) -> usize {
@@ -108,14 +122,21 @@ impl Bench {
     /// Returns the value of a series of the controller in a scrape.
     fn scraped(&self, name: &str, more_labels: &str) -> f64 {
         let text = self.process.text().expect("encodes");
-        let label = if name.starts_with("workqueue_") { "name" } else { "controller" };
+        let label = if name.starts_with("workqueue_") {
+            "name"
+        } else {
+            "controller"
+        };
         let begin = format!("{name}{{{label}=\"scripted\"{more_labels}}} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&begin));
         value.expect("a sample").parse().expect("a number")
     }
 
     fn reconciles(&self, result: &str) -> f64 {
-        self.scraped("controller_runtime_reconcile_total", &format!(",result=\"{result}\""))
+        self.scraped(
+            "controller_runtime_reconcile_total",
+            &format!(",result=\"{result}\""),
+        )
     }
 
     fn busy(&self) -> usize {
@@ -137,7 +158,10 @@ async fn failed_key_is_retried_with_growing_delay_without_blocking_other_keys() 
     assert_eq!(calls.len(), 4, "{calls:?}");
     let delays: Vec<_> = calls.windows(2).map(|pair| pair[1] - pair[0]).collect();
     // Jitter removes at most half of a delay; the clock has steps of a millisecond.
-    assert!(delays[0] <= 6 && (5..=11).contains(&delays[1]) && (10..=21).contains(&delays[2]), "{delays:?}");
+    assert!(
+        delays[0] <= 6 && (5..=11).contains(&delays[1]) && (10..=21).contains(&delays[2]),
+        "{delays:?}"
+    );
     assert_eq!(bench.calls("fine").len(), 1);
     assert_eq!(bench.metrics.retries.get(), 3);
     assert_eq!(bench.finished(), 2);
@@ -152,7 +176,13 @@ async fn invalid_object_is_retried_only_after_a_new_add() {
     bench.queue.add("invalid");
     seconds(1).await;
     assert_eq!(bench.calls("invalid").len(), 2);
-    assert_eq!((bench.metrics.permanent_failures.get(), bench.metrics.retries.get()), (2, 0));
+    assert_eq!(
+        (
+            bench.metrics.permanent_failures.get(),
+            bench.metrics.retries.get()
+        ),
+        (2, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +193,10 @@ async fn panic_is_caught_counted_and_retried() {
     seconds(1).await;
     assert_eq!(bench.calls("panics once").len(), 2);
     assert_eq!(bench.finished(), 2);
-    assert_eq!((bench.metrics.panics.get(), bench.metrics.retries.get()), (1, 1));
+    assert_eq!(
+        (bench.metrics.panics.get(), bench.metrics.retries.get()),
+        (1, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +204,11 @@ async fn key_is_requeued_after_the_requested_delay() {
     let bench = Bench::new(2, LeadershipTerm::Always);
     bench.queue.add("every minute");
     seconds(150).await;
-    let calls: Vec<_> = bench.calls("every minute").iter().map(|at| at / 1000).collect();
+    let calls: Vec<_> = bench
+        .calls("every minute")
+        .iter()
+        .map(|at| at / 1000)
+        .collect();
     assert_eq!(calls, [0, 60, 120]);
 }
 
@@ -187,7 +224,14 @@ async fn concurrent_keys_are_limited_to_the_workers_and_never_duplicated() {
     bench.scripted.gate.add_permits(4);
     seconds(1).await;
     assert_eq!(bench.scripted.most_busy.load(Ordering::SeqCst), 2);
-    assert_eq!((bench.calls("slow 1").len(), bench.calls("slow 3").len(), bench.finished()), (2, 1, 4));
+    assert_eq!(
+        (
+            bench.calls("slow 1").len(),
+            bench.calls("slow 3").len(),
+            bench.finished()
+        ),
+        (2, 1, 4)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,12 +240,27 @@ async fn workers_idle_until_the_replica_is_leader() {
     bench.queue.add("fine");
     seconds(60).await;
     assert_eq!(bench.finished(), 0);
-    assert_eq!((bench.queue.len(), bench.metrics.depth.get()), (1, 0), "keys gather, and the metrics do not show them");
+    assert_eq!(
+        (bench.queue.len(), bench.metrics.depth.get()),
+        (1, 0),
+        "keys gather, and the metrics do not show them"
+    );
     assert_eq!(bench.metrics.adds.get(), 0);
     bench.term.send_replace(LeadershipTerm::Always);
     seconds(1).await;
-    assert_eq!((bench.finished(), bench.metrics.depth.get(), bench.metrics.adds.get()), (1, 0, 1));
-    assert_eq!(bench.metrics.waited.get_sample_sum(), 0.0, "the key did not wait for a worker");
+    assert_eq!(
+        (
+            bench.finished(),
+            bench.metrics.depth.get(),
+            bench.metrics.adds.get()
+        ),
+        (1, 0, 1)
+    );
+    assert_eq!(
+        bench.metrics.waited.get_sample_sum(),
+        0.0,
+        "the key did not wait for a worker"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,16 +269,29 @@ async fn canceled_work_is_not_in_the_metrics_of_a_standby() {
     bench.queue.add("slow");
     seconds(10).await;
     let running = |bench: &Bench| {
-        ["workqueue_unfinished_work_seconds", "workqueue_longest_running_processor_seconds"]
-            .map(|name| bench.scraped(name, "").round())
+        [
+            "workqueue_unfinished_work_seconds",
+            "workqueue_longest_running_processor_seconds",
+        ]
+        .map(|name| bench.scraped(name, "").round())
     };
     assert_eq!(running(&bench), [10.0, 10.0]);
     bench.term.send_replace(LeadershipTerm::No);
     seconds(10).await;
     bench.queue.add("fine");
     assert_eq!(running(&bench), [0.0, 0.0]);
-    assert_eq!((bench.queue.len(), bench.metrics.depth.get(), bench.metrics.adds.get()), (2, 0, 1));
-    assert_eq!(bench.scraped("controller_runtime_reconcile_time_seconds_count", ""), 0.0);
+    assert_eq!(
+        (
+            bench.queue.len(),
+            bench.metrics.depth.get(),
+            bench.metrics.adds.get()
+        ),
+        (2, 0, 1)
+    );
+    assert_eq!(
+        bench.scraped("controller_runtime_reconcile_time_seconds_count", ""),
+        0.0
+    );
     bench.scripted.gate.add_permits(1);
     bench.term.send_replace(LeadershipTerm::Always);
     seconds(1).await;
@@ -230,16 +302,31 @@ async fn canceled_work_is_not_in_the_metrics_of_a_standby() {
 #[tokio::test(start_paused = true)]
 async fn reconciles_are_counted_by_their_result() {
     let bench = Bench::new(1, LeadershipTerm::Always);
-    for key in ["fine", "every minute", "fails three times", "invalid", "panics once"] {
+    for key in [
+        "fine",
+        "every minute",
+        "fails three times",
+        "invalid",
+        "panics once",
+    ] {
         bench.queue.add(key);
     }
     seconds(10).await;
     let counts = ["success", "requeue_after", "error"].map(|result| bench.reconciles(result));
     // Three keys succeed in the end; the failures are three, one that lasts, and a panic.
     assert_eq!(counts, [3.0, 1.0, 5.0]);
-    assert_eq!(bench.scraped("controller_runtime_reconcile_errors_total", ""), 5.0);
-    assert_eq!(bench.scraped("controller_runtime_terminal_reconcile_errors_total", ""), 1.0);
-    assert_eq!(bench.scraped("controller_runtime_reconcile_time_seconds_count", ""), 9.0);
+    assert_eq!(
+        bench.scraped("controller_runtime_reconcile_errors_total", ""),
+        5.0
+    );
+    assert_eq!(
+        bench.scraped("controller_runtime_terminal_reconcile_errors_total", ""),
+        1.0
+    );
+    assert_eq!(
+        bench.scraped("controller_runtime_reconcile_time_seconds_count", ""),
+        9.0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,7 +361,10 @@ async fn work_is_dropped_when_leadership_ends_and_redone_when_regained() {
 
 #[tokio::test(start_paused = true)]
 async fn work_stops_at_the_end_of_the_term_without_a_notification() {
-    let bench = Bench::new(1, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(60))));
+    let bench = Bench::new(
+        1,
+        LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(60))),
+    );
     bench.queue.add("slow");
     seconds(1).await;
     assert_eq!(bench.busy(), 1);
@@ -284,7 +374,10 @@ async fn work_stops_at_the_end_of_the_term_without_a_notification() {
     });
     bench.scripted.gate.add_permits(1);
     seconds(5).await;
-    assert_eq!((bench.busy(), bench.finished(), bench.queue.len()), (0, 0, 1));
+    assert_eq!(
+        (bench.busy(), bench.finished(), bench.queue.len()),
+        (0, 0, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -299,7 +392,14 @@ async fn stop_finishes_the_key_in_progress_and_starts_no_other() {
     bench.scripted.gate.add_permits(1);
     seconds(1).await;
     assert!(bench.run.is_finished());
-    assert_eq!((bench.calls("slow").len(), bench.calls("fine").len(), bench.finished()), (1, 0, 1));
+    assert_eq!(
+        (
+            bench.calls("slow").len(),
+            bench.calls("fine").len(),
+            bench.finished()
+        ),
+        (1, 0, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -330,7 +430,10 @@ async fn aborted_workers_return_their_keys_to_the_queue() {
 #[tokio::test(start_paused = true)]
 async fn endless_reconcile_is_reported_as_stuck_and_periodic_work_is_not() {
     // The wait for the end of the term wakes the worker's task each second.
-    let bench = Bench::new(2, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(86_400))));
+    let bench = Bench::new(
+        2,
+        LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(86_400))),
+    );
     bench.queue.add("every minute");
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(bench.watchdog.stuck_work(), None);
@@ -338,7 +441,10 @@ async fn endless_reconcile_is_reported_as_stuck_and_periodic_work_is_not() {
     sleep(Duration::from_secs(60)).await;
     assert_eq!(bench.watchdog.stuck_work(), None);
     sleep(Duration::from_secs(3600)).await;
-    assert_eq!(bench.watchdog.stuck_work().as_deref(), Some("scripted slow"));
+    assert_eq!(
+        bench.watchdog.stuck_work().as_deref(),
+        Some("scripted slow")
+    );
     bench.scripted.gate.add_permits(1);
     sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.watchdog.stuck_work(), None);
@@ -349,7 +455,9 @@ mod backoff {
 
     fn delays(count: usize) -> Vec<u128> {
         let mut backoff = KeyBackoff::default();
-        (0..count).map(|_| backoff.failed(&"a", 1.0).delay.as_millis()).collect()
+        (0..count)
+            .map(|_| backoff.failed(&"a", 1.0).delay.as_millis())
+            .collect()
     }
 
     #[test]
@@ -375,6 +483,12 @@ mod backoff {
         assert_eq!(backoff.failed(&"a", 1.0).times, 2);
         assert_eq!(backoff.failed(&"b", 1.0).times, 1);
         backoff.reset(&"a");
-        assert_eq!(backoff.failed(&"a", 1.0), KeyFailure { times: 1, delay: FIRST_DELAY });
+        assert_eq!(
+            backoff.failed(&"a", 1.0),
+            KeyFailure {
+                times: 1,
+                delay: FIRST_DELAY
+            }
+        );
     }
 }

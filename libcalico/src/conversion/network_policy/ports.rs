@@ -8,14 +8,21 @@ use crate::kubernetes::{NumberOrName, PolicyPort};
 
 const DEFAULT_PROTOCOL: &str = "TCP";
 
-/// Returns the ports of each protocol. An empty list stands for all ports, an empty name for any protocol.
-pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
+/// Returns the ports of each protocol. An empty list stands for all ports, an empty name for any
+/// protocol.
+pub(super) fn by_protocol(
+    given: &[PolicyPort],
+) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
     if given.is_empty() {
         return Ok([(String::new(), Vec::new())].into());
     }
     let mut groups: BTreeMap<String, Option<Vec<Port>>> = BTreeMap::new();
     for entry in given {
-        let protocol = entry.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT_PROTOCOL);
+        let protocol = entry
+            .protocol
+            .as_deref()
+            .filter(|name| !name.is_empty())
+            .unwrap_or(DEFAULT_PROTOCOL);
         let protocol = Protocol::parse(protocol).to_string();
         let port = port(entry)?;
         let group = groups.entry(protocol).or_insert_with(|| Some(Vec::new()));
@@ -25,7 +32,10 @@ pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<P
             (Some(_), None) => {}
         }
     }
-    Ok(groups.into_iter().map(|(protocol, ports)| (protocol, simplify_ports(ports.unwrap_or_default()))).collect())
+    Ok(groups
+        .into_iter()
+        .map(|(protocol, ports)| (protocol, simplify_ports(ports.unwrap_or_default())))
+        .collect())
 }
 
 /// Returns the port or range of an entry. The end of a range counts only with a port (KC-308).
@@ -38,11 +48,13 @@ fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     if let Some(end) = entry.end_port {
         text = format!("{text}:{end}");
     }
-    Port::parse(&text).map(Some).map_err(|problem| RuleProblem::Port { text, problem })
+    Port::parse(&text)
+        .map(Some)
+        .map_err(|problem| RuleProblem::Port { text, problem })
 }
 
-/// Returns the same ports, with adjacent and overlapping numbers merged into ranges, the names first. A list with at
-/// most one number is returned unchanged (KC-311).
+/// Returns the same ports, with adjacent and overlapping numbers merged into ranges, the names
+/// first. A list with at most one number is returned unchanged (KC-311).
 pub fn simplify_ports(ports: Vec<Port>) -> Vec<Port> {
     let (mut names, mut ranges) = (Vec::new(), Vec::new());
     for port in &ports {
@@ -51,7 +63,10 @@ pub fn simplify_ports(ports: Vec<Port>) -> Vec<Port> {
             Port::Numbers(min, max) => ranges.push((*min, *max)),
         }
     }
-    let numbers: u32 = ranges.iter().map(|(min, max)| u32::from(max - min) + 1).fold(0, u32::saturating_add);
+    let numbers: u32 = ranges
+        .iter()
+        .map(|(min, max)| u32::from(max - min) + 1)
+        .fold(0, u32::saturating_add);
     if ports.len() <= 1 || numbers <= 1 {
         return ports;
     }
@@ -76,15 +91,25 @@ mod tests {
     use super::*;
 
     fn simplified(text: &str) -> String {
-        let ports = text.split(',').map(|port| Port::parse(port).unwrap()).collect();
-        simplify_ports(ports).iter().map(Port::to_string).collect::<Vec<_>>().join(",")
+        let ports = text
+            .split(',')
+            .map(|port| Port::parse(port).unwrap())
+            .collect();
+        simplify_ports(ports)
+            .iter()
+            .map(Port::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 
     /// The first entry is from upstream's test.
     #[test]
     fn simplified_ports_match_upstreams_vectors() {
         for (given, expected) in [
-            ("81:90,4,2,foo,80:81,3,1,9090,http", "foo,http,1:4,80:90,9090"),
+            (
+                "81:90,4,2,foo,80:81,3,1,9090,http",
+                "foo,http,1:4,80:90,9090",
+            ),
             ("80", "80"),
             ("80,80", "80"),
             ("80,zz", "80,zz"),
@@ -116,7 +141,10 @@ mod tests {
     }
 
     fn names(ports: &[Port]) -> Vec<&Port> {
-        ports.iter().filter(|port| matches!(port, Port::Named(_))).collect()
+        ports
+            .iter()
+            .filter(|port| matches!(port, Port::Named(_)))
+            .collect()
     }
 
     proptest! {
@@ -128,7 +156,10 @@ mod tests {
             prop_assert_eq!(numbers(&simple), numbers(&ports));
             prop_assert_eq!(names(&simple), names(&ports));
             prop_assert_eq!(simplify_ports(simple.clone()), simple.clone());
-            let sizes: usize = simple.iter().map(|port| numbers(std::slice::from_ref(port)).len()).sum();
+            let sizes: usize = simple
+                .iter()
+                .map(|port| numbers(std::slice::from_ref(port)).len())
+                .sum();
             prop_assert_eq!(sizes, numbers(&simple).len(), "no two overlap");
         }
     }

@@ -5,14 +5,18 @@ use time::macros::datetime;
 
 use super::super::migration::datastore_migration;
 use super::api_server::{dropped, refusals};
-use crate::migration::{KindProgress, MigrationStatus, Phase, Progress, conflict_conditions, moved_kinds};
+use crate::migration::{
+    KindProgress, MigrationStatus, Phase, Progress, conflict_conditions, moved_kinds,
+};
 
 fn schema() -> Value {
     datastore_migration()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
 fn refused(status: Value) -> Vec<String> {
-    let object = json!({"metadata": {"name": "v1-to-v3"}, "spec": {"type": "APIServerToCRDs"}, "status": status});
+    let object = json!({
+        "metadata": {"name": "v1-to-v3"}, "spec": {"type": "APIServerToCRDs"}, "status": status,
+    });
     refusals(&schema(), &object)
 }
 
@@ -23,9 +27,16 @@ fn written_status_is_stored_completely() {
     for kind in moved_kinds() {
         let kind = kind.v3.kind.to_owned();
         progress.current_type.clone_from(&kind);
-        progress.add(KindProgress { kind, migrated: 1, skipped: 2, conflicts: 3 });
+        progress.add(KindProgress {
+            kind,
+            migrated: 1,
+            skipped: 2,
+            conflicts: 3,
+        });
     }
-    let names: Vec<String> = (0..100).map(|number| format!("NetworkPolicy/{}/p{number}", "n".repeat(253))).collect();
+    let names: Vec<String> = (0..100)
+        .map(|number| format!("NetworkPolicy/{}/p{number}", "n".repeat(253)))
+        .collect();
     for phase in [
         Phase::Pending,
         Phase::Migrating,
@@ -47,7 +58,10 @@ fn written_status_is_stored_completely() {
         assert_eq!(refused(status.clone()), [""; 0]);
         assert_eq!(dropped(&schema()["properties"]["status"], &status), [""; 0]);
     }
-    assert_eq!(refused(serde_json::to_value(MigrationStatus::default()).unwrap()), [""; 0]);
+    assert_eq!(
+        refused(serde_json::to_value(MigrationStatus::default()).unwrap()),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -62,12 +76,25 @@ fn invalid_migration_is_refused() {
     }
     for (status, refusal) in [
         (json!({"phase": "Done"}), ".status.phase: enum"),
-        (json!({"message": "m".repeat(1025)}), ".status.message: maxLength"),
+        (
+            json!({"message": "m".repeat(1025)}),
+            ".status.message: maxLength",
+        ),
         (json!({"startedAt": "now"}), ".status.startedAt: format"),
-        (json!({"progress": {"typeDetails": [{"migrated": 1}]}}), ".status.progress.typeDetails[0]: required"),
-        (json!({"conditions": vec![json!({"type": "Conflict"}); 65]}), ".status.conditions: maxItems"),
+        (
+            json!({"progress": {"typeDetails": [{"migrated": 1}]}}),
+            ".status.progress.typeDetails[0]: required",
+        ),
+        (
+            json!({"conditions": vec![json!({"type": "Conflict"}); 65]}),
+            ".status.conditions: maxItems",
+        ),
     ] {
-        assert!(refused(status.clone()).contains(&refusal.to_owned()), "{refusal}: {:?}", refused(status));
+        assert!(
+            refused(status.clone()).contains(&refusal.to_owned()),
+            "{refusal}: {:?}",
+            refused(status)
+        );
     }
 }
 
@@ -76,15 +103,33 @@ fn invalid_migration_is_refused() {
 fn both_versions_of_the_definition_have_upstreams_columns() {
     let definition = datastore_migration();
     let versions = definition["spec"]["versions"].as_array().unwrap();
-    let named: Vec<_> = versions.iter().map(|version| (&version["name"], &version["storage"])).collect();
-    assert_eq!(named, [(&json!("v1"), &json!(true)), (&json!("v1beta1"), &json!(false))]);
+    let named: Vec<_> = versions
+        .iter()
+        .map(|version| (&version["name"], &version["storage"]))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (&json!("v1"), &json!(true)),
+            (&json!("v1beta1"), &json!(false))
+        ]
+    );
     for version in versions {
-        assert_eq!((&version["served"], &version["schema"]["openAPIV3Schema"]), (&json!(true), &schema()));
+        assert_eq!(
+            (&version["served"], &version["schema"]["openAPIV3Schema"]),
+            (&json!(true), &schema())
+        );
         let columns: Vec<String> = version["additionalPrinterColumns"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|column| format!("{} {} {}", column["name"], column["jsonPath"], column["priority"]).replace('"', ""))
+            .map(|column| {
+                format!(
+                    "{} {} {}",
+                    column["name"], column["jsonPath"], column["priority"]
+                )
+                .replace('"', "")
+            })
             .collect();
         assert_eq!(
             columns,

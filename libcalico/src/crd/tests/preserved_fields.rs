@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::api_server::{dropped, refusals};
 use super::schema;
 use crate::api::{
-    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, NetworkPolicy,
-    StagedGlobalNetworkPolicy, Tier,
+    ClusterInformation, HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration,
+    NetworkPolicy, StagedGlobalNetworkPolicy, Tier,
 };
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::kubernetes::golden::{GROUPS, states};
@@ -41,7 +41,9 @@ fn is_kept<K: Kind>(path: &str, stored: Value) {
     let value = K::decode(stored.to_string().as_bytes()).unwrap();
     for (_, group) in GROUPS {
         let write = Write::create(&key, &value).unwrap();
-        let Request::Create { location, body } = Codec::new(group).request(&write).unwrap() else { panic!() };
+        let Request::Create { location, body } = Codec::new(group).request(&write).unwrap() else {
+            panic!()
+        };
         let schema = schema(group, location.resource.plural);
         assert_eq!(refusals(&schema, &body), [""; 0], "{body}");
         assert_eq!(dropped(&schema, &body), [""; 0], "{body}");
@@ -53,7 +55,8 @@ fn every_field_written_by_this_code_is_in_the_schema() {
     is_kept::<Block>(
         "/calico/ipam/v2/assignment/ipv4/block/10.244.1.0-30",
         json!({
-            "cidr": "10.244.1.0/30", "affinity": "virtual:load-balancer", "affinity_claim_time": "2026-08-22T06:33:20Z",
+            "cidr": "10.244.1.0/30", "affinity": "virtual:load-balancer",
+            "affinity_claim_time": "2026-08-22T06:33:20Z",
             "allocations": [0, null, 1, null], "unallocated": [1, 3],
             "attributes": [
                 {"handle_id": "h", "secondary": {"pod": "a"}, "alternateOwnerAttrs": {"pod": "b"}},
@@ -66,14 +69,23 @@ fn every_field_written_by_this_code_is_in_the_schema() {
     );
     is_kept::<Block>(
         "/calico/ipam/v2/assignment/ipv6/block/fd00::-122",
-        json!({"cidr": "fd00::/122", "affinity": null, "allocations": [], "unallocated": [], "attributes": null}),
+        json!({
+            "cidr": "fd00::/122", "affinity": null, "allocations": [], "unallocated": [],
+            "attributes": null,
+        }),
     );
     is_kept::<BlockAffinity>(
         "/calico/ipam/v2/host/node-1/ipv4/block/10.244.1.0-29",
         json!({"state": "pendingDeletion", "deleted": true}),
     );
-    is_kept::<BlockAffinity>("/calico/ipam/v2/virtual/lb/ipv4/block/10.244.1.0-29", json!({}));
-    is_kept::<Handle>("/calico/ipam/v2/handle/Net.C1", json!({"block": {"10.244.1.0/29": 2}, "deleted": true}));
+    is_kept::<BlockAffinity>(
+        "/calico/ipam/v2/virtual/lb/ipv4/block/10.244.1.0-29",
+        json!({}),
+    );
+    is_kept::<Handle>(
+        "/calico/ipam/v2/handle/Net.C1",
+        json!({"block": {"10.244.1.0/29": 2}, "deleted": true}),
+    );
     is_kept::<IpamConfig>(
         "/calico/ipam/v2/config",
         json!({
@@ -86,9 +98,12 @@ fn every_field_written_by_this_code_is_in_the_schema() {
         "/calico/resources/v3/projectcalico.org/ippools/all",
         json!({
             "spec": {
-                "cidr": "10.244.0.0/16", "vxlanMode": "CrossSubnet", "ipipMode": "Never", "natOutgoing": true,
-                "disabled": true, "disableBGPExport": true, "blockSize": 26, "nodeSelector": "all()",
-                "namespaceSelector": "has(a)", "allowedUses": ["Workload"], "assignmentMode": "Manual",
+                "cidr": "10.244.0.0/16", "vxlanMode": "CrossSubnet", "ipipMode": "Never",
+                "natOutgoing": true,
+                "disabled": true, "disableBGPExport": true, "blockSize": 26,
+                "nodeSelector": "all()",
+                "namespaceSelector": "has(a)", "allowedUses": ["Workload"],
+                "assignmentMode": "Manual",
             },
         }),
     );
@@ -100,8 +115,12 @@ fn every_field_written_by_this_code_is_in_the_schema() {
         "/calico/resources/v3/projectcalico.org/hostendpoints/node-1-auto-hep",
         json!({
             "spec": {
-                "node": "node-1", "interfaceName": "*", "expectedIPs": ["10.0.0.1", "fd00::1"], "profiles": ["p"],
-                "ports": [{"name": "ssh", "protocol": "TCP", "port": 22}, {"name": "s", "protocol": 6, "port": 23}],
+                "node": "node-1", "interfaceName": "*", "expectedIPs": ["10.0.0.1", "fd00::1"],
+                "profiles": ["p"],
+                "ports": [
+                    {"name": "ssh", "protocol": "TCP", "port": 22},
+                    {"name": "s", "protocol": 6, "port": 23},
+                ],
             },
         }),
     );
@@ -109,7 +128,8 @@ fn every_field_written_by_this_code_is_in_the_schema() {
         "/calico/resources/v3/projectcalico.org/clusterinformations/default",
         json!({
             "spec": {
-                "clusterGUID": "3fa2c0de9b7746d5a1e0c4b86f21d90a", "clusterType": "k8s,kdd", "calicoVersion": "v3.33.0",
+                "clusterGUID": "3fa2c0de9b7746d5a1e0c4b86f21d90a", "clusterType": "k8s,kdd",
+                "calicoVersion": "v3.33.0",
                 "datastoreReady": false, "variant": "Calico",
             },
         }),
@@ -120,13 +140,16 @@ fn every_field_written_by_this_code_is_in_the_schema() {
             "hostEndpoint": {
                 "autoCreate": "Enabled", "createDefaultHostEndpoint": "Disabled",
                 "templates": [{
-                    "generateName": "web", "interfaceCIDRs": ["10.0.0.0/8"], "interfacePattern": "eth.*",
+                    "generateName": "web", "interfaceCIDRs": ["10.0.0.0/8"],
+                    "interfacePattern": "eth.*",
                     "labels": {"a": "b"}, "annotations": {"c": "d"}, "nodeSelector": "all()",
                 }],
             },
         },
-        "policy": {"reconcilerPeriod": "5m0s"}, "workloadEndpoint": {}, "serviceAccount": {}, "namespace": {},
-        "loadBalancer": {"assignIPs": "RequestedServicesOnly"}, "migration": {"policyNameMigrator": "Disabled"},
+        "policy": {"reconcilerPeriod": "5m0s"}, "workloadEndpoint": {}, "serviceAccount": {},
+        "namespace": {},
+        "loadBalancer": {"assignIPs": "RequestedServicesOnly"},
+        "migration": {"policyNameMigrator": "Disabled"},
     });
     let spec = json!({
         "logSeverityScreen": "Info", "healthChecks": "Disabled", "etcdV3CompactionPeriod": "10m0s",
@@ -149,7 +172,8 @@ fn every_field_written_by_this_code_is_in_the_schema() {
     );
     let mut staged = policy();
     staged.as_object_mut().unwrap().extend(
-        json!({"doNotTrack": true, "preDNAT": false, "applyOnForward": true, "namespaceSelector": "all()",
+        json!({"doNotTrack": true, "preDNAT": false, "applyOnForward": true,
+                "namespaceSelector": "all()",
             "stagedAction": "Set"})
         .as_object()
         .unwrap()
@@ -164,15 +188,18 @@ fn every_field_written_by_this_code_is_in_the_schema() {
 fn policy() -> Value {
     let side = json!({
         "nets": ["10.0.0.0/8"], "selector": "a == 'b'", "namespaceSelector": "all()",
-        "services": {"name": "s", "namespace": "n"}, "ports": [80, "81:82", "http"], "notNets": ["10.1.0.0/16"],
-        "notSelector": "has(c)", "notPorts": [443], "serviceAccounts": {"names": ["x"], "selector": "all()"},
+        "services": {"name": "s", "namespace": "n"}, "ports": [80, "81:82", "http"],
+        "notNets": ["10.1.0.0/16"],
+        "notSelector": "has(c)", "notPorts": [443],
+        "serviceAccounts": {"names": ["x"], "selector": "all()"},
     });
     json!({
         "tier": "default", "order": 12.5, "selector": "all()", "types": ["Ingress", "Egress"],
         "serviceAccountSelector": "all()", "performanceHints": ["AssumeNeededOnEveryNode"],
         "ingress": [
             {
-                "action": "Allow", "ipVersion": 4, "protocol": "TCP", "icmp": {"type": 8, "code": 0},
+                "action": "Allow", "ipVersion": 4, "protocol": "TCP",
+                "icmp": {"type": 8, "code": 0},
                 "notProtocol": 17, "notICMP": {"type": 0}, "source": side, "destination": side,
                 "http": {"methods": ["GET"], "paths": [{"exact": "/a"}, {"prefix": "/b"}]},
                 "metadata": {"annotations": {"a": "b"}},

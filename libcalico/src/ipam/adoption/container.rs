@@ -20,11 +20,11 @@ pub struct ContainerEvidence<'a> {
     pub expected: &'a InterfaceAlias,
     /// The alias of the host interface.
     pub alias: Statement<InterfaceAlias>,
-    /// The IDs of the workload's sandboxes that are ready, according to the container runtime. Empty if the runtime
-    /// does not know the workload, as for another runtime's socket.
+    /// The IDs of the workload's sandboxes that are ready, according to the container runtime.
+    /// Empty if the runtime does not know the workload, as for another runtime's socket.
     pub sandboxes: Statement<Vec<String>>,
-    /// The container that the stored WorkloadEndpoint names, where the plugin writes it. A restored one may be old, so
-    /// it is no evidence by itself.
+    /// The container that the stored WorkloadEndpoint names, where the plugin writes it. A restored
+    /// one may be old, so it is no evidence by itself.
     pub endpoint: Option<&'a str>,
 }
 
@@ -39,11 +39,18 @@ pub enum UnprovenOwner {
         /// The answer of the runtime.
         runtime: String,
     },
-    /// The interface with the workload's name is another workload's, or was created on another network.
-    #[error("interface {0} was created for another pod or on another network; --network names the network")]
+    /// The interface with the workload's name is another workload's, or was created on another
+    /// network.
+    #[error(
+        "interface {0} was created for another pod or on another network; --network names the \
+         network"
+    )]
     ForeignInterface(String),
     /// The interface is not of the sandbox that runs.
-    #[error("interface {interface} is of container {of_interface}, but the runtime runs container {running}")]
+    #[error(
+        "interface {interface} is of container {of_interface}, but the runtime runs container \
+         {running}"
+    )]
     DifferentContainers {
         /// The interface.
         interface: String,
@@ -53,7 +60,10 @@ pub enum UnprovenOwner {
         running: String,
     },
     /// The stored endpoint is of another container than the running one.
-    #[error("the WorkloadEndpoint names container {endpoint}, but container {running} runs; restart the pod")]
+    #[error(
+        "the WorkloadEndpoint names container {endpoint}, but container {running} runs; restart \
+         the pod"
+    )]
     DifferentEndpoint {
         /// The container in the endpoint.
         endpoint: String,
@@ -70,18 +80,24 @@ pub enum UnprovenOwner {
     #[error("the WorkloadEndpoint lists the address, but the status of the pod does not")]
     NotInStatus,
     /// The kernel contradicts the stored endpoint.
-    #[error("the WorkloadEndpoint lists the address, but the node has no route to it through interface {0}")]
+    #[error(
+        "the WorkloadEndpoint lists the address, but the node has no route to it through interface \
+         {0}"
+    )]
     NoRoute(String),
     /// The kernel contradicts the status of the pod, which may be that of an earlier sandbox.
-    #[error("the node routes other addresses to interface {0}; the pod's status may be outdated, adopt again")]
+    #[error(
+        "the node routes other addresses to interface {0}; the pod's status may be outdated, adopt \
+         again"
+    )]
     OtherRoutes(String),
     /// The virtual machine of the pod cannot be used.
     #[error("{0}")]
     VirtualMachine(String),
 }
 
-/// Returns the ID of the workload's container. A source that says nothing is passed over, but two sources that differ
-/// prove nothing.
+/// Returns the ID of the workload's container. A source that says nothing is passed over, but two
+/// sources that differ prove nothing.
 pub fn prove_container(evidence: &ContainerEvidence<'_>) -> Result<String, UnprovenOwner> {
     let interface = evidence.interface.to_owned();
     let running = match &evidence.sandboxes {
@@ -101,27 +117,39 @@ pub fn prove_container(evidence: &ContainerEvidence<'_>) -> Result<String, Unpro
     let container = match (alias, running) {
         (Some(alias), Some(running)) if !alias.is_of_container(running) => {
             let of_interface = alias.container().to_owned();
-            return Err(UnprovenOwner::DifferentContainers { interface, of_interface, running: running.into() });
+            return Err(UnprovenOwner::DifferentContainers {
+                interface,
+                of_interface,
+                running: running.into(),
+            });
         }
         (_, Some(running)) => running,
         // The stored endpoint has the ID that the alias contains as a digest.
         (Some(alias), None) => alias
             .container_id()
-            .or_else(|| evidence.endpoint.filter(|endpoint| alias.is_of_container(endpoint)))
+            .or_else(|| {
+                evidence
+                    .endpoint
+                    .filter(|endpoint| alias.is_of_container(endpoint))
+            })
             .ok_or_else(|| unknown(evidence))?,
         (None, None) => return Err(unknown(evidence)),
     };
     match evidence.endpoint.filter(|endpoint| *endpoint != container) {
-        Some(endpoint) => {
-            Err(UnprovenOwner::DifferentEndpoint { endpoint: endpoint.into(), running: container.into() })
-        }
+        Some(endpoint) => Err(UnprovenOwner::DifferentEndpoint {
+            endpoint: endpoint.into(),
+            running: container.into(),
+        }),
         None => Ok(container.to_owned()),
     }
 }
 
 fn unknown(evidence: &ContainerEvidence<'_>) -> UnprovenOwner {
     let interface = match &evidence.alias {
-        Statement::Known(_) => format!("the alias of interface {} has only a digest", evidence.interface),
+        Statement::Known(_) => format!(
+            "the alias of interface {} has only a digest",
+            evidence.interface
+        ),
         Statement::Unknown(reason) => reason.clone(),
     };
     let runtime = match &evidence.sandboxes {

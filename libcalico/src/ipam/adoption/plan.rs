@@ -8,7 +8,8 @@ use time::{Duration, OffsetDateTime};
 use super::{Claim, Claimant, UnprovenOwner};
 use crate::api::{IpPool, parse_time, seconds_in_utc};
 use crate::ipam::{
-    AllocatedAddress, Allocation, AllocationOwner, Block, CorruptBlock, HandleId, PoolRejection, any_pool_of,
+    AllocatedAddress, Allocation, AllocationOwner, Block, CorruptBlock, HandleId, PoolRejection,
+    any_pool_of,
 };
 use crate::net::Cidr;
 
@@ -59,14 +60,14 @@ pub enum AdoptionConflict {
     Unproven(UnprovenOwner),
     /// The address is allocated to another owner.
     #[error(
-        "allocated to another owner: {0}; delete the pod, or if that owner is gone, `calico-ipam release --force` the \
-         address and adopt again"
+        "allocated to another owner: {0}; delete the pod, or if that owner is gone, `calico-ipam \
+         release --force` the address and adopt again"
     )]
     HeldByAnother(AllocatedAddress),
     /// The address is allocated to another container of the same pod.
     #[error(
-        "allocated to another container of the pod: {0}; if that container is gone, `calico-ipam release --force` the \
-         address and adopt again"
+        "allocated to another container of the pod: {0}; if that container is gone, `calico-ipam \
+         release --force` the address and adopt again"
     )]
     HeldByOtherContainer(AllocatedAddress),
     /// The address was released a short while ago.
@@ -101,22 +102,34 @@ pub enum AdoptionConflict {
 }
 
 fn joined<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
-/// Returns the decision about a claim. Pools that are disabled or for other uses, their selectors, reservations, strict
-/// affinity and limits of blocks do not matter, because the address is in use.
+/// Returns the decision about a claim. Pools that are disabled or for other uses, their selectors,
+/// reservations, strict affinity and limits of blocks do not matter, because the address is in use.
 pub fn plan_adoption(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Adoption {
     decide(inputs, claim).unwrap_or_else(Adoption::Conflict)
 }
 
 fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, AdoptionConflict> {
     let users = inputs.users.get(&claim.address).into_iter().flatten();
-    let others: Vec<Claimant> = users.filter(|user| **user != claim.claimant).cloned().collect();
+    let others: Vec<Claimant> = users
+        .filter(|user| **user != claim.claimant)
+        .cloned()
+        .collect();
     if !others.is_empty() {
         return Err(AdoptionConflict::SeveralUsers(others));
     }
-    let containing: Vec<Cidr> = inputs.ranges.iter().filter(|range| range.contains(claim.address)).copied().collect();
+    let containing: Vec<Cidr> = inputs
+        .ranges
+        .iter()
+        .filter(|range| range.contains(claim.address))
+        .copied()
+        .collect();
     let pool = any_pool_of(inputs.pools, claim.address);
     if containing.is_empty() && pool.is_none() {
         return Err(AdoptionConflict::NotInPool);
@@ -126,21 +139,38 @@ fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, Adopti
         [] => {}
         [range] => {
             let block = inputs.blocks.get(&range).filter(|block| !block.deleted);
-            let mut block = block.cloned().ok_or(AdoptionConflict::UnreadableBlock(range))?;
-            block.collect_garbage(inputs.cooldown_seconds, inputs.now).map_err(AdoptionConflict::Corrupt)?;
+            let mut block = block
+                .cloned()
+                .ok_or(AdoptionConflict::UnreadableBlock(range))?;
+            block
+                .collect_garbage(inputs.cooldown_seconds, inputs.now)
+                .map_err(AdoptionConflict::Corrupt)?;
             return match block.allocation(claim.address) {
                 Some(held) => decide_held(inputs, claim, &handle, range, &held),
                 None if pool.is_none() => Err(AdoptionConflict::NotInPool),
-                None => Ok(Adoption::Allocate { handle, block: range }),
+                None => Ok(Adoption::Allocate {
+                    handle,
+                    block: range,
+                }),
             };
         }
         _ => return Err(AdoptionConflict::OverlappingBlocks(containing)),
     }
     let pool = pool.ok_or(AdoptionConflict::NotInPool)?;
-    let unusable = |refusal| AdoptionConflict::UnusablePool { pool: pool.name.clone(), refusal };
+    let unusable = |refusal| AdoptionConflict::UnusablePool {
+        pool: pool.name.clone(),
+        refusal,
+    };
     pool.check_block_size().map_err(unusable)?;
-    let block = pool.block_of(claim.address).ok_or(AdoptionConflict::NotInPool)?;
-    let overlapping: Vec<Cidr> = inputs.ranges.iter().filter(|range| range.conflicts_with(&block)).copied().collect();
+    let block = pool
+        .block_of(claim.address)
+        .ok_or(AdoptionConflict::NotInPool)?;
+    let overlapping: Vec<Cidr> = inputs
+        .ranges
+        .iter()
+        .filter(|range| range.conflicts_with(&block))
+        .copied()
+        .collect();
     if !overlapping.is_empty() {
         return Err(AdoptionConflict::OverlappingBlocks(overlapping));
     }
@@ -155,9 +185,15 @@ fn decide_held(
     held: &Allocation<'_>,
 ) -> Result<Adoption, AdoptionConflict> {
     if held.is_cooling() {
-        let released = held.attribute.and_then(|attribute| parse_time(attribute.released_at.as_deref()?));
-        let end = released.unwrap_or(inputs.now).checked_add(Duration::seconds(inputs.cooldown_seconds.max(0)));
-        return Err(AdoptionConflict::Cooling { until: seconds_in_utc(end.unwrap_or(inputs.now)) });
+        let released = held
+            .attribute
+            .and_then(|attribute| parse_time(attribute.released_at.as_deref()?));
+        let end = released
+            .unwrap_or(inputs.now)
+            .checked_add(Duration::seconds(inputs.cooldown_seconds.max(0)));
+        return Err(AdoptionConflict::Cooling {
+            until: seconds_in_utc(end.unwrap_or(inputs.now)),
+        });
     }
     let named = || AllocatedAddress::new(block, held);
     let names_claimant = match &claim.claimant {
@@ -168,7 +204,9 @@ fn decide_held(
     };
     match held.handle() {
         // A virtual machine's handle is the same for each of its pods.
-        Some(found) if found == *handle && (names_claimant || !handle.may_be_of_vmi()) => Ok(Adoption::Held { block }),
+        Some(found) if found == *handle && (names_claimant || !handle.may_be_of_vmi()) => {
+            Ok(Adoption::Held { block })
+        }
         _ if names_claimant => Err(AdoptionConflict::HeldByOtherContainer(named())),
         _ => Err(AdoptionConflict::HeldByAnother(named())),
     }

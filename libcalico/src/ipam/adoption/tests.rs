@@ -21,7 +21,10 @@ fn cidr(text: &str) -> Cidr {
 }
 
 fn pod(name: &str) -> Claimant {
-    Claimant::Pod { namespace: "ns".into(), name: name.into() }
+    Claimant::Pod {
+        namespace: "ns".into(),
+        name: name.into(),
+    }
 }
 
 /// The objects of a cluster with the pool 10.65.0.0/16 in blocks of 64.
@@ -35,7 +38,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let spec = IpPoolSpec { cidr: "10.65.0.0/16".into(), ..IpPoolSpec::default() };
+        let spec = IpPoolSpec {
+            cidr: "10.65.0.0/16".into(),
+            ..IpPoolSpec::default()
+        };
         World {
             users: BTreeMap::new(),
             pools: vec![IpPool::new("pool4", spec)],
@@ -51,8 +57,21 @@ impl World {
     }
 
     fn plan(&self, claim: &Claim) -> Adoption {
-        let World { users, pools, ranges, blocks, cooldown_seconds } = self;
-        let inputs = AdoptionInputs { users, pools, ranges, blocks, cooldown_seconds: *cooldown_seconds, now: NOW };
+        let World {
+            users,
+            pools,
+            ranges,
+            blocks,
+            cooldown_seconds,
+        } = self;
+        let inputs = AdoptionInputs {
+            users,
+            pools,
+            ranges,
+            blocks,
+            cooldown_seconds: *cooldown_seconds,
+            now: NOW,
+        };
         plan_adoption(&inputs, claim)
     }
 
@@ -66,7 +85,11 @@ impl World {
 }
 
 fn claim(address: &str) -> Claim {
-    Claim { address: ip(address), claimant: pod("web"), handle: Ok(HandleId::new("net.c1")) }
+    Claim {
+        address: ip(address),
+        claimant: pod("web"),
+        handle: Ok(HandleId::new("net.c1")),
+    }
 }
 
 fn block(range: &str, taken: &[(&str, &str, &str)]) -> Block {
@@ -74,10 +97,16 @@ fn block(range: &str, taken: &[(&str, &str, &str)]) -> Block {
     let mut block = Block::new(cidr(range), &owner, NOW).unwrap();
     for (address, handle, pod) in taken {
         let attributes = [("namespace", "ns"), ("pod", *pod), ("node", "node1")];
-        let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let attributes = attributes
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
         let handle = HandleId::new(handle);
-        let request =
-            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &owner, check_affinity: false };
+        let request = BlockRequest {
+            handle: Some(&handle),
+            attributes: &attributes,
+            requester: &owner,
+            check_affinity: false,
+        };
         block.assign_address(ip(address), &request).unwrap();
     }
     block
@@ -86,49 +115,108 @@ fn block(range: &str, taken: &[(&str, &str, &str)]) -> Block {
 #[test]
 fn free_address_is_allocated_in_its_block_or_a_new_one() {
     let mut world = World::new();
-    let expected = |block: &str| Adoption::Allocate { handle: HandleId::new("net.c1"), block: cidr(block) };
+    let expected = |block: &str| Adoption::Allocate {
+        handle: HandleId::new("net.c1"),
+        block: cidr(block),
+    };
     assert_eq!(world.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
     world.insert(block("10.65.0.0/26", &[("10.65.0.8", "net.c8", "db")]));
     assert_eq!(world.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
     world.pools[0].spec.disabled = true;
-    assert_eq!(world.plan(&claim("10.65.1.9")), expected("10.65.1.0/26"), "the pool is disabled");
+    assert_eq!(
+        world.plan(&claim("10.65.1.9")),
+        expected("10.65.1.0/26"),
+        "the pool is disabled"
+    );
     world.pools[0].spec.block_size = Some(28);
-    assert_eq!(world.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"), "the block has a former size");
+    assert_eq!(
+        world.plan(&claim("10.65.0.9")),
+        expected("10.65.0.0/26"),
+        "the block has a former size"
+    );
 }
 
 #[test]
 fn address_of_two_pods_is_a_conflict() {
     let mut world = World::new();
-    world.users.insert(ip("10.65.0.9"), [pod("web"), pod("thief")].into());
-    assert_eq!(world.conflict(&claim("10.65.0.9")), "pod ns/thief uses it too; delete one of the pods");
+    world
+        .users
+        .insert(ip("10.65.0.9"), [pod("web"), pod("thief")].into());
+    assert_eq!(
+        world.conflict(&claim("10.65.0.9")),
+        "pod ns/thief uses it too; delete one of the pods"
+    );
     world.insert(block("10.65.0.0/26", &[("10.65.0.9", "net.c1", "web")]));
-    assert!(world.conflict(&claim("10.65.0.9")).starts_with("pod ns/thief"), "also if it is allocated");
+    assert!(
+        world
+            .conflict(&claim("10.65.0.9"))
+            .starts_with("pod ns/thief"),
+        "also if it is allocated"
+    );
     world.users.insert(ip("10.65.0.9"), [pod("web")].into());
-    assert_eq!(world.plan(&claim("10.65.0.9")), Adoption::Held { block: cidr("10.65.0.0/26") });
+    assert_eq!(
+        world.plan(&claim("10.65.0.9")),
+        Adoption::Held {
+            block: cidr("10.65.0.0/26")
+        }
+    );
 }
 
 #[test]
 fn address_of_another_handle_names_its_holder() {
     let mut world = World::new();
-    world.insert(block("10.65.0.0/26", &[("10.65.0.9", "net.c8", "db"), ("10.65.0.10", "net.c0", "web")]));
+    world.insert(block(
+        "10.65.0.0/26",
+        &[
+            ("10.65.0.9", "net.c8", "db"),
+            ("10.65.0.10", "net.c0", "web"),
+        ],
+    ));
     let of_another = world.conflict(&claim("10.65.0.9"));
-    assert!(of_another.starts_with("allocated to another owner: 10.65.0.9 (handle net.c8, node node1"), "{of_another}");
+    assert!(
+        of_another.starts_with("allocated to another owner: 10.65.0.9 (handle net.c8, node node1"),
+        "{of_another}"
+    );
     let of_other_container = world.conflict(&claim("10.65.0.10"));
-    assert!(of_other_container.starts_with("allocated to another container of the pod: "), "{of_other_container}");
+    assert!(
+        of_other_container.starts_with("allocated to another container of the pod: "),
+        "{of_other_container}"
+    );
 }
 
 #[test]
 fn address_of_a_virtual_machine_is_held_only_by_its_recorded_pod() {
     let mut world = World::new();
-    world.insert(block("10.65.0.0/26", &[("10.65.0.9", "net.vmi.ns.vm", "web"), ("10.65.0.10", "net.vmi.ns.vm", "x")]));
-    let claim = |address: &str| Claim { handle: Ok(HandleId::new("net.vmi.ns.vm")), ..claim(address) };
-    assert_eq!(world.plan(&claim("10.65.0.9")), Adoption::Held { block: cidr("10.65.0.0/26") });
-    assert!(world.conflict(&claim("10.65.0.10")).starts_with("allocated to another owner"));
+    world.insert(block(
+        "10.65.0.0/26",
+        &[
+            ("10.65.0.9", "net.vmi.ns.vm", "web"),
+            ("10.65.0.10", "net.vmi.ns.vm", "x"),
+        ],
+    ));
+    let claim = |address: &str| Claim {
+        handle: Ok(HandleId::new("net.vmi.ns.vm")),
+        ..claim(address)
+    };
+    assert_eq!(
+        world.plan(&claim("10.65.0.9")),
+        Adoption::Held {
+            block: cidr("10.65.0.0/26")
+        }
+    );
+    assert!(
+        world
+            .conflict(&claim("10.65.0.10"))
+            .starts_with("allocated to another owner")
+    );
 }
 
 #[test]
 fn cooling_address_names_the_end_of_its_cooldown() {
-    let mut world = World { cooldown_seconds: 300, ..World::new() };
+    let mut world = World {
+        cooldown_seconds: 300,
+        ..World::new()
+    };
     let mut cooling = block("10.65.0.0/26", &[("10.65.0.9", "net.c8", "db")]);
     cooling.attributes[0].released_at = Some("2026-08-22T01:00:00Z".into());
     world.insert(cooling);
@@ -137,42 +225,81 @@ fn cooling_address_names_the_end_of_its_cooldown() {
         "cooling down until 2026-08-22T01:05:00Z after a release; adopt it then"
     );
     world.cooldown_seconds = 60;
-    assert!(matches!(world.plan(&claim("10.65.0.9")), Adoption::Allocate { .. }), "the cooldown has elapsed");
+    assert!(
+        matches!(world.plan(&claim("10.65.0.9")), Adoption::Allocate { .. }),
+        "the cooldown has elapsed"
+    );
 }
 
 #[test]
 fn address_without_usable_pool_or_block_is_a_conflict() {
     let mut world = World::new();
-    assert_eq!(world.conflict(&claim("192.0.2.1")), "no IP pool contains it");
+    assert_eq!(
+        world.conflict(&claim("192.0.2.1")),
+        "no IP pool contains it"
+    );
     world.pools[0].spec.block_size = Some(8);
-    assert_eq!(world.conflict(&claim("10.65.0.9")), "IP pool pool4: its blockSize 8 is outside 20..32");
+    assert_eq!(
+        world.conflict(&claim("10.65.0.9")),
+        "IP pool pool4: its blockSize 8 is outside 20..32"
+    );
     world.pools[0].spec.block_size = None;
     world.ranges.insert(cidr("10.65.0.0/28"));
     let overlapping = "blocks of different sizes overlap there: 10.65.0.0/28";
     assert_eq!(world.conflict(&claim("10.65.0.20")), overlapping);
-    assert!(world.conflict(&claim("10.65.0.9")).starts_with("block 10.65.0.0/28 cannot be read"));
+    assert!(
+        world
+            .conflict(&claim("10.65.0.9"))
+            .starts_with("block 10.65.0.0/28 cannot be read")
+    );
     world.ranges.insert(cidr("10.65.0.0/26"));
-    assert!(world.conflict(&claim("10.65.0.9")).ends_with("10.65.0.0/26 and 10.65.0.0/28"));
+    assert!(
+        world
+            .conflict(&claim("10.65.0.9"))
+            .ends_with("10.65.0.0/26 and 10.65.0.0/28")
+    );
     let mut corrupt = block("10.65.1.0/26", &[]);
     corrupt.allocations.pop();
     world.insert(corrupt);
-    assert!(world.conflict(&claim("10.65.1.9")).starts_with("block 10.65.1.0/26 is corrupt"));
+    assert!(
+        world
+            .conflict(&claim("10.65.1.9"))
+            .starts_with("block 10.65.1.0/26 is corrupt")
+    );
 }
 
 #[test]
 fn unproven_owner_is_a_conflict() {
-    let claim = Claim { handle: Err(UnprovenOwner::NotInStatus), ..claim("10.65.0.9") };
-    assert_eq!(World::new().conflict(&claim), UnprovenOwner::NotInStatus.to_string());
+    let claim = Claim {
+        handle: Err(UnprovenOwner::NotInStatus),
+        ..claim("10.65.0.9")
+    };
+    assert_eq!(
+        World::new().conflict(&claim),
+        UnprovenOwner::NotInStatus.to_string()
+    );
 }
 
 /// Alias, ready sandboxes, container of the endpoint, and the expected container or text.
-type Case<'a> = (Option<&'a InterfaceAlias>, &'a [&'a str], Option<&'a str>, &'a str);
+type Case<'a> = (
+    Option<&'a InterfaceAlias>,
+    &'a [&'a str],
+    Option<&'a str>,
+    &'a str,
+);
 
-fn prove(alias: Option<&InterfaceAlias>, sandboxes: &[&str], endpoint: Option<&str>) -> Result<String, UnprovenOwner> {
+fn prove(
+    alias: Option<&InterfaceAlias>,
+    sandboxes: &[&str],
+    endpoint: Option<&str>,
+) -> Result<String, UnprovenOwner> {
     let evidence = ContainerEvidence {
         interface: "cali1",
         expected: &InterfaceAlias::for_pod("net", "ns", "web", ""),
-        alias: alias.map_or_else(|| Statement::Unknown("no alias".into()), |alias| Statement::Known(alias.clone())),
+        alias: alias.map_or_else(
+            || Statement::Unknown("no alias".into()),
+            |alias| Statement::Known(alias.clone()),
+        ),
         sandboxes: Statement::Known(sandboxes.iter().map(ToString::to_string).collect()),
         endpoint,
     };
@@ -202,11 +329,36 @@ fn contradicting_evidence_proves_no_container() {
     let alias = InterfaceAlias::for_pod("net", "ns", "web", "c1");
     let digest = InterfaceAlias::for_pod("net", "ns", "web", &"c".repeat(65));
     let cases: [Case<'_>; 6] = [
-        (Some(&alias), &["c2"], None, "interface cali1 is of container c1, but the runtime runs container c2"),
-        (Some(&alias), &["c1", "c2"], None, "several ready sandboxes of the pod: c1, c2"),
-        (Some(&alias), &[], Some("c0"), "the WorkloadEndpoint names container c0, but container c1 runs"),
-        (Some(&digest), &[], None, "the container is unknown: the alias of interface cali1 has only a digest"),
-        (None, &[], None, "the container is unknown: no alias; the runtime has no ready sandbox"),
+        (
+            Some(&alias),
+            &["c2"],
+            None,
+            "interface cali1 is of container c1, but the runtime runs container c2",
+        ),
+        (
+            Some(&alias),
+            &["c1", "c2"],
+            None,
+            "several ready sandboxes of the pod: c1, c2",
+        ),
+        (
+            Some(&alias),
+            &[],
+            Some("c0"),
+            "the WorkloadEndpoint names container c0, but container c1 runs",
+        ),
+        (
+            Some(&digest),
+            &[],
+            None,
+            "the container is unknown: the alias of interface cali1 has only a digest",
+        ),
+        (
+            None,
+            &[],
+            None,
+            "the container is unknown: no alias; the runtime has no ready sandbox",
+        ),
         (None, &[], Some("c1"), "the container is unknown"),
     ];
     for (alias, sandboxes, endpoint, text) in cases {
@@ -218,9 +370,14 @@ fn contradicting_evidence_proves_no_container() {
 /// The names of both interfaces have the same hash.
 #[test]
 fn interface_of_a_pod_with_a_colliding_name_proves_no_container() {
-    let others =
-        [InterfaceAlias::for_pod("net", "ns", "p6680456", "c1"), InterfaceAlias::for_pod("other", "ns", "web", "c1")];
+    let others = [
+        InterfaceAlias::for_pod("net", "ns", "p6680456", "c1"),
+        InterfaceAlias::for_pod("other", "ns", "web", "c1"),
+    ];
     for alias in others {
-        assert_eq!(prove(Some(&alias), &["c1"], None), Err(UnprovenOwner::ForeignInterface("cali1".into())));
+        assert_eq!(
+            prove(Some(&alias), &["c1"], None),
+            Err(UnprovenOwner::ForeignInterface("cali1".into()))
+        );
     }
 }

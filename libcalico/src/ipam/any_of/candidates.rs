@@ -15,7 +15,8 @@ use crate::net::Cidr;
 pub struct Candidate {
     /// The address.
     pub ip: IpAddr,
-    /// The block of the address: by the block size of its pool, or an existing block of another size.
+    /// The block of the address: by the block size of its pool, or an existing block of another
+    /// size.
     pub block: Cidr,
 }
 
@@ -31,23 +32,38 @@ pub struct Candidates {
 impl Candidates {
     /// Fails if the permitted addresses are in too many blocks.
     pub fn ensure_few_blocks(&self) -> Result<(), AnyOfError> {
-        let blocks: BTreeSet<Cidr> = self.permitted.iter().map(|candidate| candidate.block).collect();
+        let blocks: BTreeSet<Cidr> = self
+            .permitted
+            .iter()
+            .map(|candidate| candidate.block)
+            .collect();
         let found = blocks.len();
-        if found > MAX_BLOCKS { Err(AnyOfError::Blocks { found }) } else { Ok(()) }
+        if found > MAX_BLOCKS {
+            Err(AnyOfError::Blocks { found })
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// Divides the addresses `wanted` by the rules of their pools. `pools` are ordered by name (IPAM-94).
+/// Divides the addresses `wanted` by the rules of their pools. `pools` are ordered by name
+/// (IPAM-94).
 ///
 /// # Errors
-/// Returns the error of a malformed namespace selector of a pool that contains one of the addresses.
+/// Returns the error of a malformed namespace selector of a pool that contains one of the
+/// addresses.
 pub fn candidates<'a>(
     pools: impl IntoIterator<Item = &'a IpPool>,
     rules: &AddressRules<'_>,
     wanted: &[IpAddr],
 ) -> Result<Candidates, NoPool> {
-    // A cluster may have many more pools than those of the list, and each look at a pool parses its CIDR.
-    let has_wanted = |pool: &&IpPool| pool.spec.range().is_ok_and(|range| wanted.iter().any(|ip| range.contains(*ip)));
+    // A cluster may have many more pools than those of the list, and each look at a pool parses its
+    // CIDR.
+    let has_wanted = |pool: &&IpPool| {
+        pool.spec
+            .range()
+            .is_ok_and(|range| wanted.iter().any(|ip| range.contains(*ip)))
+    };
     let pools: Vec<&IpPool> = pools.into_iter().filter(has_wanted).collect();
     let mut found = Candidates::default();
     for &ip in wanted {

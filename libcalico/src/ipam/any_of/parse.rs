@@ -36,7 +36,11 @@ pub enum AnyOfError {
     #[error("annotation \"{}\" specified but empty", ANY_OF)]
     Empty,
     /// The list has too many entries.
-    #[error("annotation \"{}\" has {found} entries; at most {}", ANY_OF, MAX_ENTRIES)]
+    #[error(
+        "annotation \"{}\" has {found} entries; at most {}",
+        ANY_OF,
+        MAX_ENTRIES
+    )]
     Entries {
         /// The number of entries.
         found: usize,
@@ -48,19 +52,31 @@ pub enum AnyOfError {
         entry: String,
     },
     /// The list has too many addresses of a family.
-    #[error("annotation \"{}\" names {found} addresses; at most {} of a family", ANY_OF, MAX_ADDRESSES)]
+    #[error(
+        "annotation \"{}\" names {found} addresses; at most {} of a family",
+        ANY_OF,
+        MAX_ADDRESSES
+    )]
     Addresses {
         /// The number of addresses.
         found: usize,
     },
     /// A single entry has too many addresses.
-    #[error("annotation \"{}\" names {range}, which has more than {} addresses", ANY_OF, MAX_ADDRESSES)]
+    #[error(
+        "annotation \"{}\" names {range}, which has more than {} addresses",
+        ANY_OF,
+        MAX_ADDRESSES
+    )]
     Range {
         /// The range of the entry.
         range: Cidr,
     },
     /// The addresses of a family are in too many blocks.
-    #[error("annotation \"{}\" names addresses in {found} blocks; at most {} of a family", ANY_OF, MAX_BLOCKS)]
+    #[error(
+        "annotation \"{}\" names addresses in {found} blocks; at most {} of a family",
+        ANY_OF,
+        MAX_BLOCKS
+    )]
     Blocks {
         /// The number of blocks.
         found: usize,
@@ -89,13 +105,22 @@ impl AnyOf {
         }
         let (mut list, mut seen) = (AnyOf::default(), BTreeSet::new());
         for text in texts {
-            let range =
-                range_of(text).ok_or_else(|| AnyOfError::Format { entry: text.chars().take(SHOWN).collect() })?;
+            let range = range_of(text).ok_or_else(|| AnyOfError::Format {
+                entry: text.chars().take(SHOWN).collect(),
+            })?;
             if range.size() > MAX_ADDRESSES as u128 {
                 return Err(AnyOfError::Range { range });
             }
-            let family = if range.version() == IpVersion::V4 { &mut list.v4 } else { &mut list.v6 };
-            family.extend((0..range.size()).filter_map(|offset| range.nth(offset)).filter(|ip| seen.insert(*ip)));
+            let family = if range.version() == IpVersion::V4 {
+                &mut list.v4
+            } else {
+                &mut list.v6
+            };
+            family.extend(
+                (0..range.size())
+                    .filter_map(|offset| range.nth(offset))
+                    .filter(|ip| seen.insert(*ip)),
+            );
         }
         match list.v4.len().max(list.v6.len()) {
             found if found > MAX_ADDRESSES => Err(AnyOfError::Addresses { found }),
@@ -113,6 +138,8 @@ impl AnyOf {
 
     /// Returns the families of which the list has an address.
     pub fn families(&self) -> impl Iterator<Item = IpVersion> {
-        [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| !self.of(*version).is_empty())
+        [IpVersion::V4, IpVersion::V6]
+            .into_iter()
+            .filter(|version| !self.of(*version).is_empty())
     }
 }

@@ -64,17 +64,30 @@ impl fmt::Display for Unavailable {
             Obstacle::Cooling => write!(f, "{ip} is cooling down"),
             Obstacle::Raced => write!(f, "{ip} was taken meanwhile"),
             Obstacle::ForeignBlock(block) => {
-                write!(f, "{ip} is in block {block}, which is not this node's, and affinity is strict")
+                write!(
+                    f,
+                    "{ip} is in block {block}, which is not this node's, and affinity is strict"
+                )
             }
             Obstacle::OtherSize(block) => {
-                write!(f, "the block of {ip} overlaps with block {block} of another size")
+                write!(
+                    f,
+                    "the block of {ip} overlaps with block {block} of another size"
+                )
             }
             Obstacle::UnusableBlock(block) => {
-                write!(f, "{ip} is in block {block}, which is unusable (see `calico-ipam check`)")
+                write!(
+                    f,
+                    "{ip} is in block {block}, which is unusable (see `calico-ipam check`)"
+                )
             }
             Obstacle::NoPool(refused) if refused.is_empty() => write!(f, "{ip} is in no IPPool"),
             Obstacle::NoPool(refused) => {
-                let pools = refused.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let pools = refused
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join(", ");
                 write!(f, "{ip} is in no IPPool for this pod: {pools}")
             }
             Obstacle::Reserved => write!(f, "{ip} is covered by an IPReservation"),
@@ -94,7 +107,11 @@ pub fn list_whole(unavailable: &[Unavailable]) -> String {
 
 fn joined(unavailable: &[Unavailable], text: impl Fn(&Unavailable) -> String) -> String {
     let mut texts: Vec<String> = unavailable.iter().take(NAMED).map(text).collect();
-    if let Some(more) = unavailable.len().checked_sub(NAMED).filter(|more| *more > 0) {
+    if let Some(more) = unavailable
+        .len()
+        .checked_sub(NAMED)
+        .filter(|more| *more > 0)
+    {
         texts.push(format!("and {more} more"));
     }
     texts.join("; ")

@@ -10,21 +10,37 @@ use super::by_address::{AllocationsByAddress, EndpointsByAddress};
 use super::{AllocatedAddress, Finding, Inventory, Owners, PackedAllocation, PackedBlock, Pods};
 use crate::api::ObjectKey;
 use crate::ipam::{
-    AddressInPod, Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts, OwnerKind, OwnerPodsLookup,
-    PodState, Verdict, assess,
+    AddressInPod, Allocation, AllocationOwner, HandleId, InUseReason, Lookup, OwnerFacts,
+    OwnerKind, OwnerPodsLookup, PodState, Verdict, assess,
 };
 use crate::kubernetes::Pod;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let endpoints = EndpointsByAddress::of_endpoints(inventory.endpoints);
     let containers = Containers::new(inventory, &endpoints);
-    let recorded: HashSet<IpAddr> = inventory.owners.addresses.iter().map(|owned| owned.address).collect();
-    let mut allocations = Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
+    let recorded: HashSet<IpAddr> = inventory
+        .owners
+        .addresses
+        .iter()
+        .map(|owned| owned.address)
+        .collect();
+    let mut allocations =
+        Vec::with_capacity(inventory.blocks.iter().map(PackedBlock::in_use).sum());
     let mut findings = Vec::new();
     for block in inventory.blocks {
-        for allocation in block.allocated().filter(|allocation| !allocation.is_cooling()) {
+        for allocation in block
+            .allocated()
+            .filter(|allocation| !allocation.is_cooling())
+        {
             let held = || allocation.read(|held| AllocatedAddress::new(block.cidr, held));
-            findings.extend(allocation_finding(&allocation, held, &endpoints, &recorded, &containers, inventory));
+            findings.extend(allocation_finding(
+                &allocation,
+                held,
+                &endpoints,
+                &recorded,
+                &containers,
+                inventory,
+            ));
             allocations.push((allocation.ip, block));
         }
     }
@@ -44,7 +60,11 @@ fn allocation_finding(
 ) -> Option<Finding> {
     match endpoints.get(allocation.ip) {
         [] if recorded.contains(&allocation.ip) => None,
-        [] if allocation.read(|held| needs_no_endpoint(held, inventory) || is_in_flight(held, inventory)) => None,
+        [] if allocation
+            .read(|held| needs_no_endpoint(held, inventory) || is_in_flight(held, inventory)) =>
+        {
+            None
+        }
         [] if containers.has_second_interface(allocation) => None,
         [] => Some(Finding::AddressWithoutEndpoint(held())),
         [(_, endpoint)] => {
@@ -62,8 +82,8 @@ fn allocation_finding(
 
 /// The handles, by container ID, of which an endpoint has an address.
 ///
-/// A container with one address in use keeps its addresses on other networks: these may appear only in annotations,
-/// which a tenant can remove.
+/// A container with one address in use keeps its addresses on other networks: these may appear only
+/// in annotations, which a tenant can remove.
 struct Containers<'a>(HashMap<&'a str, &'a str>);
 
 impl<'a> Containers<'a> {
@@ -72,18 +92,30 @@ impl<'a> Containers<'a> {
         let allocations = || {
             let allocated = inventory.blocks.iter().flat_map(PackedBlock::allocated);
             let allocated = allocated.filter(|allocation| !allocation.is_cooling());
-            allocated.map(|allocation| (allocation.handle_text(), endpoints.get(allocation.ip).is_empty()))
+            allocated.map(|allocation| {
+                (
+                    allocation.handle_text(),
+                    endpoints.get(allocation.ip).is_empty(),
+                )
+            })
         };
-        let unused = allocations().filter_map(|(handle, is_unused)| container_of(handle.filter(|_| is_unused)?));
+        let unused = allocations()
+            .filter_map(|(handle, is_unused)| container_of(handle.filter(|_| is_unused)?));
         let wanted: HashSet<&str> = unused.collect();
         let used = allocations().filter_map(|(handle, is_unused)| handle.filter(|_| !is_unused));
         let containers = used.filter_map(|handle| Some((container_of(handle)?, handle)));
-        Containers(containers.filter(|(container, _)| wanted.contains(container)).collect())
+        Containers(
+            containers
+                .filter(|(container, _)| wanted.contains(container))
+                .collect(),
+        )
     }
 
     fn has_second_interface(&self, allocation: &PackedAllocation<'_>) -> bool {
         let handle = allocation.handle_text();
-        let first = handle.and_then(container_of).and_then(|container| self.0.get(container));
+        let first = handle
+            .and_then(container_of)
+            .and_then(|container| self.0.get(container));
         first.is_some_and(|first| Some(*first) != handle)
     }
 }
@@ -91,18 +123,23 @@ impl<'a> Containers<'a> {
 /// Returns the container ID in a handle `<network>.<64 lower-case hexadecimal digits>`.
 fn container_of(handle: &str) -> Option<&str> {
     let (_, id) = handle.rsplit_once('.')?;
-    (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
+    (id.len() == 64
+        && id
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+    .then_some(id)
 }
 
-/// Returns true if the address is in use and needs no endpoint. A pod whose addresses are incomplete should have an
-/// endpoint.
+/// Returns true if the address is in use and needs no endpoint. A pod whose addresses are
+/// incomplete should have an endpoint.
 fn needs_no_endpoint(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {
     let (_, verdict) = assess_address(allocation, inventory.pods, inventory.owners);
     matches!(verdict, Verdict::InUse(reason) if reason != InUseReason::PodWithoutAddress)
 }
 
-/// Returns the reason why the pod that owns an allocation keeps the address without an endpoint. The addresses of an
-/// endpoint depend on annotations, which a tenant can write, so they alone do not free an address.
+/// Returns the reason why the pod that owns an allocation keeps the address without an endpoint.
+/// The addresses of an endpoint depend on annotations, which a tenant can write, so they alone do
+/// not free an address.
 pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InUseReason> {
     match assess_address(allocation, pods, &Owners::default()) {
         (OwnerKind::Pod, Verdict::InUse(reason)) => Some(reason),
@@ -110,15 +147,25 @@ pub fn pod_in_use_reason(allocation: &Allocation<'_>, pods: &Pods) -> Option<InU
     }
 }
 
-/// Decides whether an address that no endpoint has is in use. The addresses of tunnels count as in use, and so do those
-/// of Services and virtual machines that were not looked up.
-fn assess_address(allocation: &Allocation<'_>, pods: &Pods, owners: &Owners) -> (OwnerKind, Verdict) {
-    let (owner, node) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
-    let pod = |namespace: &str, name: &str| match pods.get(&ObjectKey::namespaced(namespace, name)) {
+/// Decides whether an address that no endpoint has is in use. The addresses of tunnels count as in
+/// use, and so do those of Services and virtual machines that were not looked up.
+fn assess_address(
+    allocation: &Allocation<'_>,
+    pods: &Pods,
+    owners: &Owners,
+) -> (OwnerKind, Verdict) {
+    let (owner, node) = allocation
+        .attribute
+        .map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
+    let pod = |namespace: &str, name: &str| match pods.get(&ObjectKey::namespaced(namespace, name))
+    {
         None => Lookup::Absent,
         Some(pod) => address_in_pod(pod, allocation.ip),
     };
-    let owner_pods = allocation.attribute.into_iter().flat_map(AllocationOwner::owners);
+    let owner_pods = allocation
+        .attribute
+        .into_iter()
+        .flat_map(AllocationOwner::owners);
     // The Calico node has the name of the Kubernetes node wherever pods are looked up.
     let facts = OwnerFacts {
         pod: match owner {
@@ -156,7 +203,8 @@ pub fn allocation_time(allocation: &Allocation<'_>) -> Option<OffsetDateTime> {
     owner_time(allocation.attributes()?)
 }
 
-/// Returns the time at which the owner with these attributes got its address; `None` if it is missing or invalid.
+/// Returns the time at which the owner with these attributes got its address; `None` if it is
+/// missing or invalid.
 pub(in crate::ipam) fn owner_time(owner: &BTreeMap<String, String>) -> Option<OffsetDateTime> {
     parse_timestamp(owner.get("timestamp")?)
 }
@@ -168,11 +216,13 @@ impl AllocatedAddress {
     }
 }
 
-/// Returns true if the handle fits the container. The handle of a VMI outlives the containers, so any may use it
-/// (IPAM-24).
+/// Returns true if the handle fits the container. The handle of a VMI outlives the containers, so
+/// any may use it (IPAM-24).
 fn belongs_to_container(handle: &HandleId, container_id: &str) -> bool {
     let handle = handle.as_str();
-    let is_of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let is_of_container = handle
+        .strip_suffix(container_id)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
     is_of_container || handle.contains(".vmi.")
 }
 
@@ -183,27 +233,51 @@ fn endpoint_findings<'a>(
 ) -> impl Iterator<Item = Finding> + 'a {
     // Addresses from other IPAM plugins are usually in no pool.
     let is_in_pool = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
-    let unallocated = endpoints.pairs().filter(move |(ip, _)| is_in_pool(*ip) && allocations.get(*ip).is_empty());
+    let unallocated = endpoints
+        .pairs()
+        .filter(move |(ip, _)| is_in_pool(*ip) && allocations.get(*ip).is_empty());
     unallocated.map(|&(address, endpoint)| {
         let (endpoint, node) = (endpoint.name().to_owned(), endpoint.node().to_owned());
-        Finding::EndpointWithoutAddress { address, endpoint, node }
+        Finding::EndpointWithoutAddress {
+            address,
+            endpoint,
+            node,
+        }
     })
 }
 
-fn double_allocations(endpoints: &EndpointsByAddress<'_>, allocations: &AllocationsByAddress<'_>) -> Vec<Finding> {
+fn double_allocations(
+    endpoints: &EndpointsByAddress<'_>,
+    allocations: &AllocationsByAddress<'_>,
+) -> Vec<Finding> {
     let mut all: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
     for (address, blocks) in allocations.groups().filter(|(_, blocks)| blocks.len() > 1) {
         let name = |(_, block): &(IpAddr, &PackedBlock)| {
-            let handle = block.allocation(address).and_then(|allocation| allocation.handle_text());
-            format!("block {} for handle {}", block.cidr, handle.unwrap_or("(none)"))
+            let handle = block
+                .allocation(address)
+                .and_then(|allocation| allocation.handle_text());
+            format!(
+                "block {} for handle {}",
+                block.cidr,
+                handle.unwrap_or("(none)")
+            )
         };
-        all.entry(address).or_default().extend(blocks.iter().map(name));
+        all.entry(address)
+            .or_default()
+            .extend(blocks.iter().map(name));
     }
-    for (address, endpoints) in endpoints.groups().filter(|(_, endpoints)| endpoints.len() > 1) {
-        let names = endpoints.iter().map(|(_, endpoint)| format!("endpoint {}", endpoint.name()));
+    for (address, endpoints) in endpoints
+        .groups()
+        .filter(|(_, endpoints)| endpoints.len() > 1)
+    {
+        let names = endpoints
+            .iter()
+            .map(|(_, endpoint)| format!("endpoint {}", endpoint.name()));
         all.entry(address).or_default().extend(names);
     }
-    all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()
+    all.into_iter()
+        .map(|(address, holders)| Finding::DoubleAllocation { address, holders })
+        .collect()
 }
 
 /// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28).
@@ -211,7 +285,8 @@ fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     let utc = text.strip_suffix(" UTC")?;
     let format = format_description!(
         version = 2,
-        "[year]-[month]-[day] [hour]:[minute]:[second][optional [.[subsecond]]] [offset_hour sign:mandatory][offset_minute]"
+        "[year]-[month]-[day] [hour]:[minute]:[second][optional [.[subsecond]]] [offset_hour \
+         sign:mandatory][offset_minute]"
     );
     OffsetDateTime::parse(utc, &format).ok()
 }

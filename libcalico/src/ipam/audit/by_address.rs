@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use super::{PackedBlock, PackedEndpoint};
 
-/// Values by address, in order. A map with a list for each address would take several times the memory.
+/// Values by address, in order. A map with a list for each address would take several times the
+/// memory.
 pub(in crate::ipam) struct ByAddress<'a, T>(Vec<(IpAddr, &'a T)>);
 
 pub(in crate::ipam) type EndpointsByAddress<'a> = ByAddress<'a, PackedEndpoint>;
@@ -25,28 +26,40 @@ impl<'a, T> ByAddress<'a, T> {
 
     /// Returns the pairs of each address, in the order of addresses.
     pub(super) fn groups(&self) -> impl Iterator<Item = (IpAddr, &[(IpAddr, &'a T)])> {
-        self.0.chunk_by(|(a, _), (b, _)| a == b).filter_map(|group| Some((group.first()?.0, group)))
+        self.0
+            .chunk_by(|(a, _), (b, _)| a == b)
+            .filter_map(|group| Some((group.first()?.0, group)))
     }
 
     /// Returns the pairs of `address`.
     pub(super) fn get(&self, address: IpAddr) -> &[(IpAddr, &'a T)] {
         let from = self.0.partition_point(|(other, _)| *other < address);
-        let count = self.0[from..].iter().take_while(|(other, _)| *other == address).count();
+        let count = self.0[from..]
+            .iter()
+            .take_while(|(other, _)| *other == address)
+            .count();
         &self.0[from..from + count]
     }
 }
 
 impl<'a> EndpointsByAddress<'a> {
     pub(in crate::ipam) fn of_endpoints(endpoints: &'a [PackedEndpoint]) -> Self {
-        let addresses =
-            |endpoint: &'a PackedEndpoint| endpoint.addresses().iter().map(move |address| (*address, endpoint));
+        let addresses = |endpoint: &'a PackedEndpoint| {
+            endpoint
+                .addresses()
+                .iter()
+                .map(move |address| (*address, endpoint))
+        };
         let mut pairs = Vec::with_capacity(endpoints.len());
         pairs.extend(endpoints.iter().flat_map(addresses));
         Self::of(pairs)
     }
 
     /// Returns the endpoints that have `address`.
-    pub(in crate::ipam) fn having(&self, address: IpAddr) -> impl Iterator<Item = &'a PackedEndpoint> {
+    pub(in crate::ipam) fn having(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = &'a PackedEndpoint> {
         self.get(address).iter().map(|(_, endpoint)| *endpoint)
     }
 }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::ipam::Allocation;
 use crate::net::Cidr;
 
-/// An allocated address, with the facts that distinguish this allocation from a later one of the same address.
+/// An allocated address, with the facts that distinguish this allocation from a later one of the
+/// same address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AllocatedAddress {
@@ -47,7 +48,12 @@ impl fmt::Display for AllocatedAddress {
             Some(handle) => write!(f, "handle {handle}")?,
             None => f.write_str("no handle")?,
         }
-        for (key, label) in [("node", "node"), ("namespace", "namespace"), ("pod", "pod"), ("timestamp", "since")] {
+        for (key, label) in [
+            ("node", "node"),
+            ("namespace", "namespace"),
+            ("pod", "pod"),
+            ("timestamp", "since"),
+        ] {
             if let Some(value) = self.attributes.get(key) {
                 write!(f, ", {label} {value}")?;
             }
@@ -58,13 +64,20 @@ impl fmt::Display for AllocatedAddress {
 
 /// A contradiction in or between stored objects, or a note; see [`Finding::is_note`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
-#[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[serde(
+    tag = "finding",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
 pub enum Finding {
     /// An allocated address that no endpoint has, and that is not expected to be without endpoint.
     #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(AllocatedAddress),
-    /// An address that an endpoint has, but whose handle does not belong to the endpoint's container.
-    #[error("address of another container: {held} is on endpoint {endpoint} of container {container_id}")]
+    /// An address that an endpoint has, but whose handle does not belong to the endpoint's
+    /// container.
+    #[error(
+        "address of another container: {held} is on endpoint {endpoint} of container {container_id}"
+    )]
     AddressOfAnother {
         /// The allocation.
         held: AllocatedAddress,
@@ -73,8 +86,11 @@ pub enum Finding {
         /// The endpoint's container.
         container_id: String,
     },
-    /// An address that an endpoint has and a pool contains, but that is not allocated or is cooling down.
-    #[error("endpoint without address: {endpoint} on node {node} has {address}, which is not allocated")]
+    /// An address that an endpoint has and a pool contains, but that is not allocated or is cooling
+    /// down.
+    #[error(
+        "endpoint without address: {endpoint} on node {node} has {address}, which is not allocated"
+    )]
     EndpointWithoutAddress {
         /// The address.
         address: IpAddr,
@@ -83,8 +99,8 @@ pub enum Finding {
         /// The endpoint's node.
         node: String,
     },
-    /// An address that a node records for a tunnel, or that a Service publishes, and that an active pool has as free or
-    /// as cooling down.
+    /// An address that a node records for a tunnel, or that a Service publishes, and that an active
+    /// pool has as free or as cooling down.
     #[error("owner without address: {owner} has {address}, which is not allocated")]
     OwnerWithoutAddress {
         /// The address.
@@ -101,7 +117,10 @@ pub enum Finding {
         holders: Vec<String>,
     },
     /// A handle that no block names.
-    #[error("orphan handle: {handle} counts {} addresses, but no block names the handle", sum(blocks))]
+    #[error(
+        "orphan handle: {handle} counts {} addresses, but no block names the handle",
+        sum(blocks)
+    )]
     OrphanHandle {
         /// The handle.
         handle: String,
@@ -113,9 +132,11 @@ pub enum Finding {
     /// An address whose handle is missing, so that a DEL does not find the address by its handle.
     #[error("missing handle: the handle of {0} does not exist")]
     MissingHandle(AllocatedAddress),
-    /// A handle whose count differs from the number of its allocations in the block. If the count is too low, a release
-    /// may delete the handle too early and leak addresses (IPAM-75).
-    #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}")]
+    /// A handle whose count differs from the number of its allocations in the block. If the count
+    /// is too low, a release may delete the handle too early and leak addresses (IPAM-75).
+    #[error(
+        "count mismatch: handle {handle} counts {counted} addresses in {block}, but has {held}"
+    )]
     HandleCount {
         /// The handle.
         handle: String,
@@ -128,7 +149,8 @@ pub enum Finding {
         /// The number of addresses that the block has allocated to the handle.
         held: usize,
     },
-    /// Two blocks that share addresses. Only a person can decide which of two pods keeps an address.
+    /// Two blocks that share addresses. Only a person can decide which of two pods keeps an
+    /// address.
     #[error("overlapping blocks: {outer} and {inner}; see the block size of a pool in docs/faq.md")]
     OverlappingBlocks {
         /// The larger block, or the first of two equal ones.
@@ -137,7 +159,10 @@ pub enum Finding {
         inner: Cidr,
     },
     /// A block that no pool contains.
-    #[error("block outside pools: {block} of {}, {in_use} addresses in use", owner.as_deref().unwrap_or("no owner"))]
+    #[error(
+        "block outside pools: {block} of {}, {in_use} addresses in use",
+        owner.as_deref().unwrap_or("no owner")
+    )]
     BlockOutsidePools {
         /// The block.
         block: Cidr,
@@ -154,7 +179,8 @@ pub enum Finding {
         /// The contradiction.
         problem: String,
     },
-    /// A block whose owner has no affinity for it, or a block in use whose owner has only an unfinished affinity.
+    /// A block whose owner has no affinity for it, or a block in use whose owner has only an
+    /// unfinished affinity.
     #[error("block without affinity: {block} of {owner}{}", affinity_state(state.as_deref()))]
     BlockWithoutAffinity {
         /// The block.
@@ -165,7 +191,10 @@ pub enum Finding {
         state: Option<String>,
     },
     /// A confirmed affinity for a block that is missing, or that has another owner or none.
-    #[error("affinity without block: {claimant} has an affinity to {block}{}", block_owner(owner.as_deref()))]
+    #[error(
+        "affinity without block: {claimant} has an affinity to {block}{}",
+        block_owner(owner.as_deref())
+    )]
     AffinityWithoutBlock {
         /// The block.
         block: Cidr,
@@ -176,10 +205,11 @@ pub enum Finding {
         /// The block's owner; `None` if the block is missing or has no owner.
         owner: Option<String>,
     },
-    /// An affinity in an unfinished state, as a killed program leaves it, that gives no ownership of the block.
+    /// An affinity in an unfinished state, as a killed program leaves it, that gives no ownership
+    /// of the block.
     #[error(
-        "unfinished affinity: {claimant} to {block} is {state}; the owner's next use of the block or garbage \
-         collection completes or deletes it"
+        "unfinished affinity: {claimant} to {block} is {state}; the owner's next use of the block \
+         or garbage collection completes or deletes it"
     )]
     UnfinishedClaim {
         /// The block.
@@ -193,8 +223,8 @@ pub enum Finding {
     },
     /// An empty block that is marked for deletion, as a killed deleter leaves it.
     #[error(
-        "unfinished deletion: block {block} is marked for deletion; an ADD that needs room or garbage collection \
-         deletes it"
+        "unfinished deletion: block {block} is marked for deletion; an ADD that needs room or \
+         garbage collection deletes it"
     )]
     UnfinishedDeletion {
         /// The block.
@@ -205,7 +235,10 @@ pub enum Finding {
 impl Finding {
     /// Returns true if nothing is wrong and no action is needed.
     pub fn is_note(&self) -> bool {
-        matches!(self, Finding::UnfinishedClaim { .. } | Finding::UnfinishedDeletion { .. })
+        matches!(
+            self,
+            Finding::UnfinishedClaim { .. } | Finding::UnfinishedDeletion { .. }
+        )
     }
 }
 
@@ -214,9 +247,13 @@ fn sum(blocks: &BTreeMap<Cidr, i64>) -> i64 {
 }
 
 fn affinity_state(state: Option<&str>) -> String {
-    state.map_or_else(String::new, |state| format!(", whose affinity is only {state}"))
+    state.map_or_else(String::new, |state| {
+        format!(", whose affinity is only {state}")
+    })
 }
 
 fn block_owner(owner: Option<&str>) -> String {
-    owner.map_or(", which is missing or has no owner".into(), |owner| format!(" of {owner}"))
+    owner.map_or(", which is missing or has no owner".into(), |owner| {
+        format!(" of {owner}")
+    })
 }

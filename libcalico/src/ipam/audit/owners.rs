@@ -1,4 +1,5 @@
-//! [`Owners`]: the owners of addresses other than endpoints: tunnels, Services and virtual machines.
+//! [`Owners`]: the owners of addresses other than endpoints: tunnels, Services and virtual
+//! machines.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -51,31 +52,50 @@ impl Owners {
     /// Adds the addresses of a node's tunnels.
     pub fn add_tunnels(&mut self, node: &Node) {
         let owner = || AddressOwner::Node(node.metadata.name.clone());
-        self.addresses.extend(tunnels_of(node).map(|(address, _)| OwnedAddress { address, owner: owner() }));
+        self.addresses
+            .extend(tunnels_of(node).map(|(address, _)| OwnedAddress {
+                address,
+                owner: owner(),
+            }));
     }
 
-    /// Adds all Services. `assign` is the setting by which Calico manages a Service, and `None` if Calico manages none.
-    pub fn set_services<'s>(&mut self, services: impl IntoIterator<Item = &'s Service>, assign: Option<AssignIps>) {
+    /// Adds all Services. `assign` is the setting by which Calico manages a Service, and `None` if
+    /// Calico manages none.
+    pub fn set_services<'s>(
+        &mut self,
+        services: impl IntoIterator<Item = &'s Service>,
+        assign: Option<AssignIps>,
+    ) {
         let mut existing = BTreeSet::new();
         for service in services {
             existing.insert(service.key());
             let request = service.load_balancer_request();
-            if assign.is_some_and(|assign| request.is_some_and(|request| request.is_managed(assign))) {
+            if assign
+                .is_some_and(|assign| request.is_some_and(|request| request.is_managed(assign)))
+            {
                 let owner = || AddressOwner::Service(service.key());
-                self.addresses.extend(service.published().map(|address| OwnedAddress { address, owner: owner() }));
+                self.addresses
+                    .extend(service.published().map(|address| OwnedAddress {
+                        address,
+                        owner: owner(),
+                    }));
             }
         }
         self.services = Some(existing);
     }
 
-    /// Adds a Service that exists and cannot be read, after [`Owners::set_services`]. It keeps its addresses.
+    /// Adds a Service that exists and cannot be read, after [`Owners::set_services`]. It keeps its
+    /// addresses.
     pub fn add_unreadable_service(&mut self, key: ObjectKey) {
         self.services.get_or_insert_default().insert(key);
     }
 
     /// Returns the objects that record `address`.
     pub fn of(&self, address: IpAddr) -> impl Iterator<Item = &AddressOwner> {
-        self.addresses.iter().filter(move |owned| owned.address == address).map(|owned| &owned.owner)
+        self.addresses
+            .iter()
+            .filter(move |owned| owned.address == address)
+            .map(|owned| &owned.owner)
     }
 
     /// Returns the objects that record each address.
@@ -92,7 +112,11 @@ impl Owners {
         match (&self.services, owner.names()) {
             (Some(services), Some((namespace, name))) => {
                 let exists = services.contains(&ObjectKey::namespaced(namespace, name));
-                if exists { Lookup::Present(()) } else { Lookup::Absent }
+                if exists {
+                    Lookup::Present(())
+                } else {
+                    Lookup::Absent
+                }
             }
             _ => Lookup::Unknown,
         }
@@ -100,18 +124,33 @@ impl Owners {
 
     /// Returns the result of looking up the VMI that an allocation names.
     pub(super) fn machine(&self, owner: &AllocationOwner<'_>) -> VmiLookup {
-        let key = owner.names().map(|(namespace, name)| ObjectKey::namespaced(namespace, name));
-        key.and_then(|key| self.machines.get(&key).copied()).unwrap_or_default()
+        let key = owner
+            .names()
+            .map(|(namespace, name)| ObjectKey::namespaced(namespace, name));
+        key.and_then(|key| self.machines.get(&key).copied())
+            .unwrap_or_default()
     }
 }
 
-/// Returns a finding for each address that an object records, that an active pool contains, and that is free.
+/// Returns a finding for each address that an object records, that an active pool contains, and
+/// that is free.
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let blocks = inventory.blocks.iter().flat_map(PackedBlock::allocated);
-    let allocated: HashSet<IpAddr> =
-        blocks.filter(|allocation| !allocation.is_cooling()).map(|allocation| allocation.ip).collect();
-    let is_in_pool = |address: IpAddr| inventory.active_pools.iter().any(|pool| pool.contains(address));
-    let free = inventory.owners.addresses.iter().filter(|owned| !allocated.contains(&owned.address));
+    let allocated: HashSet<IpAddr> = blocks
+        .filter(|allocation| !allocation.is_cooling())
+        .map(|allocation| allocation.ip)
+        .collect();
+    let is_in_pool = |address: IpAddr| {
+        inventory
+            .active_pools
+            .iter()
+            .any(|pool| pool.contains(address))
+    };
+    let free = inventory
+        .owners
+        .addresses
+        .iter()
+        .filter(|owned| !allocated.contains(&owned.address));
     let in_pool = free.filter(|owned| is_in_pool(owned.address));
     let finding = |OwnedAddress { address, owner }: &OwnedAddress| Finding::OwnerWithoutAddress {
         address: *address,

@@ -50,7 +50,8 @@ pub enum AssignError {
 }
 
 impl Block {
-    /// Assigns up to `n` addresses in the order of the free list. Reserved ones are skipped (IPAM-101).
+    /// Assigns up to `n` addresses in the order of the free list. Reserved ones are skipped
+    /// (IPAM-101).
     pub fn assign(
         &mut self,
         n: usize,
@@ -59,16 +60,27 @@ impl Block {
     ) -> Result<Vec<IpAddr>, AssignError> {
         self.verify()?;
         self.check_owner(request)?;
-        let chosen: Vec<_> = self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).take(n).collect();
+        let chosen: Vec<_> = self
+            .free_addresses()
+            .filter(|(_, ip)| !reservations.contains(*ip))
+            .take(n)
+            .collect();
         self.allocate(chosen.iter().map(|&(ordinal, _)| ordinal), request);
         Ok(chosen.into_iter().map(|(_, ip)| ip).collect())
     }
 
     /// Assigns a requested address, even one that an IPReservation covers (IPAM-101).
-    pub fn assign_address(&mut self, ip: IpAddr, request: &BlockRequest<'_>) -> Result<(), AssignError> {
+    pub fn assign_address(
+        &mut self,
+        ip: IpAddr,
+        request: &BlockRequest<'_>,
+    ) -> Result<(), AssignError> {
         self.verify()?;
         self.check_owner(request)?;
-        let ordinal = self.ordinal_of(ip).ok_or_else(|| AssignError::NotInBlock { ip, cidr: self.cidr.to_string() })?;
+        let ordinal = self.ordinal_of(ip).ok_or_else(|| AssignError::NotInBlock {
+            ip,
+            cidr: self.cidr.to_string(),
+        })?;
         if !self.unallocated.contains(&ordinal) {
             return Err(AssignError::AlreadyAssigned(ip));
         }
@@ -83,28 +95,47 @@ impl Block {
         match self.owner() {
             None => Err(AssignError::NoAffinity(self.cidr.to_string())),
             Some(owner) if owner == *request.requester => Ok(()),
-            Some(owner) => {
-                Err(AssignError::AffinityMismatch { affinity: owner.to_string(), requester: request.requester.clone() })
-            }
+            Some(owner) => Err(AssignError::AffinityMismatch {
+                affinity: owner.to_string(),
+                requester: request.requester.clone(),
+            }),
         }
     }
 
-    fn allocate(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &BlockRequest<'_>) {
+    fn allocate(
+        &mut self,
+        ordinals: impl ExactSizeIterator<Item = usize>,
+        request: &BlockRequest<'_>,
+    ) {
         if ordinals.len() == 0 {
             return;
         }
         let index = self.attribute_of(request.handle, request.attributes.clone());
         for ordinal in ordinals {
             self.allocations[ordinal] = Some(index);
-            self.sequence_number_for_allocation.insert(ordinal.to_string(), self.sequence_number);
+            self.sequence_number_for_allocation
+                .insert(ordinal.to_string(), self.sequence_number);
         }
-        self.unallocated.retain(|&ordinal| self.allocations[ordinal].is_none());
+        self.unallocated
+            .retain(|&ordinal| self.allocations[ordinal].is_none());
     }
 
     /// Returns the index of an identical attribute, or appends one (IPAM-168).
-    pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, active_owner: BTreeMap<String, String>) -> usize {
-        let wanted = Attribute { handle_id: handle.map(ToString::to_string), active_owner, ..Attribute::default() };
-        if let Some(index) = self.attributes.iter().position(|attribute| *attribute == wanted) {
+    pub(super) fn attribute_of(
+        &mut self,
+        handle: Option<&HandleId>,
+        active_owner: BTreeMap<String, String>,
+    ) -> usize {
+        let wanted = Attribute {
+            handle_id: handle.map(ToString::to_string),
+            active_owner,
+            ..Attribute::default()
+        };
+        if let Some(index) = self
+            .attributes
+            .iter()
+            .position(|attribute| *attribute == wanted)
+        {
             return index;
         }
         self.attributes.push(wanted);

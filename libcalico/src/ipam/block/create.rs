@@ -14,13 +14,20 @@ pub const MAX_BLOCK_CAPACITY: u128 = 4096;
 
 /// A block that is larger than any pool's `blockSize` allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("block {0} is too large; set the pool's blockSize to 20..32 for IPv4, or to 116..128 for IPv6")]
+#[error(
+    "block {0} is too large; set the pool's blockSize to 20..32 for IPv4, or to 116..128 for IPv6"
+)]
 pub struct BlockTooLarge(pub Cidr);
 
 impl Block {
-    /// Creates a block of `owner` in which every address is free. Its sequence number starts at the clock, so that a
-    /// later block of this range does not repeat numbers unless the clock is set back (IPAM-67).
-    pub fn new(cidr: Cidr, owner: &AffinityOwner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
+    /// Creates a block of `owner` in which every address is free. Its sequence number starts at the
+    /// clock, so that a later block of this range does not repeat numbers unless the clock is set
+    /// back (IPAM-67).
+    pub fn new(
+        cidr: Cidr,
+        owner: &AffinityOwner,
+        now: OffsetDateTime,
+    ) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));
         }
@@ -39,14 +46,16 @@ impl Block {
         })
     }
 
-    /// Removes the owner from the block, as for a block that is given up with addresses in use (IPAM-126).
+    /// Removes the owner from the block, as for a block that is given up with addresses in use
+    /// (IPAM-126).
     pub fn clear_affinity(&mut self) {
         self.affinity = None;
         self.affinity_claim_time = None;
     }
 
-    /// Raises the sequence number by one. Call it once for every write of the block except the creation of an empty
-    /// one. Call it after all changes of that write: a new allocation records the number before the write.
+    /// Raises the sequence number by one. Call it once for every write of the block except the
+    /// creation of an empty one. Call it after all changes of that write: a new allocation records
+    /// the number before the write.
     ///
     /// A block that is created together with its first allocation is counted, too (IPAM-212).
     pub fn count_write(&mut self) {
@@ -67,6 +76,9 @@ mod tests {
     #[test]
     fn clock_before_the_epoch_counts_as_zero() {
         assert_eq!(clock_nanoseconds(datetime!(1969-12-31 23:59:59 UTC)), 0);
-        assert_eq!(clock_nanoseconds(datetime!(1970-01-01 00:00:01 UTC)), 1_000_000_000);
+        assert_eq!(
+            clock_nanoseconds(datetime!(1970-01-01 00:00:01 UTC)),
+            1_000_000_000
+        );
     }
 }

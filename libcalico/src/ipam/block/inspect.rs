@@ -9,11 +9,12 @@ use super::{Attribute, Block};
 use crate::api::parse_time;
 use crate::ipam::{AffinityOwner, HandleId, Reservations};
 
-/// The handle of addresses that Windows reserves. A block in which only these are allocated counts as empty.
+/// The handle of addresses that Windows reserves. A block in which only these are allocated counts
+/// as empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
-/// A contradiction between the parts of a block. No address is assigned from such a block, because an address in its
-/// free list may be in use.
+/// A contradiction between the parts of a block. No address is assigned from such a block, because
+/// an address in its free list may be in use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBlock {
     /// The number of allocation slots differs from the number of addresses.
@@ -27,7 +28,10 @@ pub enum CorruptBlock {
         capacity: u128,
     },
     /// An allocation refers to a missing attribute.
-    #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index} of only {attributes}")]
+    #[error(
+        "block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index} of only \
+         {attributes}"
+    )]
     Attribute {
         /// The block.
         cidr: String,
@@ -74,7 +78,8 @@ pub struct Allocation<'a> {
 }
 
 impl<'a> Allocation<'a> {
-    /// Returns the allocation's handle, cut as by [`HandleId::new`]; `None` if it is missing or empty.
+    /// Returns the allocation's handle, cut as by [`HandleId::new`]; `None` if it is missing or
+    /// empty.
     pub fn handle(&self) -> Option<HandleId> {
         self.attribute?.handle()
     }
@@ -86,11 +91,12 @@ impl<'a> Allocation<'a> {
 
     /// Returns true if the address is released but not yet back in the free list.
     pub fn is_cooling(&self) -> bool {
-        self.attribute.is_some_and(|attribute| attribute.released_at.is_some())
+        self.attribute
+            .is_some_and(|attribute| attribute.released_at.is_some())
     }
 
-    /// Returns the time of the release, at which the cooldown began; `None` if the address is in use, or if the stored
-    /// time is invalid.
+    /// Returns the time of the release, at which the cooldown began; `None` if the address is in
+    /// use, or if the stored time is invalid.
     pub fn released_at(&self) -> Option<OffsetDateTime> {
         self.attribute?.released_at.as_deref().and_then(parse_time)
     }
@@ -99,7 +105,10 @@ impl<'a> Allocation<'a> {
 impl Attribute {
     /// Returns the handle, cut as by [`HandleId::new`]; `None` if it is missing or empty.
     pub fn handle(&self) -> Option<HandleId> {
-        self.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::new)
+        self.handle_id
+            .as_deref()
+            .filter(|id| !id.is_empty())
+            .map(HandleId::new)
     }
 
     fn has_handle(&self, handle: &HandleId) -> bool {
@@ -108,7 +117,9 @@ impl Attribute {
     }
 
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
-        self.handle_id.as_deref().is_some_and(Self::is_handle_of_windows)
+        self.handle_id
+            .as_deref()
+            .is_some_and(Self::is_handle_of_windows)
     }
 
     pub(in crate::ipam) fn is_handle_of_windows(id: &str) -> bool {
@@ -117,7 +128,8 @@ impl Attribute {
 }
 
 impl Block {
-    /// Returns the number of addresses in the range. A corrupt block's arrays may have another length.
+    /// Returns the number of addresses in the range. A corrupt block's arrays may have another
+    /// length.
     pub fn capacity(&self) -> u128 {
         self.cidr.size()
     }
@@ -127,27 +139,36 @@ impl Block {
         self.affinity.as_deref().and_then(AffinityOwner::parse)
     }
 
-    /// Returns true if no address is allocated or cooling down, except those that Windows reserves (IPAM-171). A
-    /// corrupt block is never empty, because its allocations cannot be trusted.
+    /// Returns true if no address is allocated or cooling down, except those that Windows reserves
+    /// (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
     pub fn is_empty(&self) -> bool {
-        let is_reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
+        let is_reserved = |&index: &usize| {
+            self.attributes
+                .get(index)
+                .is_some_and(Attribute::is_windows_reserved)
+        };
         self.allocations.iter().flatten().all(is_reserved) && self.verify().is_ok()
     }
 
-    /// Returns true for an empty block that is marked for deletion: its deleter was interrupted, or is about to delete
-    /// the block (DS-72).
+    /// Returns true for an empty block that is marked for deletion: its deleter was interrupted, or
+    /// is about to delete the block (DS-72).
     pub fn awaits_deletion(&self) -> bool {
         self.deleted && self.is_empty()
     }
 
     /// Returns the number of addresses in the free list that `reservations` do not cover.
     pub fn free(&self, reservations: &Reservations) -> usize {
-        self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).count()
+        self.free_addresses()
+            .filter(|(_, ip)| !reservations.contains(*ip))
+            .count()
     }
 
     /// Returns every allocated address in ascending order, including those that are cooling down.
     pub fn allocated(&self) -> impl Iterator<Item = Allocation<'_>> {
-        self.allocations.iter().enumerate().filter_map(|(ordinal, slot)| self.allocation_at(ordinal, (*slot)?))
+        self.allocations
+            .iter()
+            .enumerate()
+            .filter_map(|(ordinal, slot)| self.allocation_at(ordinal, (*slot)?))
     }
 
     /// Returns the allocation of `ip`; `None` if the address is free or outside the block.
@@ -156,8 +177,8 @@ impl Block {
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
     }
 
-    /// Returns the first ordinal that is neither allocated nor in the free list. The block must have as many allocation
-    /// slots as addresses.
+    /// Returns the first ordinal that is neither allocated nor in the free list. The block must
+    /// have as many allocation slots as addresses.
     pub fn lost_ordinal(&self) -> Option<usize> {
         self.lost_ordinals().next()
     }
@@ -167,11 +188,17 @@ impl Block {
         if let Err(problem) = self.verify() {
             return Some(problem.to_string());
         }
-        let lost = |ordinal| format!("block {} is corrupt: ordinal {ordinal} is neither allocated nor free", self.cidr);
+        let lost = |ordinal| {
+            format!(
+                "block {} is corrupt: ordinal {ordinal} is neither allocated nor free",
+                self.cidr
+            )
+        };
         self.lost_ordinal().map(lost)
     }
 
-    /// Returns the ordinals that are neither allocated nor in the free list, as [`Block::lost_ordinal`].
+    /// Returns the ordinals that are neither allocated nor in the free list, as
+    /// [`Block::lost_ordinal`].
     pub(in crate::ipam) fn lost_ordinals(&self) -> impl Iterator<Item = usize> {
         let mut accounted: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
@@ -179,26 +206,41 @@ impl Block {
                 *slot = true;
             }
         }
-        accounted.into_iter().enumerate().filter(|(_, is_accounted)| !is_accounted).map(|(ordinal, _)| ordinal)
+        accounted
+            .into_iter()
+            .enumerate()
+            .filter(|(_, is_accounted)| !is_accounted)
+            .map(|(ordinal, _)| ordinal)
     }
 
     /// Returns the addresses of `handle` in ascending order.
     pub fn addresses_of(&self, handle: &HandleId) -> Vec<IpAddr> {
-        self.ordinals_of(handle).filter_map(|ordinal| self.address_at(ordinal)).collect()
+        self.ordinals_of(handle)
+            .filter_map(|ordinal| self.address_at(ordinal))
+            .collect()
     }
 
-    /// Checks that the parts of the block are consistent. A free ordinal that is missing from the free list is
-    /// tolerated.
+    /// Checks that the parts of the block are consistent. A free ordinal that is missing from the
+    /// free list is tolerated.
     pub fn verify(&self) -> Result<(), CorruptBlock> {
         let cidr = || self.cidr.to_string();
         if self.allocations.len() as u128 != self.capacity() {
             let (found, capacity) = (self.allocations.len(), self.capacity());
-            return Err(CorruptBlock::Slots { cidr: cidr(), found, capacity });
+            return Err(CorruptBlock::Slots {
+                cidr: cidr(),
+                found,
+                capacity,
+            });
         }
         let attributes = self.attributes.len();
         for (ordinal, index) in self.allocations.iter().enumerate() {
             if let Some(index) = index.filter(|&index| index >= attributes) {
-                return Err(CorruptBlock::Attribute { cidr: cidr(), ordinal, index, attributes });
+                return Err(CorruptBlock::Attribute {
+                    cidr: cidr(),
+                    ordinal,
+                    index,
+                    attributes,
+                });
             }
         }
         let mut listed = vec![false; self.allocations.len()];
@@ -209,11 +251,23 @@ impl Block {
                 Some(None) if std::mem::replace(&mut listed[ordinal], true) => "listed twice",
                 Some(None) => continue,
             };
-            return Err(CorruptBlock::FreeList { cidr: cidr(), ordinal, problem });
+            return Err(CorruptBlock::FreeList {
+                cidr: cidr(),
+                ordinal,
+                problem,
+            });
         }
         for (index, attribute) in self.attributes.iter().enumerate() {
-            if let Some(text) = attribute.released_at.as_ref().filter(|text| parse_time(text).is_none()) {
-                return Err(CorruptBlock::ReleaseTime { cidr: cidr(), index, text: text.clone() });
+            if let Some(text) = attribute
+                .released_at
+                .as_ref()
+                .filter(|text| parse_time(text).is_none())
+            {
+                return Err(CorruptBlock::ReleaseTime {
+                    cidr: cidr(),
+                    index,
+                    text: text.clone(),
+                });
             }
         }
         Ok(())
@@ -222,18 +276,27 @@ impl Block {
     /// Returns the ordinals of `handle` in ascending order.
     pub(super) fn ordinals_of(&self, handle: &HandleId) -> impl Iterator<Item = usize> {
         let has_handle = |slot: &Option<usize>| {
-            slot.and_then(|index| self.attributes.get(index)).is_some_and(|attribute| attribute.has_handle(handle))
+            slot.and_then(|index| self.attributes.get(index))
+                .is_some_and(|attribute| attribute.has_handle(handle))
         };
-        self.allocations.iter().enumerate().filter(move |(_, slot)| has_handle(slot)).map(|(ordinal, _)| ordinal)
+        self.allocations
+            .iter()
+            .enumerate()
+            .filter(move |(_, slot)| has_handle(slot))
+            .map(|(ordinal, _)| ordinal)
     }
 
     /// Returns the ordinals and addresses of the free list in its order.
     pub(super) fn free_addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
-        self.unallocated.iter().filter_map(|&ordinal| Some((ordinal, self.address_at(ordinal)?)))
+        self.unallocated
+            .iter()
+            .filter_map(|&ordinal| Some((ordinal, self.address_at(ordinal)?)))
     }
 
     pub(super) fn ordinal_of(&self, ip: IpAddr) -> Option<usize> {
-        self.cidr.offset_of(ip).and_then(|offset| usize::try_from(offset).ok())
+        self.cidr
+            .offset_of(ip)
+            .and_then(|offset| usize::try_from(offset).ok())
     }
 
     pub(super) fn address_at(&self, ordinal: usize) -> Option<IpAddr> {
@@ -241,11 +304,18 @@ impl Block {
     }
 
     pub(super) fn sequence_of(&self, ordinal: usize) -> Option<u64> {
-        self.sequence_number_for_allocation.get(&ordinal.to_string()).copied()
+        self.sequence_number_for_allocation
+            .get(&ordinal.to_string())
+            .copied()
     }
 
     fn allocation_at(&self, ordinal: usize, index: usize) -> Option<Allocation<'_>> {
         let (ip, sequence) = (self.address_at(ordinal)?, self.sequence_of(ordinal));
-        Some(Allocation { ip, ordinal, attribute: self.attributes.get(index), sequence })
+        Some(Allocation {
+            ip,
+            ordinal,
+            attribute: self.attributes.get(index),
+            sequence,
+        })
     }
 }

@@ -35,7 +35,10 @@ pub struct Released {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
     /// The given sequence number is not the stored one.
-    #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
+    #[error(
+        "the given sequence number ({given}) does not match ({stored}) when attempting to release \
+         IP {ip}"
+    )]
     Sequence {
         /// The address.
         ip: IpAddr,
@@ -45,7 +48,9 @@ pub enum ReleaseError {
         stored: u64,
     },
     /// The address belongs to another handle, or to none.
-    #[error("the given handle ({given}) does not match ({stored}) when attempting to release IP {ip}")]
+    #[error(
+        "the given handle ({given}) does not match ({stored}) when attempting to release IP {ip}"
+    )]
     Handle {
         /// The address.
         ip: IpAddr,
@@ -62,8 +67,9 @@ pub enum ReleaseError {
 type Releasable = (usize, Option<HandleId>);
 
 impl Block {
-    /// Marks addresses as released and frees every address whose cooldown has elapsed (IPAM-164). Changes nothing if no
-    /// address needs a release. A single mismatch refuses the whole list, as in upstream (IPAM-144).
+    /// Marks addresses as released and frees every address whose cooldown has elapsed (IPAM-164).
+    /// Changes nothing if no address needs a release. A single mismatch refuses the whole list, as
+    /// in upstream (IPAM-144).
     pub fn release(
         &mut self,
         requests: &[ReleaseRequest],
@@ -89,14 +95,15 @@ impl Block {
             }
         }
         for ordinal in &ordinals {
-            self.sequence_number_for_allocation.insert(ordinal.to_string(), self.sequence_number);
+            self.sequence_number_for_allocation
+                .insert(ordinal.to_string(), self.sequence_number);
         }
         self.start_cooldown(&ordinals, cooldown_seconds, now)?;
         Ok(outcome)
     }
 
-    /// Releases the addresses whose allocations still match the requests. An address that is not allocated is no
-    /// mismatch, so that a release with an unknown outcome can be repeated.
+    /// Releases the addresses whose allocations still match the requests. An address that is not
+    /// allocated is no mismatch, so that a release with an unknown outcome can be repeated.
     pub fn release_unchanged(
         &mut self,
         requests: &[ReleaseRequest],
@@ -106,7 +113,10 @@ impl Block {
         self.verify()?;
         let (mut wanted, mut unallocated, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            if self.allocation(request.ip).is_none_or(|held| held.is_cooling()) {
+            if self
+                .allocation(request.ip)
+                .is_none_or(|held| held.is_cooling())
+            {
                 unallocated.push(request.ip);
                 continue;
             }
@@ -123,13 +133,20 @@ impl Block {
             Err(ReleaseError::Corrupt(problem)) => Err(problem),
             Err(refusal) => {
                 refused.push(refusal);
-                Ok((Released { unallocated, ..Released::default() }, refused))
+                Ok((
+                    Released {
+                        unallocated,
+                        ..Released::default()
+                    },
+                    refused,
+                ))
             }
         }
     }
 
-    /// Releases every address of `handle`, or only those with the number `sequence`, and returns their number. As in
-    /// upstream, the addresses that begin to cool down keep their sequence numbers (IPAM-170).
+    /// Releases every address of `handle`, or only those with the number `sequence`, and returns
+    /// their number. As in upstream, the addresses that begin to cool down keep their sequence
+    /// numbers (IPAM-170).
     pub fn release_by_handle(
         &mut self,
         handle: &HandleId,
@@ -138,45 +155,92 @@ impl Block {
         now: OffsetDateTime,
     ) -> Result<usize, CorruptBlock> {
         self.verify()?;
-        let is_wanted = |ordinal| sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted);
-        let ordinals: Vec<usize> = self.ordinals_of(handle).filter(|&ordinal| is_wanted(ordinal)).collect();
+        let is_wanted = |ordinal| {
+            sequence.is_none_or(|wanted| self.sequence_of(ordinal).unwrap_or_default() == wanted)
+        };
+        let ordinals: Vec<usize> = self
+            .ordinals_of(handle)
+            .filter(|&ordinal| is_wanted(ordinal))
+            .collect();
         self.start_cooldown(&ordinals, cooldown_seconds, now)?;
         Ok(ordinals.len())
     }
 
-    /// Returns a release request, with the present handle and sequence number, for each address of `handle` whose
-    /// attribute `is_wanted` accepts.
-    pub fn requests_of(&self, handle: &HandleId, is_wanted: impl Fn(&Attribute) -> bool) -> Vec<ReleaseRequest> {
-        let held = self.allocated().filter(|held| held.handle().as_ref() == Some(handle));
+    /// Returns a release request, with the present handle and sequence number, for each address of
+    /// `handle` whose attribute `is_wanted` accepts.
+    pub fn requests_of(
+        &self,
+        handle: &HandleId,
+        is_wanted: impl Fn(&Attribute) -> bool,
+    ) -> Vec<ReleaseRequest> {
+        let held = self
+            .allocated()
+            .filter(|held| held.handle().as_ref() == Some(handle));
         let wanted = held.filter(|held| held.attribute.is_some_and(&is_wanted));
-        wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
+        wanted
+            .map(|held| ReleaseRequest {
+                ip: held.ip,
+                handle: held.handle(),
+                sequence: held.sequence,
+            })
+            .collect()
     }
 
-    /// Returns the ordinal to release and its handle. Like upstream, checks the sequence number even of a free address
-    /// (IPAM-144).
-    pub(super) fn releasable(&self, request: &ReleaseRequest) -> Result<Option<Releasable>, ReleaseError> {
-        let Some(ordinal) = self.ordinal_of(request.ip) else { return Ok(None) };
+    /// Returns the ordinal to release and its handle. Like upstream, checks the sequence number
+    /// even of a free address (IPAM-144).
+    pub(super) fn releasable(
+        &self,
+        request: &ReleaseRequest,
+    ) -> Result<Option<Releasable>, ReleaseError> {
+        let Some(ordinal) = self.ordinal_of(request.ip) else {
+            return Ok(None);
+        };
         let stored = self.sequence_of(ordinal).unwrap_or_default();
         if let Some(given) = request.sequence.filter(|&given| given != stored) {
-            return Err(ReleaseError::Sequence { ip: request.ip, given, stored });
+            return Err(ReleaseError::Sequence {
+                ip: request.ip,
+                given,
+                stored,
+            });
         }
-        let Some(held) = self.allocation(request.ip).filter(|held| !held.is_cooling()) else { return Ok(None) };
+        let Some(held) = self
+            .allocation(request.ip)
+            .filter(|held| !held.is_cooling())
+        else {
+            return Ok(None);
+        };
         let handle = held.handle();
-        if let Some(given) = request.handle.clone().filter(|given| Some(given) != handle.as_ref()) {
+        if let Some(given) = request
+            .handle
+            .clone()
+            .filter(|given| Some(given) != handle.as_ref())
+        {
             let stored = handle.map(|handle| handle.to_string()).unwrap_or_default();
-            return Err(ReleaseError::Handle { ip: request.ip, given, stored });
+            return Err(ReleaseError::Handle {
+                ip: request.ip,
+                given,
+                stored,
+            });
         }
         Ok(Some((ordinal, handle)))
     }
 
-    /// Marks ordinals as released, then frees every ordinal of the block whose cooldown has elapsed. Does nothing
-    /// without ordinals to mark.
-    fn start_cooldown(&mut self, ordinals: &[usize], seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
+    /// Marks ordinals as released, then frees every ordinal of the block whose cooldown has
+    /// elapsed. Does nothing without ordinals to mark.
+    fn start_cooldown(
+        &mut self,
+        ordinals: &[usize],
+        seconds: i64,
+        now: OffsetDateTime,
+    ) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());
         }
         let index = self.attributes.len();
-        self.attributes.push(Attribute { released_at: Some(seconds_in_utc(now)), ..Attribute::default() });
+        self.attributes.push(Attribute {
+            released_at: Some(seconds_in_utc(now)),
+            ..Attribute::default()
+        });
         for &ordinal in ordinals {
             self.allocations[ordinal] = Some(index);
         }
@@ -184,10 +248,12 @@ impl Block {
     }
 }
 
-/// The handle that Calico before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
+/// The handle that Calico before v3 gave a container: `<namespace>.<pod>`, or the ID of a container
+/// without a pod.
 ///
-/// A tenant chooses these names, so the text can equal another handle. An allocation therefore belongs to the container
-/// only if it has no attributes, as before v3, or names the container's pod.
+/// A tenant chooses these names, so the text can equal another handle. An allocation therefore
+/// belongs to the container only if it has no attributes, as before v3, or names the container's
+/// pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldHandle {
     id: HandleId,
@@ -195,10 +261,14 @@ pub struct OldHandle {
 }
 
 impl OldHandle {
-    /// Returns the old handle of a pod; `None` if it can be that of a VMI, whose address may also have no attributes.
+    /// Returns the old handle of a pod; `None` if it can be that of a VMI, whose address may also
+    /// have no attributes.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
-        (!id.may_be_of_vmi()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
+        (!id.may_be_of_vmi()).then(|| OldHandle {
+            id,
+            pod: Some((namespace.to_owned(), pod.to_owned())),
+        })
     }
 
     /// Returns the old handle of a container without a pod; `None` as for [`OldHandle::of_pod`].
@@ -232,9 +302,17 @@ mod tests {
 
     fn block(allocations: &[(&str, &[(&str, &str)])]) -> Block {
         let owner = AffinityOwner::Host("n1".into());
-        let mut block = Block::new("10.0.0.0/28".parse().unwrap(), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();
+        let mut block = Block::new(
+            "10.0.0.0/28".parse().unwrap(),
+            &owner,
+            time::OffsetDateTime::UNIX_EPOCH,
+        )
+        .unwrap();
         for (handle, attributes) in allocations {
-            let attributes: BTreeMap<_, _> = attributes.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+            let attributes: BTreeMap<_, _> = attributes
+                .iter()
+                .map(|(k, v)| (k.to_string(), v.to_string()))
+                .collect();
             let handle = HandleId::new(handle);
             let request = BlockRequest {
                 handle: Some(&handle),
@@ -248,14 +326,20 @@ mod tests {
     }
 
     fn named(old: &OldHandle, block: &Block) -> Vec<String> {
-        old.requests(block).iter().map(|request| request.ip.to_string()).collect()
+        old.requests(block)
+            .iter()
+            .map(|request| request.ip.to_string())
+            .collect()
     }
 
     #[test]
     fn old_handle_release_of_a_pod_names_its_own_and_unattributed_addresses() {
         let mut block = block(&[
             ("ns.web", &[]),
-            ("ns.web", &[("namespace", "ns"), ("pod", "web"), ("node", "n1")]),
+            (
+                "ns.web",
+                &[("namespace", "ns"), ("pod", "web"), ("node", "n1")],
+            ),
             ("ns.web", &[("node", "n1")]),
             ("ns.web", &[("namespace", "ns"), ("pod", "db")]),
             ("ns.web", &[("namespace", "other"), ("pod", "web")]),
@@ -264,14 +348,23 @@ mod tests {
         ]);
         let old = OldHandle::of_pod("ns", "web").unwrap();
         assert_eq!(named(&old, &block), ["10.0.0.0", "10.0.0.1"]);
-        block.attributes[0].unknown.insert("newer".into(), "1".into());
+        block.attributes[0]
+            .unknown
+            .insert("newer".into(), "1".into());
         assert_eq!(named(&old, &block), ["10.0.0.1"]);
     }
 
     #[test]
     fn old_handle_release_of_a_container_names_unattributed_addresses_only() {
-        let block = block(&[("c1", &[]), ("c1", &[("node", "n1")]), ("c1", &[("namespace", ""), ("pod", "")])]);
-        assert_eq!(named(&OldHandle::of_container("c1").unwrap(), &block), ["10.0.0.0"]);
+        let block = block(&[
+            ("c1", &[]),
+            ("c1", &[("node", "n1")]),
+            ("c1", &[("namespace", ""), ("pod", "")]),
+        ]);
+        assert_eq!(
+            named(&OldHandle::of_container("c1").unwrap(), &block),
+            ["10.0.0.0"]
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! [`BlockReclaim`]: the timers and sets from which `index::reclaim` selects blocks and deleted nodes.
+//! [`BlockReclaim`]: the timers and sets from which `index::reclaim` selects blocks and deleted
+//! nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -29,7 +30,8 @@ pub enum ExcessReason {
     /// The node has another block of the family.
     #[error("the node has other blocks")]
     OtherBlocks,
-    /// The blocks of the pool have another size now. The node does not keep such a block as its last one.
+    /// The blocks of the pool have another size now. The node does not keep such a block as its
+    /// last one.
     #[error("the pool has another block size")]
     FormerSize,
 }
@@ -44,10 +46,15 @@ pub struct DeletedNode {
 }
 
 impl DeletedNode {
-    /// Returns true if the lookup found no node. The lookup of the Kubernetes node counts if its name is known, and
-    /// otherwise that of the Calico node (KC-431).
+    /// Returns true if the lookup found no node. The lookup of the Kubernetes node counts if its
+    /// name is known, and otherwise that of the Calico node (KC-431).
     pub fn is_gone(&self, calico: Lookup<()>, kubernetes: Lookup<()>) -> bool {
-        Lookup::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
+        Lookup::Absent
+            == if self.kubernetes.is_some() {
+                kubernetes
+            } else {
+                calico
+            }
     }
 }
 
@@ -76,7 +83,10 @@ impl BlockReclaim {
     }
 
     pub(super) fn start_timer(&mut self, row: RowId, now: Duration, grace: Duration) {
-        let due = *self.due_times.entry(row).or_insert(now.saturating_add(grace));
+        let due = *self
+            .due_times
+            .entry(row)
+            .or_insert(now.saturating_add(grace));
         self.due.insert((due, row));
     }
 

@@ -1,5 +1,5 @@
-//! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner.
-//! Conflicts are only reported to operators.
+//! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to
+//! another owner. Conflicts are only reported to operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,11 +10,12 @@ use super::table::RowId;
 use crate::ipam::{AllocationOwner, Block, Holder};
 use crate::net::{Cidr, IpVersion};
 
-/// The minimum duration of a conflict. Shorter contradictions are normal, because the block and the pod's status are
-/// not written together.
+/// The minimum duration of a conflict. Shorter contradictions are normal, because the block and the
+/// pod's status are not written together.
 pub(super) const MIN_CONFLICT_DURATION: Duration = Duration::from_secs(120);
 
-/// An address that a running pod reports, but that its block has had free or allocated to another owner for a while.
+/// An address that a running pod reports, but that its block has had free or allocated to another
+/// owner for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The pod's namespace.
@@ -48,23 +49,47 @@ impl ConflictKind {
     }
 }
 
-/// Returns the state in `block` of an `address` that a pod reports; `None` if the address may belong to the pod.
-pub fn conflict_kind(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<ConflictKind> {
-    let Some(allocation) = block.allocation(address).filter(|allocation| !allocation.is_cooling()) else {
+/// Returns the state in `block` of an `address` that a pod reports; `None` if the address may
+/// belong to the pod.
+pub fn conflict_kind(
+    block: &Block,
+    address: IpAddr,
+    namespace: &str,
+    name: &str,
+) -> Option<ConflictKind> {
+    let Some(allocation) = block
+        .allocation(address)
+        .filter(|allocation| !allocation.is_cooling())
+    else {
         return Some(ConflictKind::Free);
     };
-    let attribute = allocation.attribute.filter(|attribute| attribute.handle().is_some())?;
+    let attribute = allocation
+        .attribute
+        .filter(|attribute| attribute.handle().is_some())?;
     let (allocation_owner, _) = AllocationOwner::of(attribute);
     let owner_pods = || AllocationOwner::owners(attribute);
     let owner = match allocation_owner {
         AllocationOwner::Unnamed => return None,
-        AllocationOwner::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
-        AllocationOwner::Vmi { .. } if owner_pods().any(|pod| pod == (namespace, name)) => return None,
+        AllocationOwner::Pod {
+            namespace: of,
+            name: pod,
+        } if (of, pod) == (namespace, name) => return None,
+        AllocationOwner::Vmi { .. } if owner_pods().any(|pod| pod == (namespace, name)) => {
+            return None;
+        }
         // The pod may be the VMI's.
-        AllocationOwner::Vmi { namespace: of, .. } if of == namespace && owner_pods().next().is_none() => return None,
+        AllocationOwner::Vmi { namespace: of, .. }
+            if of == namespace && owner_pods().next().is_none() =>
+        {
+            return None;
+        }
         owner => owner.to_string(),
     };
-    Some(ConflictKind::Another(Holder::described(owner, Some(attribute), Some(namespace))))
+    Some(ConflictKind::Another(Holder::described(
+        owner,
+        Some(attribute),
+        Some(namespace),
+    )))
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +98,8 @@ pub(super) struct Conflicts {
     pub(super) suspected: GraceTracker<(RowId, IpAddr), ()>,
     pub(super) reported: BTreeSet<(RowId, IpAddr)>,
     pub(super) pods_to_check: BTreeSet<RowId>,
-    /// True if the next examination looks at all pods, as after a new block, whose addresses any pod may report.
+    /// True if the next examination looks at all pods, as after a new block, whose addresses any
+    /// pod may report.
     pub(super) check_all_pods: bool,
     pub(super) sizes: BTreeMap<(IpVersion, u8), usize>,
 }
@@ -81,12 +107,17 @@ pub(super) struct Conflicts {
 impl Conflicts {
     pub(super) fn block_added(&mut self, cidr: Cidr) {
         self.check_all_pods = true;
-        *self.sizes.entry((cidr.version(), cidr.prefix())).or_default() += 1;
+        *self
+            .sizes
+            .entry((cidr.version(), cidr.prefix()))
+            .or_default() += 1;
     }
 
     pub(super) fn block_removed(&mut self, cidr: Cidr) {
         let size = (cidr.version(), cidr.prefix());
-        let Some(count) = self.sizes.get_mut(&size) else { return };
+        let Some(count) = self.sizes.get_mut(&size) else {
+            return;
+        };
         *count = count.saturating_sub(1);
         if *count == 0 {
             self.sizes.remove(&size);

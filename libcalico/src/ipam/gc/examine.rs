@@ -12,13 +12,15 @@ use super::table::{NONE, RowId};
 use crate::ipam::{HandleId, InUseReason, LeakReason, OwnerKind, Verdict};
 use crate::net::Cidr;
 
-/// The minimum grace period for a VMI's address on an existing node, as in upstream (KC-433), or without KubeVirt.
+/// The minimum grace period for a VMI's address on an existing node, as in upstream (KC-433), or
+/// without KubeVirt.
 const VMI_GRACE: Duration = Duration::from_secs(300);
 
 /// The addresses to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Addresses that may have changed since the last examination, and candidates whose grace period has elapsed.
+    /// Addresses that may have changed since the last examination, and candidates whose grace
+    /// period has elapsed.
     Changed,
     /// Every address, in case events were lost.
     Everything,
@@ -53,7 +55,8 @@ pub enum ChangeKind {
 }
 
 impl Index {
-    /// Examines addresses and returns the changes in their states. `now` must not decrease between calls.
+    /// Examines addresses and returns the changes in their states. `now` must not decrease between
+    /// calls.
     pub fn examine(&mut self, now: Duration, scope: Scope) -> Vec<Change> {
         let nodes = match scope {
             Scope::Changed => std::mem::take(&mut self.dirty_nodes),
@@ -82,14 +85,24 @@ impl Index {
         changes
     }
 
-    fn rows_to_examine(&mut self, now: Duration, scope: Scope, nodes: &BTreeSet<RowId>) -> Vec<RowId> {
+    fn rows_to_examine(
+        &mut self,
+        now: Duration,
+        scope: Scope,
+        nodes: &BTreeSet<RowId>,
+    ) -> Vec<RowId> {
         let mut rows = std::mem::take(&mut self.dirty);
         if scope == Scope::Everything {
             return self.addresses.rows();
         }
         rows.extend(self.leaks.due(now));
         for &node in nodes {
-            rows.extend(self.nodes.get(node).map(|node| node.addresses.as_slice()).unwrap_or_default());
+            rows.extend(
+                self.nodes
+                    .get(node)
+                    .map(|node| node.addresses.as_slice())
+                    .unwrap_or_default(),
+            );
         }
         rows.sort_unstable();
         rows.dedup();
@@ -97,8 +110,11 @@ impl Index {
     }
 
     fn examine_address(&mut self, row: RowId, now: Duration, changes: &mut Vec<Change>) {
-        let Some(tracked) = self.addresses.get(row) else { return };
-        let is_node_deleted = tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
+        let Some(tracked) = self.addresses.get(row) else {
+            return;
+        };
+        let is_node_deleted =
+            tracked.is(AddressRow::NAMES_NODE) && self.is_node_deleted(tracked.node);
         if tracked.kind == OwnerKind::Tunnel && is_node_deleted {
             // `examine_node` decides about the tunnel's address.
             return;
@@ -126,10 +142,12 @@ impl Index {
         }
     }
 
-    /// Queues a deleted node for the release of its affinities. Its tunnel addresses are confirmed as leaks only after
-    /// all other addresses that name the node (KC-439).
+    /// Queues a deleted node for the release of its affinities. Its tunnel addresses are confirmed
+    /// as leaks only after all other addresses that name the node (KC-439).
     fn examine_node(&mut self, node: RowId, now: Duration, changes: &mut Vec<Change>) {
-        let Some(row) = self.nodes.get_mut(node) else { return };
+        let Some(row) = self.nodes.get_mut(node) else {
+            return;
+        };
         row.dirty = false;
         let addresses = row.addresses.clone();
         let has_entries = !addresses.is_empty() || !row.blocks.is_empty();
@@ -140,24 +158,41 @@ impl Index {
         if has_entries {
             self.reclaim.deleted_nodes.entry(node).or_default();
         }
-        let is_tunnel = |row: &RowId| self.addresses.get(*row).is_some_and(|tracked| tracked.kind == OwnerKind::Tunnel);
-        let (tunnels, others): (Vec<RowId>, Vec<RowId>) = addresses.into_iter().partition(is_tunnel);
-        let all_confirmed = others.into_iter().all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
+        let is_tunnel = |row: &RowId| {
+            self.addresses
+                .get(*row)
+                .is_some_and(|tracked| tracked.kind == OwnerKind::Tunnel)
+        };
+        let (tunnels, others): (Vec<RowId>, Vec<RowId>) =
+            addresses.into_iter().partition(is_tunnel);
+        let all_confirmed = others
+            .into_iter()
+            .all(|row| self.leaks.is_confirmed(row) || !self.names_node(row));
         for tunnel in tunnels {
             changes.extend(match self.assess(tunnel) {
-                Verdict::Leaked(reason) if all_confirmed => self.record_leak(tunnel, now, reason, GracePeriod::AtOnce),
+                Verdict::Leaked(reason) if all_confirmed => {
+                    self.record_leak(tunnel, now, reason, GracePeriod::AtOnce)
+                }
                 _ => self.record_in_use(tunnel),
             });
         }
     }
 
-    /// Returns true if the allocation of an address names its node. One that names none does not prevent the release of
-    /// the node's affinities.
+    /// Returns true if the allocation of an address names its node. One that names none does not
+    /// prevent the release of the node's affinities.
     pub(super) fn names_node(&self, row: RowId) -> bool {
-        self.addresses.get(row).is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
+        self.addresses
+            .get(row)
+            .is_some_and(|tracked| tracked.is(AddressRow::NAMES_NODE))
     }
 
-    fn record_leak(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> Option<Change> {
+    fn record_leak(
+        &mut self,
+        row: RowId,
+        now: Duration,
+        reason: LeakReason,
+        grace: GracePeriod,
+    ) -> Option<Change> {
         let was_leak = self.leaks.get(row).is_some();
         let transition = self.leaks.set(row, now, reason, grace);
         if !was_leak {
@@ -172,7 +207,11 @@ impl Index {
     }
 
     fn record_in_use(&mut self, row: RowId) -> Option<Change> {
-        if self.clear_leak(row) { self.change(row, ChangeKind::Cleared) } else { None }
+        if self.clear_leak(row) {
+            self.change(row, ChangeKind::Cleared)
+        } else {
+            None
+        }
     }
 
     pub(super) fn clear_leak(&mut self, row: RowId) -> bool {
@@ -186,15 +225,34 @@ impl Index {
     fn change(&self, row: RowId, kind: ChangeKind) -> Option<Change> {
         let tracked = self.addresses.get(row)?;
         let block = self.blocks.get(tracked.block)?.cidr;
-        let handle = self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks);
+        let handle = self
+            .handles
+            .get(tracked.handle)?
+            .id
+            .to_handle_id(&self.networks);
         let (owner, node) = (self.owner_of(tracked), self.node_of(tracked));
-        Some(Change { kind, block, address: self.address_of(tracked)?, handle, owner, node })
+        Some(Change {
+            kind,
+            block,
+            address: self.address_of(tracked)?,
+            handle,
+            owner,
+            node,
+        })
     }
 
     fn owner_of(&self, tracked: &AddressRow) -> SuspectOwner {
         let owner = self.owners.get(tracked.owner);
-        let names = owner.map(|owner| (self.namespaces.text(owner.namespace).to_owned(), owner.name.to_string()));
-        SuspectOwner { kind: tracked.kind, names }
+        let names = owner.map(|owner| {
+            (
+                self.namespaces.text(owner.namespace).to_owned(),
+                owner.name.to_string(),
+            )
+        });
+        SuspectOwner {
+            kind: tracked.kind,
+            names,
+        }
     }
 
     fn node_of(&self, tracked: &AddressRow) -> Option<String> {
@@ -203,16 +261,22 @@ impl Index {
     }
 
     pub(super) fn address_of(&self, tracked: &AddressRow) -> Option<IpAddr> {
-        self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
+        self.blocks
+            .get(tracked.block)?
+            .cidr
+            .nth(u128::from(tracked.ordinal))
     }
 
-    /// Returns addresses of confirmed leaks, at least `limit` if there are as many. A handle is returned with all of
-    /// its addresses, and only if all of them are confirmed (KC-445). Postponed handles are left out.
+    /// Returns addresses of confirmed leaks, at least `limit` if there are as many. A handle is
+    /// returned with all of its addresses, and only if all of them are confirmed (KC-445).
+    /// Postponed handles are left out.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
         for row in self.leaks.confirmed() {
-            let Some(handle) = self.addresses.get(row).map(|tracked| tracked.handle) else { continue };
+            let Some(handle) = self.addresses.get(row).map(|tracked| tracked.handle) else {
+                continue;
+            };
             if !handles.insert(handle) || self.leaks.is_postponed(handle, now) {
                 continue;
             }
@@ -229,7 +293,10 @@ impl Index {
 
     pub(super) fn rows_of(&self, handle: RowId) -> Vec<RowId> {
         let mut rows = Vec::new();
-        let mut at = self.handles.get(handle).map_or(NONE, |handle| handle.first_address);
+        let mut at = self
+            .handles
+            .get(handle)
+            .map_or(NONE, |handle| handle.first_address);
         while let Some(tracked) = self.addresses.get(at) {
             rows.push(at);
             at = tracked.next_of_handle;
@@ -238,19 +305,32 @@ impl Index {
     }
 
     fn suspect(&self, row: RowId) -> Option<Suspect> {
-        let owned = |(namespace, name): &(Box<str>, Box<str>)| (namespace.to_string(), name.to_string());
+        let owned =
+            |(namespace, name): &(Box<str>, Box<str>)| (namespace.to_string(), name.to_string());
         let (tracked, leak) = (self.addresses.get(row)?, self.leaks.get(row)?);
         let block = self.blocks.get(tracked.block)?;
         Some(Suspect {
             block: block.cidr,
             address: self.address_of(tracked)?,
-            handle: self.handles.get(tracked.handle)?.id.to_handle_id(&self.networks),
+            handle: self
+                .handles
+                .get(tracked.handle)?
+                .id
+                .to_handle_id(&self.networks),
             sequence: tracked.sequence(),
             fingerprint: tracked.fingerprint,
             owner: self.owner_of(tracked),
-            owners: self.owner_pods.get(&row).into_iter().flatten().map(owned).collect(),
+            owners: self
+                .owner_pods
+                .get(&row)
+                .into_iter()
+                .flatten()
+                .map(owned)
+                .collect(),
             node: self.node_of(tracked),
-            kubernetes_node: self.kubernetes_name(tracked.named_node()).map(str::to_owned),
+            kubernetes_node: self
+                .kubernetes_name(tracked.named_node())
+                .map(str::to_owned),
             pool: self.pool_name(block.pool).map(str::to_owned),
             reason: leak.reason,
             by_node: leak.by_node,
@@ -271,10 +351,12 @@ impl Index {
         })
     }
 
-    /// Processes the decision to keep an address. For [`InUseReason::NotLookedUp`], the suspect's handle is postponed;
-    /// otherwise the address is no longer a leak.
+    /// Processes the decision to keep an address. For [`InUseReason::NotLookedUp`], the suspect's
+    /// handle is postponed; otherwise the address is no longer a leak.
     pub fn kept(&mut self, suspect: &Suspect, in_use_reason: InUseReason, now: Duration) {
-        let Some(row) = self.row_of(suspect) else { return };
+        let Some(row) = self.row_of(suspect) else {
+            return;
+        };
         if in_use_reason == InUseReason::NotLookedUp {
             self.postpone_handle(row, now);
         } else {
@@ -295,20 +377,35 @@ impl Index {
         }
     }
 
-    /// Counts a released address for the metrics and removes it from the index before the watch does.
+    /// Counts a released address for the metrics and removes it from the index before the watch
+    /// does.
     pub fn released(&mut self, suspect: &Suspect) {
         self.gauges.reclaimed(suspect);
-        let Some(row) = self.row_of(suspect) else { return };
-        let block = self.addresses.get(row).map_or(NONE, |tracked| tracked.block);
+        let Some(row) = self.row_of(suspect) else {
+            return;
+        };
+        let block = self
+            .addresses
+            .get(row)
+            .map_or(NONE, |tracked| tracked.block);
         if let Some(block) = self.blocks.get_mut(block) {
-            block.addresses = block.addresses.iter().copied().filter(|other| *other != row).collect();
+            block.addresses = block
+                .addresses
+                .iter()
+                .copied()
+                .filter(|other| *other != row)
+                .collect();
         }
         self.untrack(row);
     }
 
     /// Returns the time of the next action that needs no event. It may be past.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        let next = self.leaks.next_deadline(now).into_iter().chain(self.next_reclaim(now));
+        let next = self
+            .leaks
+            .next_deadline(now)
+            .into_iter()
+            .chain(self.next_reclaim(now));
         next.chain(self.next_conflict(now)).min()
     }
 }

@@ -1,4 +1,5 @@
-//! The values of the address metrics, updated with each change of the index: a scrape must not read the whole index.
+//! The values of the address metrics, updated with each change of the index: a scrape must not read
+//! the whole index.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,7 +33,8 @@ pub struct Sample<'a> {
     pub node: Option<&'a str>,
     /// `ipam_allocations_in_use`: addresses with a handle, without those that are cooling down.
     pub in_use: i64,
-    /// `ipam_allocations_borrowed`: addresses in use in a block that does not belong to the node that they name.
+    /// `ipam_allocations_borrowed`: addresses in use in a block that does not belong to the node
+    /// that they name.
     pub borrowed: i64,
     /// `ipam_allocations_gc_candidates`: candidates and confirmed leaks.
     pub candidates: i64,
@@ -54,7 +56,12 @@ pub struct Reclaimed<'a> {
 }
 
 impl Gauges {
-    pub(super) fn change(&mut self, pool: RowId, node: RowId, change: impl FnOnce(&mut AddressCounts)) {
+    pub(super) fn change(
+        &mut self,
+        pool: RowId,
+        node: RowId,
+        change: impl FnOnce(&mut AddressCounts),
+    ) {
         let counts = self.counts.entry((pool, node)).or_default();
         change(counts);
         if *counts == AddressCounts::default() {
@@ -64,15 +71,20 @@ impl Gauges {
 
     /// Removes the counters of a deleted pool (KC-154).
     pub(super) fn remove_pool(&mut self, pool: &str) {
-        self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
+        self.reclaimed
+            .retain(|(name, _), _| name.as_deref() != Some(pool));
     }
 
     /// Removes the counts of a node whose affinities were released (KC-155).
     pub(super) fn remove_node(&mut self, node: &str) {
-        self.reclaimed.retain(|(_, name), _| name.as_deref() != Some(node));
+        self.reclaimed
+            .retain(|(_, name), _| name.as_deref() != Some(node));
     }
 
     pub(super) fn reclaimed(&mut self, suspect: &Suspect) {
-        *self.reclaimed.entry((suspect.pool.clone(), suspect.node.clone())).or_default() += 1;
+        *self
+            .reclaimed
+            .entry((suspect.pool.clone(), suspect.node.clone()))
+            .or_default() += 1;
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::leaks::Postponement;
 
-/// Suspect keys, each with the state in which it was found, such as a revision. A change of the state restarts the
-/// time.
+/// Suspect keys, each with the state in which it was found, such as a revision. A change of the
+/// state restarts the time.
 #[derive(Debug, Clone)]
 pub struct GraceTracker<K, S> {
     suspected: BTreeMap<K, Suspected<S>>,
@@ -22,13 +22,17 @@ struct Suspected<S> {
 impl<S> Suspected<S> {
     /// Returns the first time at which the key has been unchanged for `grace` and is not postponed.
     fn due(&self, grace: Duration) -> Duration {
-        self.since.saturating_add(grace).max(self.postponement.until)
+        self.since
+            .saturating_add(grace)
+            .max(self.postponement.until)
     }
 }
 
 impl<K, S> Default for GraceTracker<K, S> {
     fn default() -> Self {
-        GraceTracker { suspected: BTreeMap::new() }
+        GraceTracker {
+            suspected: BTreeMap::new(),
+        }
     }
 }
 
@@ -37,7 +41,16 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
     pub fn suspect(&mut self, key: K, state: S, now: Duration) {
         match self.suspected.get(&key) {
             Some(entry) if entry.state == state => {}
-            _ => _ = self.suspected.insert(key, Suspected { state, since: now, postponement: Postponement::default() }),
+            _ => {
+                _ = self.suspected.insert(
+                    key,
+                    Suspected {
+                        state,
+                        since: now,
+                        postponement: Postponement::default(),
+                    },
+                )
+            }
         }
     }
 
@@ -63,14 +76,23 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
         }
     }
 
-    /// Returns the keys that have been suspect and unchanged for `grace`, except those that are postponed.
+    /// Returns the keys that have been suspect and unchanged for `grace`, except those that are
+    /// postponed.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<K> {
-        self.suspected.iter().filter(|(_, entry)| now >= entry.due(grace)).map(|(key, _)| key.clone()).collect()
+        self.suspected
+            .iter()
+            .filter(|(_, entry)| now >= entry.due(grace))
+            .map(|(key, _)| key.clone())
+            .collect()
     }
 
-    /// Returns the keys that have been suspect and unchanged for `grace`, even those that are postponed.
+    /// Returns the keys that have been suspect and unchanged for `grace`, even those that are
+    /// postponed.
     pub fn unchanged_for(&self, now: Duration, grace: Duration) -> impl Iterator<Item = &K> {
-        let unchanged = self.suspected.iter().filter(move |(_, entry)| now >= entry.since.saturating_add(grace));
+        let unchanged = self
+            .suspected
+            .iter()
+            .filter(move |(_, entry)| now >= entry.since.saturating_add(grace));
         unchanged.map(|(key, _)| key)
     }
 
@@ -81,7 +103,11 @@ impl<K: Ord + Clone, S: PartialEq> GraceTracker<K, S> {
 
     /// Returns the time after `now` at which the next key is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
-        self.suspected.values().map(|entry| entry.due(grace)).filter(|due| *due > now).min()
+        self.suspected
+            .values()
+            .map(|entry| entry.due(grace))
+            .filter(|due| *due > now)
+            .min()
     }
 
     /// Returns the number of suspect keys.
@@ -110,7 +136,10 @@ mod tests {
         assert_eq!(list.due(AT(10), AT(10)), ["a"]);
         assert_eq!(list.next_deadline(AT(10), AT(10)), Some(AT(15)));
         list.postpone(&"a", AT(10));
-        assert_eq!((list.due(AT(10), AT(10)).len(), list.due(AT(11), AT(10))), (0, vec!["a"]));
+        assert_eq!(
+            (list.due(AT(10), AT(10)).len(), list.due(AT(11), AT(10))),
+            (0, vec!["a"])
+        );
         list.clear(&"a");
         assert_eq!(list.due(AT(15), AT(10)), ["b"]);
         list.retain(|key| *key != "b");

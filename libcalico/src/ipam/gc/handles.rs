@@ -42,16 +42,23 @@ impl OrphanHandles {
             return;
         }
         self.listed_suspects.insert(entry.key.clone());
-        self.blocks.insert(entry.key.clone(), counted.keys().chain(held.keys()).copied().collect());
-        self.suspects.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
+        self.blocks.insert(
+            entry.key.clone(),
+            counted.keys().chain(held.keys()).copied().collect(),
+        );
+        self.suspects
+            .suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
-    /// Ends the list. Records handles that blocks name but the list did not contain, and drops those that were not
-    /// suspect in it.
+    /// Ends the list. Records handles that blocks name but the list did not contain, and drops
+    /// those that were not suspect in it.
     pub fn end_list(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named_by_blocks.contains(&row) && !self.listed_suspects.contains(&id) {
-                self.blocks.insert(id.clone(), index.addresses_of_handle(&id).into_keys().collect());
+                self.blocks.insert(
+                    id.clone(),
+                    index.addresses_of_handle(&id).into_keys().collect(),
+                );
                 self.suspects.suspect(id.clone(), None, now);
                 self.listed_suspects.insert(id);
             }
@@ -62,15 +69,20 @@ impl OrphanHandles {
         self.blocks.retain(|id, _| listed.contains(id));
     }
 
-    /// Returns the handles that have been suspect and unchanged for `grace`, unless postponed. `grace` must exceed the
-    /// duration of an ADD, which writes the handle before the block (IPAM-128).
+    /// Returns the handles that have been suspect and unchanged for `grace`, unless postponed.
+    /// `grace` must exceed the duration of an ADD, which writes the handle before the block
+    /// (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
             revision: self.suspects.state(&id).cloned().flatten(),
             blocks: self.blocks.get(&id).cloned().unwrap_or_default(),
             id,
         };
-        self.suspects.due(now, grace).into_iter().map(suspect).collect()
+        self.suspects
+            .due(now, grace)
+            .into_iter()
+            .map(suspect)
+            .collect()
     }
 
     /// Drops a handle that was repaired or needed no repair.
@@ -109,9 +121,15 @@ impl Index {
     /// Returns the number of addresses that a handle has in each block.
     pub fn addresses_of_handle(&self, handle: &HandleId) -> BTreeMap<Cidr, usize> {
         let mut addresses = BTreeMap::new();
-        let Some(handle) = self.find_handle(handle.as_str()) else { return addresses };
+        let Some(handle) = self.find_handle(handle.as_str()) else {
+            return addresses;
+        };
         for row in self.rows_of(handle) {
-            if let Some(block) = self.addresses.get(row).and_then(|tracked| self.blocks.get(tracked.block)) {
+            if let Some(block) = self
+                .addresses
+                .get(row)
+                .and_then(|tracked| self.blocks.get(tracked.block))
+            {
                 *addresses.entry(block.cidr).or_default() += 1;
             }
         }
@@ -121,8 +139,15 @@ impl Index {
     /// Returns the handles that blocks name, except that of Windows, which has no object.
     fn handle_ids(&self) -> impl Iterator<Item = (RowId, HandleId)> {
         use crate::ipam::OwnerKind::HostReserved;
-        let has_object = |row: RowId| self.addresses.get(row).is_some_and(|tracked| tracked.kind != HostReserved);
-        let handles = self.handles.iter().filter(move |(_, handle)| has_object(handle.first_address));
+        let has_object = |row: RowId| {
+            self.addresses
+                .get(row)
+                .is_some_and(|tracked| tracked.kind != HostReserved)
+        };
+        let handles = self
+            .handles
+            .iter()
+            .filter(move |(_, handle)| has_object(handle.first_address));
         handles.map(|(row, handle)| (row, handle.id.to_handle_id(&self.networks)))
     }
 }

@@ -20,8 +20,8 @@ pub(super) struct LeakTimer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeakStage {
-    /// A leak in its grace period, which ends at `due`. With a grace period of 0, `due` is `None` and the leak is only
-    /// counted.
+    /// A leak in its grace period, which ends at `due`. With a grace period of 0, `due` is `None`
+    /// and the leak is only counted.
     Candidate {
         due: Option<Duration>,
     },
@@ -45,8 +45,11 @@ pub(super) struct Leaks {
 }
 
 /// The pauses between the attempts to release or repair an object.
-const BACKOFF: Backoff =
-    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300), jitter: Jitter::None };
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(300),
+    jitter: Jitter::None,
+};
 
 /// The pause of a release or repair after failures. `until` is 0 before the first failure.
 #[derive(Debug, Default, Clone, Copy)]
@@ -73,18 +76,28 @@ impl Leaks {
     }
 
     /// Records that an address is leaked. The leak is confirmed when it has lasted for `grace`.
-    pub(super) fn set(&mut self, row: RowId, now: Duration, reason: LeakReason, grace: GracePeriod) -> LeakTransition {
+    pub(super) fn set(
+        &mut self,
+        row: RowId,
+        now: Duration,
+        reason: LeakReason,
+        grace: GracePeriod,
+    ) -> LeakTransition {
         let previous = self.by_row.get(&row).copied();
         let since = previous.map_or(now, |leak| leak.since);
-        // If the deleted node exists again, the grace period applies to a leak that only the deletion confirmed.
-        let confirmed = previous
-            .filter(|leak| leak.stage == LeakStage::Confirmed && (!leak.by_node || grace == GracePeriod::AtOnce));
+        // If the deleted node exists again, the grace period applies to a leak that only the
+        // deletion confirmed.
+        let confirmed = previous.filter(|leak| {
+            leak.stage == LeakStage::Confirmed && (!leak.by_node || grace == GracePeriod::AtOnce)
+        });
         let stage = match grace {
             _ if confirmed.is_some() => LeakStage::Confirmed,
             GracePeriod::AtOnce => LeakStage::Confirmed,
             GracePeriod::Never => LeakStage::Candidate { due: None },
             GracePeriod::After(grace) if now >= since.saturating_add(grace) => LeakStage::Confirmed,
-            GracePeriod::After(grace) => LeakStage::Candidate { due: Some(since.saturating_add(grace)) },
+            GracePeriod::After(grace) => LeakStage::Candidate {
+                due: Some(since.saturating_add(grace)),
+            },
         };
         let by_node = confirmed.map_or(grace == GracePeriod::AtOnce, |leak| leak.by_node);
         self.remove_stage(row, previous);
@@ -92,9 +105,19 @@ impl Leaks {
             LeakStage::Candidate { due } => _ = due.map(|due| self.due.insert((due, row))),
             LeakStage::Confirmed => _ = self.confirmed.insert(row),
         }
-        self.by_row.insert(row, LeakTimer { since, reason, stage, by_node });
+        self.by_row.insert(
+            row,
+            LeakTimer {
+                since,
+                reason,
+                stage,
+                by_node,
+            },
+        );
         match (previous.map(|leak| leak.stage), stage) {
-            (Some(LeakStage::Confirmed), _) | (Some(_), LeakStage::Candidate { .. }) => LeakTransition::Unchanged,
+            (Some(LeakStage::Confirmed), _) | (Some(_), LeakStage::Candidate { .. }) => {
+                LeakTransition::Unchanged
+            }
             (_, LeakStage::Confirmed) => LeakTransition::Confirmed,
             (None, LeakStage::Candidate { .. }) => LeakTransition::Started,
         }
@@ -104,7 +127,11 @@ impl Leaks {
     pub(super) fn clear(&mut self, row: RowId) -> LeakTransition {
         let previous = self.by_row.remove(&row);
         self.remove_stage(row, previous);
-        if previous.is_some() { LeakTransition::Cleared } else { LeakTransition::Unchanged }
+        if previous.is_some() {
+            LeakTransition::Cleared
+        } else {
+            LeakTransition::Unchanged
+        }
     }
 
     fn remove_stage(&mut self, row: RowId, previous: Option<LeakTimer>) {
@@ -116,7 +143,11 @@ impl Leaks {
     }
 
     pub(super) fn due(&self, now: Duration) -> Vec<RowId> {
-        self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect()
+        self.due
+            .iter()
+            .take_while(|(due, _)| *due <= now)
+            .map(|(_, row)| *row)
+            .collect()
     }
 
     pub(super) fn confirmed(&self) -> impl Iterator<Item = RowId> {
@@ -127,10 +158,20 @@ impl Leaks {
         self.by_row.keys().copied().collect()
     }
 
-    /// Returns the time at which the next grace period or pause ends; in the past if that of a candidate has elapsed.
+    /// Returns the time at which the next grace period or pause ends; in the past if that of a
+    /// candidate has elapsed.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
-        let postponed = self.postponed.values().map(|handle| handle.until).filter(|until| *until > now);
-        self.due.first().map(|(due, _)| *due).into_iter().chain(postponed).min()
+        let postponed = self
+            .postponed
+            .values()
+            .map(|handle| handle.until)
+            .filter(|until| *until > now);
+        self.due
+            .first()
+            .map(|(due, _)| *due)
+            .into_iter()
+            .chain(postponed)
+            .min()
     }
 
     pub(super) fn postpone(&mut self, handle: RowId, now: Duration) {
@@ -142,7 +183,9 @@ impl Leaks {
     }
 
     pub(super) fn is_postponed(&self, handle: RowId, now: Duration) -> bool {
-        self.postponed.get(&handle).is_some_and(|postponement| postponement.until > now)
+        self.postponed
+            .get(&handle)
+            .is_some_and(|postponement| postponement.until > now)
     }
 }
 
@@ -180,38 +223,75 @@ mod tests {
         let mut leaks = Leaks::default();
         let grace = GracePeriod::After(AT(10));
         assert_eq!(leaks.set(1, AT(5), GONE, grace), LeakTransition::Started);
-        assert_eq!((leaks.next_deadline(AT(5)), leaks.due(AT(14))), (Some(AT(15)), vec![]));
+        assert_eq!(
+            (leaks.next_deadline(AT(5)), leaks.due(AT(14))),
+            (Some(AT(15)), vec![])
+        );
         assert_eq!(leaks.set(1, AT(14), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.due(AT(15)), [1]);
         assert_eq!(leaks.set(1, AT(15), GONE, grace), LeakTransition::Confirmed);
-        assert_eq!((leaks.is_confirmed(1), leaks.next_deadline(AT(15))), (true, None));
+        assert_eq!(
+            (leaks.is_confirmed(1), leaks.next_deadline(AT(15))),
+            (true, None)
+        );
         assert_eq!(leaks.set(1, AT(16), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.clear(1), LeakTransition::Cleared);
-        assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, LeakTransition::Unchanged));
-        assert_eq!(leaks.set(1, AT(20), GONE, grace), LeakTransition::Started, "the grace period starts again");
+        assert_eq!(
+            (leaks.is_confirmed(1), leaks.clear(1)),
+            (false, LeakTransition::Unchanged)
+        );
+        assert_eq!(
+            leaks.set(1, AT(20), GONE, grace),
+            LeakTransition::Started,
+            "the grace period starts again"
+        );
     }
 
     #[test]
     fn leak_is_confirmed_at_once_or_never_as_the_grace_period_says() {
         let mut leaks = Leaks::default();
-        assert_eq!(leaks.set(1, AT(0), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(
+            leaks.set(1, AT(0), GONE, GracePeriod::AtOnce),
+            LeakTransition::Confirmed
+        );
         assert!(leaks.get(1).unwrap().by_node);
-        assert_eq!(leaks.set(2, AT(0), GONE, GracePeriod::Never), LeakTransition::Started);
-        assert_eq!(leaks.set(2, AT(1_000_000), GONE, GracePeriod::Never), LeakTransition::Unchanged);
+        assert_eq!(
+            leaks.set(2, AT(0), GONE, GracePeriod::Never),
+            LeakTransition::Started
+        );
+        assert_eq!(
+            leaks.set(2, AT(1_000_000), GONE, GracePeriod::Never),
+            LeakTransition::Unchanged
+        );
         assert_eq!(leaks.next_deadline(AT(0)), None);
-        assert_eq!(leaks.set(2, AT(1_000_001), GONE, GracePeriod::AtOnce), LeakTransition::Confirmed);
-        assert_eq!(leaks.set(3, AT(0), GONE, GracePeriod::After(Duration::ZERO)), LeakTransition::Confirmed);
+        assert_eq!(
+            leaks.set(2, AT(1_000_001), GONE, GracePeriod::AtOnce),
+            LeakTransition::Confirmed
+        );
+        assert_eq!(
+            leaks.set(3, AT(0), GONE, GracePeriod::After(Duration::ZERO)),
+            LeakTransition::Confirmed
+        );
     }
 
     #[test]
     fn leaks_of_a_returned_node_regain_their_grace_period() {
         let mut leaks = Leaks::default();
         leaks.set(1, AT(0), GONE, GracePeriod::AtOnce);
-        assert_eq!(leaks.set(1, AT(5), GONE, GracePeriod::After(AT(10))), LeakTransition::Unchanged);
+        assert_eq!(
+            leaks.set(1, AT(5), GONE, GracePeriod::After(AT(10))),
+            LeakTransition::Unchanged
+        );
         assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
-        assert_eq!(leaks.set(1, AT(10), GONE, GracePeriod::After(AT(10))), LeakTransition::Confirmed);
+        assert_eq!(
+            leaks.set(1, AT(10), GONE, GracePeriod::After(AT(10))),
+            LeakTransition::Confirmed
+        );
         leaks.set(1, AT(11), GONE, GracePeriod::AtOnce);
-        assert!(!leaks.get(1).unwrap().by_node, "the grace period has elapsed");
+        assert!(
+            !leaks.get(1).unwrap().by_node,
+            "the grace period has elapsed"
+        );
     }
 
     #[test]

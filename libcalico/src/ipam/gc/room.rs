@@ -1,19 +1,21 @@
-//! [`Rooms`]: the rooms of the pools as they were last counted, and the ranges that no pool can use.
+//! [`Rooms`]: the rooms of the pools as they were last counted, and the ranges that no pool can
+//! use.
 
 use std::collections::BTreeMap;
 
 use crate::ipam::PoolRoom;
 use crate::net::Cidr;
 
-/// The rooms of the pools. A count reads all blocks, so it is made at intervals and stored for scrapes.
+/// The rooms of the pools. A count reads all blocks, so it is made at intervals and stored for
+/// scrapes.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     /// The rooms of the pools in service, by name.
     pub(super) of_pools: BTreeMap<Box<str>, PoolRoom>,
     /// Whether a pool, a block or a reservation has changed since the last count.
     pub(super) has_changed: bool,
-    /// The blocks that exist and are not indexed, because they are corrupt, too large or marked for deletion, with the
-    /// number of the list that contained them.
+    /// The blocks that exist and are not indexed, because they are corrupt, too large or marked for
+    /// deletion, with the number of the list that contained them.
     occupied: BTreeMap<Cidr, u8>,
 }
 

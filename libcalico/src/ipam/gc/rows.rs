@@ -42,7 +42,11 @@ impl AddressRow {
     }
 
     pub(super) fn set(&mut self, flag: u8, on: bool) {
-        self.flags = if on { self.flags | flag } else { self.flags & !flag };
+        self.flags = if on {
+            self.flags | flag
+        } else {
+            self.flags & !flag
+        };
     }
 
     pub(super) fn sequence(&self) -> Option<u64> {
@@ -51,7 +55,11 @@ impl AddressRow {
 
     /// Returns the node that the allocation itself names, or [`NONE`].
     pub(super) fn named_node(&self) -> RowId {
-        if self.is(Self::NAMES_NODE) { self.node } else { NONE }
+        if self.is(Self::NAMES_NODE) {
+            self.node
+        } else {
+            NONE
+        }
     }
 }
 
@@ -67,14 +75,16 @@ pub(super) struct BlockRow {
     pub(super) addresses: Box<[RowId]>,
     /// Ordinals that were allocated without a handle.
     pub(super) without_handle: Box<[u16]>,
-    /// Ordinals that are neither allocated with or without a handle nor in the free list: those that are cooling down,
-    /// and those that the block has lost.
+    /// Ordinals that are neither allocated with or without a handle nor in the free list: those
+    /// that are cooling down, and those that the block has lost.
     pub(super) withheld: Box<[u16]>,
-    /// The number of allocated ordinals, including those that are cooling down or reserved by a host.
+    /// The number of allocated ordinals, including those that are cooling down or reserved by a
+    /// host.
     pub(super) allocated: u16,
     /// The number of allocated ordinals that no host reserves.
     pub(super) used: u16,
-    /// The earliest release time of an address that is cooling down, in Unix seconds; [`NEVER`] if there is none.
+    /// The earliest release time of an address that is cooling down, in Unix seconds; [`NEVER`] if
+    /// there is none.
     pub(super) cooling_since: i64,
     pub(super) list: u8,
 }
@@ -175,7 +185,8 @@ pub(super) struct HandleRow {
     pub(super) first_address: RowId,
 }
 
-/// A handle's ID. That of a container, `<network>.<64 lower-case hexadecimal digits>`, takes half the memory.
+/// A handle's ID. That of a container, `<network>.<64 lower-case hexadecimal digits>`, takes half
+/// the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
     Container { network: RowId, id: [u8; 32] },
@@ -191,10 +202,17 @@ impl Keyed for HandleRow {
 }
 
 impl CompactHandle {
-    /// Converts an ID. Returns `None` if `network`, which returns the row of a network's name, does.
-    pub(super) fn parse(handle: &str, mut network: impl FnMut(&str) -> Option<RowId>) -> Option<Self> {
+    /// Converts an ID. Returns `None` if `network`, which returns the row of a network's name,
+    /// does.
+    pub(super) fn parse(
+        handle: &str,
+        mut network: impl FnMut(&str) -> Option<RowId>,
+    ) -> Option<Self> {
         match Self::split(handle) {
-            Some((name, id)) => Some(CompactHandle::Container { network: network(name)?, id }),
+            Some((name, id)) => Some(CompactHandle::Container {
+                network: network(name)?,
+                id,
+            }),
             None => Some(CompactHandle::Other(handle.into())),
         }
     }
@@ -202,13 +220,17 @@ impl CompactHandle {
     fn split(handle: &str) -> Option<(&str, [u8; 32])> {
         let (network, text) = handle.rsplit_once('.')?;
         let mut id = [0; 32];
-        // Decoding would panic on a wrong length. It accepts only lower-case digits, so the text can be restored.
-        (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok()).then_some((network, id))
+        // Decoding would panic on a wrong length. It accepts only lower-case digits, so the text
+        // can be restored.
+        (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok())
+            .then_some((network, id))
     }
 
     pub(super) fn to_handle_id(&self, networks: &NameTable) -> HandleId {
         match self {
-            Self::Container { network, id } => HandleId::for_container(networks.text(*network), &HEXLOWER.encode(id)),
+            Self::Container { network, id } => {
+                HandleId::for_container(networks.text(*network), &HEXLOWER.encode(id))
+            }
             Self::Other(text) => HandleId::new(text),
         }
     }

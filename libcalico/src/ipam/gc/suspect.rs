@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::ipam::{
-    Allocation, AllocationOwner, Block, HandleId, InUseReason, LeakReason, Lookup, OwnerFacts, OwnerKind,
-    OwnerPodsLookup, PodState, ReleaseRequest, Verdict, VmiLookup, assess,
+    Allocation, AllocationOwner, Block, HandleId, InUseReason, LeakReason, Lookup, OwnerFacts,
+    OwnerKind, OwnerPodsLookup, PodState, ReleaseRequest, Verdict, VmiLookup, assess,
 };
 use crate::net::Cidr;
 
@@ -24,7 +24,8 @@ pub struct Suspect {
     pub fingerprint: u32,
     /// The owner for which the address was allocated.
     pub owner: SuspectOwner,
-    /// The pods that a VMI's allocation names as owners, as namespace and name; empty for other owners.
+    /// The pods that a VMI's allocation names as owners, as namespace and name; empty for other
+    /// owners.
     pub owners: Vec<(String, String)>,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
@@ -50,7 +51,10 @@ pub struct SuspectOwner {
 impl SuspectOwner {
     /// Returns the pod as `namespace/name`, if the owner is a pod.
     pub fn pod(&self) -> Option<String> {
-        let (namespace, name) = self.names.as_ref().filter(|_| self.kind == OwnerKind::Pod)?;
+        let (namespace, name) = self
+            .names
+            .as_ref()
+            .filter(|_| self.kind == OwnerKind::Pod)?;
         Some(format!("{namespace}/{name}"))
     }
 }
@@ -102,7 +106,11 @@ impl Suspect {
     /// Returns the objects to read before [`Suspect::recheck`].
     pub fn required_lookups(&self) -> RequiredLookups<'_> {
         let names_of = |kind| {
-            let names = self.owner.names.as_ref().filter(|_| self.owner.kind == kind);
+            let names = self
+                .owner
+                .names
+                .as_ref()
+                .filter(|_| self.owner.kind == kind);
             names.map(|(namespace, name)| (namespace.as_str(), name.as_str()))
         };
         let is_tunnel = self.owner.kind == OwnerKind::Tunnel;
@@ -114,7 +122,10 @@ impl Suspect {
             service: names_of(OwnerKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
             // A node whose Kubernetes name is not known is looked up by its Calico name (KC-431).
-            calico_node: self.node.as_deref().filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
+            calico_node: self
+                .node
+                .as_deref()
+                .filter(|_| is_tunnel || (self.by_node && kubernetes_node.is_none())),
         }
     }
 
@@ -122,15 +133,24 @@ impl Suspect {
     pub fn recheck(&self, facts: &CurrentFacts<'_>) -> Decision {
         let reason = match assess(self.owner.kind, &self.owner_facts(facts)) {
             Verdict::InUse(in_use_reason) => return Decision::Keep(in_use_reason),
-            // Only the index can determine whether the address belongs to a second interface of the pod, and the index
-            // had another reason.
-            Verdict::Leaked(reason) if reason.may_be_second_interface() && !self.reason.may_be_second_interface() => {
+            // Only the index can determine whether the address belongs to a second interface of the
+            // pod, and the index had another reason.
+            Verdict::Leaked(reason)
+                if reason.may_be_second_interface() && !self.reason.may_be_second_interface() =>
+            {
                 return Decision::Keep(InUseReason::NotLookedUp);
             }
             Verdict::Leaked(reason) => reason,
         };
-        let RequiredLookups { kubernetes_node, calico_node, .. } = self.required_lookups();
-        let nodes = [kubernetes_node.map(|_| facts.kubernetes_node), calico_node.map(|_| facts.calico_node)];
+        let RequiredLookups {
+            kubernetes_node,
+            calico_node,
+            ..
+        } = self.required_lookups();
+        let nodes = [
+            kubernetes_node.map(|_| facts.kubernetes_node),
+            calico_node.map(|_| facts.calico_node),
+        ];
         for lookup in nodes.into_iter().flatten() {
             match lookup {
                 Lookup::Absent => {}
@@ -160,13 +180,19 @@ impl Suspect {
 
     /// Returns the request to release the allocation with this handle and sequence number.
     pub fn request(&self) -> ReleaseRequest {
-        ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
+        ReleaseRequest {
+            ip: self.address,
+            handle: Some(self.handle.clone()),
+            sequence: self.sequence,
+        }
     }
 
-    /// Returns true if `allocation` is still the suspect's allocation. A restarted VMI keeps its handle and sequence
-    /// number; only the fingerprint shows the change (KC-422).
+    /// Returns true if `allocation` is still the suspect's allocation. A restarted VMI keeps its
+    /// handle and sequence number; only the fingerprint shows the change (KC-422).
     fn is(&self, allocation: &Allocation<'_>) -> bool {
-        let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else { return false };
+        let Some(attribute) = allocation.attribute.filter(|_| !allocation.is_cooling()) else {
+            return false;
+        };
         allocation.handle().as_ref() == Some(&self.handle)
             && allocation.sequence == self.sequence
             && AllocationOwner::fingerprint(attribute) == self.fingerprint
@@ -184,21 +210,30 @@ pub struct Plan {
     pub spared: Vec<Suspect>,
 }
 
-/// Groups the addresses to release by block. Those of a handle are planned for release all together or not at all.
+/// Groups the addresses to release by block. Those of a handle are planned for release all together
+/// or not at all.
 pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     let mut plan = Plan::default();
     let mut by_handle: BTreeMap<HandleId, Vec<(Suspect, Decision)>> = BTreeMap::new();
     for (suspect, decision) in decided {
-        by_handle.entry(suspect.handle.clone()).or_default().push((suspect, decision));
+        by_handle
+            .entry(suspect.handle.clone())
+            .or_default()
+            .push((suspect, decision));
     }
     for suspects in by_handle.into_values() {
-        let all_released = suspects.iter().all(|(_, decision)| matches!(decision, Decision::Release(_)));
+        let all_released = suspects
+            .iter()
+            .all(|(_, decision)| matches!(decision, Decision::Release(_)));
         for (suspect, decision) in suspects {
             match decision {
                 Decision::Keep(in_use_reason) => plan.kept.push((suspect, in_use_reason)),
                 Decision::Release(_) if !all_released => plan.spared.push(suspect),
                 Decision::Release(reason) => {
-                    plan.blocks.entry(suspect.block).or_default().push(Suspect { reason, ..suspect });
+                    plan.blocks
+                        .entry(suspect.block)
+                        .or_default()
+                        .push(Suspect { reason, ..suspect });
                 }
             }
         }
@@ -206,10 +241,18 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     plan
 }
 
-/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. In
-/// [`Block::release`], a single request that does not match would refuse all others (IPAM-144).
-pub fn still_leaked<'s>(block: &Block, suspects: &'s [Suspect]) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
-    let same = |suspect: &Suspect| block.allocation(suspect.address).is_some_and(|held| suspect.is(&held));
+/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that
+/// changed. In [`Block::release`], a single request that does not match would refuse all others
+/// (IPAM-144).
+pub fn still_leaked<'s>(
+    block: &Block,
+    suspects: &'s [Suspect],
+) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
+    let same = |suspect: &Suspect| {
+        block
+            .allocation(suspect.address)
+            .is_some_and(|held| suspect.is(&held))
+    };
     let (same, changed): (Vec<_>, Vec<_>) = suspects.iter().partition(|suspect| same(suspect));
     (same.into_iter().map(Suspect::request).collect(), changed)
 }

@@ -9,7 +9,8 @@ pub(super) type RowId = u32;
 /// The value for no row.
 pub(super) const NONE: RowId = RowId::MAX;
 
-/// Rows by index. The rows are stored in pieces, so that growth does not move them or double the memory.
+/// Rows by index. The rows are stored in pieces, so that growth does not move them or double the
+/// memory.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     pieces: Vec<Vec<Option<T>>>,
@@ -21,7 +22,10 @@ const PIECE: usize = 1024;
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Slots { pieces: Vec::new(), free: Vec::new() }
+        Slots {
+            pieces: Vec::new(),
+            free: Vec::new(),
+        }
     }
 }
 
@@ -52,7 +56,10 @@ impl<T> Slots<T> {
     }
 
     pub(super) fn get(&self, row: RowId) -> Option<&T> {
-        self.pieces.get(row as usize / PIECE)?.get(row as usize % PIECE)?.as_ref()
+        self.pieces
+            .get(row as usize / PIECE)?
+            .get(row as usize % PIECE)?
+            .as_ref()
     }
 
     pub(super) fn get_mut(&mut self, row: RowId) -> Option<&mut T> {
@@ -60,7 +67,9 @@ impl<T> Slots<T> {
     }
 
     fn slot(&mut self, row: RowId) -> Option<&mut Option<T>> {
-        self.pieces.get_mut(row as usize / PIECE)?.get_mut(row as usize % PIECE)
+        self.pieces
+            .get_mut(row as usize / PIECE)?
+            .get_mut(row as usize % PIECE)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (RowId, &T)> {
@@ -94,14 +103,22 @@ pub(super) struct Table<T> {
 
 impl<T> Default for Table<T> {
     fn default() -> Self {
-        Table { slots: Slots::default(), index: HashTable::new(), state: RandomState::new() }
+        Table {
+            slots: Slots::default(),
+            index: HashTable::new(),
+            state: RandomState::new(),
+        }
     }
 }
 
 impl<T: Keyed> Table<T> {
     pub(super) fn find<'k>(&'k self, key: T::Key<'k>) -> Option<RowId> {
         let hash = self.state.hash_one(&key);
-        self.index.find(hash, |&row| self.slots.get(row).is_some_and(|value| value.key() == key)).copied()
+        self.index
+            .find(hash, |&row| {
+                self.slots.get(row).is_some_and(|value| value.key() == key)
+            })
+            .copied()
     }
 
     /// Inserts a row whose key is not in the table.
@@ -109,7 +126,11 @@ impl<T: Keyed> Table<T> {
         let hash = self.state.hash_one(value.key());
         let row = self.slots.insert(value);
         let (slots, state) = (&self.slots, &self.state);
-        self.index.insert_unique(hash, row, |&row| slots.get(row).map_or(0, |value| state.hash_one(value.key())));
+        self.index.insert_unique(hash, row, |&row| {
+            slots
+                .get(row)
+                .map_or(0, |value| state.hash_one(value.key()))
+        });
         row
     }
 
@@ -162,9 +183,15 @@ impl Keyed for Name {
 }
 
 impl NameTable {
-    /// Returns the row of `text`, which is added if it is missing. Call `release` once for each call.
+    /// Returns the row of `text`, which is added if it is missing. Call `release` once for each
+    /// call.
     pub(super) fn intern(&mut self, text: &str) -> RowId {
-        let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
+        let row = self.0.find(text).unwrap_or_else(|| {
+            self.0.insert(Name {
+                text: text.into(),
+                uses: 0,
+            })
+        });
         if let Some(name) = self.0.get_mut(row) {
             name.uses += 1;
         }
@@ -172,7 +199,9 @@ impl NameTable {
     }
 
     pub(super) fn release(&mut self, row: RowId) {
-        let Some(name) = self.0.get_mut(row) else { return };
+        let Some(name) = self.0.get_mut(row) else {
+            return;
+        };
         name.uses -= 1;
         if name.uses == 0 {
             self.0.remove(row);
@@ -201,7 +230,8 @@ mod size {
 
     impl<T: Keyed> Table<T> {
         pub(in super::super) fn bytes(&self) -> usize {
-            // A bucket has a control byte and a row index, and an eighth of the buckets stays empty.
+            // A bucket has a control byte and a row index, and an eighth of the buckets stays
+            // empty.
             self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<RowId>() + 1)
         }
     }
@@ -212,7 +242,12 @@ mod size {
         }
 
         pub(in super::super) fn bytes(&self) -> usize {
-            self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
+            self.0.bytes()
+                + self
+                    .0
+                    .iter()
+                    .map(|(_, name)| name.text.len())
+                    .sum::<usize>()
         }
     }
 }
@@ -225,7 +260,10 @@ mod tests {
     fn interned_name_is_freed_with_its_last_use() {
         let mut names = NameTable::default();
         let (a, b) = (names.intern("a"), names.intern("b"));
-        assert_eq!((names.intern("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
+        assert_eq!(
+            (names.intern("a"), names.find("b"), names.text(a)),
+            (a, Some(b), "a")
+        );
         names.release(a);
         assert_eq!(names.find("a"), Some(a));
         names.release(a);

@@ -67,18 +67,38 @@ pub enum OwnerKind {
 }
 
 impl<'a> AllocationOwner<'a> {
-    /// Returns the owner that an allocation names in its attributes or else by its handle, and the Calico node, if it
-    /// names one. The handle for addresses that Windows reserves takes precedence over attributes. The alternate owner
-    /// counts if there is no active one.
+    /// Returns the owner that an allocation names in its attributes or else by its handle, and the
+    /// Calico node, if it names one. The handle for addresses that Windows reserves takes
+    /// precedence over attributes. The alternate owner counts if there is no active one.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
-            return (AllocationOwner::HostReserved, non_empty(&attribute.active_owner, "node"));
+            return (
+                AllocationOwner::HostReserved,
+                non_empty(&attribute.active_owner, "node"),
+            );
         }
-        let Attribute { active_owner, alternate_owner, .. } = attribute;
-        let owner = if active_owner.is_empty() { alternate_owner } else { active_owner };
-        let handle = attribute.handle_id.as_deref().map(HandleId::cut).unwrap_or_default();
-        let named = Self::by_type(owner).or_else(|| Self::by_owner(owner)).or_else(|| Self::by_handle(handle, owner));
-        (named.unwrap_or(AllocationOwner::Unnamed), non_empty(owner, "node"))
+        let Attribute {
+            active_owner,
+            alternate_owner,
+            ..
+        } = attribute;
+        let owner = if active_owner.is_empty() {
+            alternate_owner
+        } else {
+            active_owner
+        };
+        let handle = attribute
+            .handle_id
+            .as_deref()
+            .map(HandleId::cut)
+            .unwrap_or_default();
+        let named = Self::by_type(owner)
+            .or_else(|| Self::by_owner(owner))
+            .or_else(|| Self::by_handle(handle, owner));
+        (
+            named.unwrap_or(AllocationOwner::Unnamed),
+            non_empty(owner, "node"),
+        )
     }
 
     /// Returns namespace and name of the pods that an allocation names as owners.
@@ -87,8 +107,8 @@ impl<'a> AllocationOwner<'a> {
         owners.filter_map(|owner| Some((non_empty(owner, "namespace")?, non_empty(owner, "pod")?)))
     }
 
-    /// Returns a hash of both owners' attributes. It detects a new owner of a VMI's address, which keeps its handle and
-    /// sequence number (KC-422).
+    /// Returns a hash of both owners' attributes. It detects a new owner of a VMI's address, which
+    /// keeps its handle and sequence number (KC-422).
     pub fn fingerprint(attribute: &Attribute) -> u32 {
         let mut hasher = DefaultHasher::new();
         (&attribute.active_owner, &attribute.alternate_owner).hash(&mut hasher);
@@ -106,9 +126,15 @@ impl<'a> AllocationOwner<'a> {
     fn by_owner(owner: &'a BTreeMap<String, String>) -> Option<Self> {
         let namespace = non_empty(owner, "namespace");
         if let Some(name) = owner.get("vmi-name") {
-            return Some(AllocationOwner::Vmi { namespace: namespace.unwrap_or_default(), name });
+            return Some(AllocationOwner::Vmi {
+                namespace: namespace.unwrap_or_default(),
+                name,
+            });
         }
-        Some(AllocationOwner::Pod { namespace: namespace?, name: non_empty(owner, "pod")? })
+        Some(AllocationOwner::Pod {
+            namespace: namespace?,
+            name: non_empty(owner, "pod")?,
+        })
     }
 
     fn by_handle(handle: &'a str, owner: &'a BTreeMap<String, String>) -> Option<Self> {
@@ -118,15 +144,16 @@ impl<'a> AllocationOwner<'a> {
         if handle.starts_with(SERVICE_HANDLE) {
             return Some(Self::service(owner));
         }
-        // A namespace contains no dots. Both names are empty if the handle contains a hash of them: the VMI then keeps
-        // the address.
+        // A namespace contains no dots. Both names are empty if the handle contains a hash of them:
+        // the VMI then keeps the address.
         let (_, names) = handle.split_once(VMI_HANDLE_SEPARATOR)?;
         let (namespace, name) = names.split_once('.').unwrap_or_default();
         Some(AllocationOwner::Vmi { namespace, name })
     }
 
     fn service(owner: &'a BTreeMap<String, String>) -> Self {
-        let [namespace, name] = ["namespace", "service"].map(|key| non_empty(owner, key).unwrap_or_default());
+        let [namespace, name] =
+            ["namespace", "service"].map(|key| non_empty(owner, key).unwrap_or_default());
         AllocationOwner::Service { namespace, name }
     }
 
@@ -146,7 +173,9 @@ impl<'a> AllocationOwner<'a> {
     /// Returns namespace and name, if the owner has both and neither is empty.
     pub fn names(&self) -> Option<(&'a str, &'a str)> {
         match *self {
-            Self::Service { namespace, name } | Self::Vmi { namespace, name } | Self::Pod { namespace, name } => {
+            Self::Service { namespace, name }
+            | Self::Vmi { namespace, name }
+            | Self::Pod { namespace, name } => {
                 (!namespace.is_empty() && !name.is_empty()).then_some((namespace, name))
             }
             Self::HostReserved | Self::Tunnel | Self::Foreign | Self::Unnamed => None,
@@ -174,5 +203,8 @@ impl fmt::Display for AllocationOwner<'_> {
 }
 
 fn non_empty<'a>(owner: &'a BTreeMap<String, String>, key: &str) -> Option<&'a str> {
-    owner.get(key).map(String::as_str).filter(|value| !value.is_empty())
+    owner
+        .get(key)
+        .map(String::as_str)
+        .filter(|value| !value.is_empty())
 }

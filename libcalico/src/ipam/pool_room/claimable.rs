@@ -20,11 +20,14 @@ impl Claimable {
 
     /// Returns these blocks without `part`, which they contain.
     pub(in crate::ipam) fn without(&self, part: &Claimable) -> Claimable {
-        Claimable { blocks: self.blocks - part.blocks, addresses: self.addresses - part.addresses }
+        Claimable {
+            blocks: self.blocks - part.blocks,
+            addresses: self.addresses - part.addresses,
+        }
     }
 
-    /// Takes as many blocks as `budget` permits, and subtracts them from it. Returns the largest number of addresses
-    /// that these blocks can have.
+    /// Takes as many blocks as `budget` permits, and subtracts them from it. Returns the largest
+    /// number of addresses that these blocks can have.
     pub(in crate::ipam) fn take(&self, budget: &mut u128, block_size: u128) -> u128 {
         let taken = self.blocks.min(*budget);
         *budget -= taken;
@@ -34,12 +37,20 @@ impl Claimable {
 
 /// Returns the number of addresses in a block of the pool.
 pub(in crate::ipam) fn block_size(pool: &Pool) -> u128 {
-    1u128.checked_shl(u32::from(pool.cidr.version().bits().saturating_sub(pool.block_prefix))).unwrap_or(u128::MAX)
+    1u128
+        .checked_shl(u32::from(
+            pool.cidr.version().bits().saturating_sub(pool.block_prefix),
+        ))
+        .unwrap_or(u128::MAX)
 }
 
-/// Returns the part of a pool outside of `blocks`, in whole blocks that reservations do not cover completely. A smaller
-/// block takes the place of a whole one.
-pub(in crate::ipam) fn unclaimed(pool: &Pool, blocks: &[Cidr], reservations: &Reservations) -> Claimable {
+/// Returns the part of a pool outside of `blocks`, in whole blocks that reservations do not cover
+/// completely. A smaller block takes the place of a whole one.
+pub(in crate::ipam) fn unclaimed(
+    pool: &Pool,
+    blocks: &[Cidr],
+    reservations: &Reservations,
+) -> Claimable {
     if pool.check_block_size().is_err() {
         return Claimable::default();
     }
@@ -48,13 +59,27 @@ pub(in crate::ipam) fn unclaimed(pool: &Pool, blocks: &[Cidr], reservations: &Re
         range if range.prefix() <= pool.block_prefix => Some(*range),
         range => Cidr::new(range.network(), pool.block_prefix),
     };
-    let places = blocks.iter().filter(|block| block.overlaps(&pool.cidr)).filter_map(whole);
-    let reserved = reservations.ranges().iter().filter(|range| range.overlaps(&pool.cidr));
-    let covered = reserved.clone().filter_map(whole).filter(|place| reservations.covers(place));
+    let places = blocks
+        .iter()
+        .filter(|block| block.overlaps(&pool.cidr))
+        .filter_map(whole);
+    let reserved = reservations
+        .ranges()
+        .iter()
+        .filter(|range| range.overlaps(&pool.cidr));
+    let covered = reserved
+        .clone()
+        .filter_map(whole)
+        .filter(|place| reservations.covers(place));
     // A set of ranges none of which contains another.
     let taken = Reservations::new(places.chain(covered));
     let outside = pool.cidr.size().saturating_sub(taken.within(&pool.cidr));
-    let partly = reserved.filter(|range| taken.covering(range).is_none()).map(Cidr::size);
+    let partly = reserved
+        .filter(|range| taken.covering(range).is_none())
+        .map(Cidr::size);
     let size = block_size(pool);
-    Claimable { blocks: outside / size, addresses: outside.saturating_sub(partly.fold(0, u128::saturating_add)) }
+    Claimable {
+        blocks: outside / size,
+        addresses: outside.saturating_sub(partly.fold(0, u128::saturating_add)),
+    }
 }

@@ -6,12 +6,22 @@ use super::*;
 use crate::api::{IP_POOL_FINALIZER, IpPoolSpec};
 
 fn pool(name: &str, cidr: &str, block_size: u8) -> IpPool {
-    IpPool::new(name, IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() })
+    IpPool::new(
+        name,
+        IpPoolSpec {
+            cidr: cidr.into(),
+            block_size: Some(block_size),
+            ..IpPoolSpec::default()
+        },
+    )
 }
 
 fn parts(pool: &IpPool, number: u32) -> Result<Vec<(String, String)>, SplitError> {
     let parts = split(pool, number, std::slice::from_ref(pool))?;
-    Ok(parts.into_iter().map(|part| (part.metadata.name, part.spec.cidr)).collect())
+    Ok(parts
+        .into_iter()
+        .map(|part| (part.metadata.name, part.spec.cidr))
+        .collect())
 }
 
 fn cidr(text: &str) -> Cidr {
@@ -21,13 +31,31 @@ fn cidr(text: &str) -> Cidr {
 #[test]
 fn split_of_a_pool_yields_equal_parts() {
     let ranges = |pool: &IpPool, number| -> Vec<String> {
-        parts(pool, number).unwrap().into_iter().map(|(_, range)| range).collect()
+        parts(pool, number)
+            .unwrap()
+            .into_iter()
+            .map(|(_, range)| range)
+            .collect()
     };
-    let four = ["10.66.0.0/26", "10.66.0.64/26", "10.66.0.128/26", "10.66.0.192/26"];
+    let four = [
+        "10.66.0.0/26",
+        "10.66.0.64/26",
+        "10.66.0.128/26",
+        "10.66.0.192/26",
+    ];
     assert_eq!(ranges(&pool("big", "10.66.0.0/24", 28), 4), four);
-    assert_eq!(ranges(&pool("six", "fd00::/116", 122), 2), ["fd00::/117", "fd00::800/117"]);
-    assert_eq!(ranges(&pool("all", "0.0.0.0/0", 26), 2), ["0.0.0.0/1", "128.0.0.0/1"]);
-    assert_eq!(parts(&pool("big", "10.66.0.0/24", 28), 16).unwrap()[15].0, "split-big-15");
+    assert_eq!(
+        ranges(&pool("six", "fd00::/116", 122), 2),
+        ["fd00::/117", "fd00::800/117"]
+    );
+    assert_eq!(
+        ranges(&pool("all", "0.0.0.0/0", 26), 2),
+        ["0.0.0.0/1", "128.0.0.0/1"]
+    );
+    assert_eq!(
+        parts(&pool("big", "10.66.0.0/24", 28), 16).unwrap()[15].0,
+        "split-big-15"
+    );
 }
 
 #[test]
@@ -37,15 +65,35 @@ fn split_copies_the_pool_except_for_its_identity() {
     old.spec.unknown.insert("future".into(), json!("field"));
     old.metadata.labels.insert("a".into(), "b".into());
     old.metadata.annotations.insert("c".into(), "d".into());
-    old.metadata.unknown.insert("finalizers".into(), json!([IP_POOL_FINALIZER]));
-    old.metadata.unknown.insert("ownerReferences".into(), json!([{"name": "x"}]));
+    old.metadata
+        .unknown
+        .insert("finalizers".into(), json!([IP_POOL_FINALIZER]));
+    old.metadata
+        .unknown
+        .insert("ownerReferences".into(), json!([{"name": "x"}]));
     (old.metadata.uid, old.metadata.resource_version) = ("u".into(), "7".into());
     old.status = Some(json!({"conditions": []}));
     let part = split(&old, 2, &[]).unwrap().remove(0);
-    assert_eq!((part.spec.disabled, part.spec.block_size, &part.spec.unknown), (false, Some(28), &old.spec.unknown));
-    assert_eq!((&part.metadata.labels, &part.metadata.annotations), (&old.metadata.labels, &old.metadata.annotations));
-    assert_eq!(part.metadata.unknown.keys().collect::<Vec<_>>(), ["finalizers"]);
-    assert_eq!((part.metadata.uid.as_str(), part.metadata.resource_version.as_str(), part.status), ("", "", None));
+    assert_eq!(
+        (part.spec.disabled, part.spec.block_size, &part.spec.unknown),
+        (false, Some(28), &old.spec.unknown)
+    );
+    assert_eq!(
+        (&part.metadata.labels, &part.metadata.annotations),
+        (&old.metadata.labels, &old.metadata.annotations)
+    );
+    assert_eq!(
+        part.metadata.unknown.keys().collect::<Vec<_>>(),
+        ["finalizers"]
+    );
+    assert_eq!(
+        (
+            part.metadata.uid.as_str(),
+            part.metadata.resource_version.as_str(),
+            part.status
+        ),
+        ("", "", None)
+    );
 }
 
 #[test]
@@ -55,7 +103,10 @@ fn split_into_zero_or_odd_parts_is_refused() {
         assert_eq!(error, SplitError::NotAPowerOfTwo { parts: number });
     }
     let text = SplitError::NotAPowerOfTwo { parts: 3 }.to_string();
-    assert_eq!(text, "number to split CIDR into is not a valid power of 2: 3");
+    assert_eq!(
+        text,
+        "number to split CIDR into is not a valid power of 2: 3"
+    );
 }
 
 #[test]
@@ -63,12 +114,24 @@ fn split_below_the_block_size_is_refused() {
     let big = pool("big", "10.66.0.0/24", 28);
     assert_eq!(parts(&big, 16).unwrap().len(), 16);
     let error = parts(&big, 64).unwrap_err();
-    assert_eq!(error, SplitError::PartBelowBlock { part: cidr("10.66.0.0/30"), block_prefix: 28 });
-    let upstreams = "IP pool size is too small for use with Calico IPAM. It must be equal to or greater than the block \
-                     size.";
+    assert_eq!(
+        error,
+        SplitError::PartBelowBlock {
+            part: cidr("10.66.0.0/30"),
+            block_prefix: 28
+        }
+    );
+    let upstreams = "IP pool size is too small for use with Calico IPAM. It must be equal to or \
+                     greater than the block size.";
     assert!(error.to_string().contains(upstreams), "{error}");
     let error = parts(&big, 512).unwrap_err();
-    assert_eq!(error, SplitError::TooManyParts { cidr: cidr("10.66.0.0/24"), parts: 512 });
+    assert_eq!(
+        error,
+        SplitError::TooManyParts {
+            cidr: cidr("10.66.0.0/24"),
+            parts: 512
+        }
+    );
 }
 
 #[test]
@@ -77,33 +140,54 @@ fn split_into_too_many_parts_is_refused() {
     assert_eq!(parts(&wide, 1024).unwrap().len(), 1024);
     let error = parts(&wide, 1 << 31).unwrap_err();
     assert_eq!(error, SplitError::AboveMaximum { parts: 1 << 31 });
-    assert!(error.to_string().ends_with("at most 1024 parts, not 2147483648; split the parts again"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .ends_with("at most 1024 parts, not 2147483648; split the parts again"),
+        "{error}"
+    );
 }
 
 #[test]
 fn split_of_a_long_name_stays_within_253_characters() {
-    for (name, cut) in [("a".repeat(253), 245), ("a".repeat(246), 245), ("a".repeat(245), 245), ("a".repeat(9), 9)] {
+    for (name, cut) in [
+        ("a".repeat(253), 245),
+        ("a".repeat(246), 245),
+        ("a".repeat(245), 245),
+        ("a".repeat(9), 9),
+    ] {
         let parts = parts(&pool(&name, "10.0.0.0/20", 26), 16).unwrap();
         assert_eq!(parts[0].0, format!("split-{}-0", "a".repeat(cut)));
         assert!(parts.iter().all(|(name, _)| name.len() <= 253), "{parts:?}");
     }
     let dotted = format!("{}.b", "a".repeat(244));
-    assert_eq!(part_name(&dotted, 7), format!("split-{}-7", "a".repeat(244)));
+    assert_eq!(
+        part_name(&dotted, 7),
+        format!("split-{}-7", "a".repeat(244))
+    );
 }
 
 #[test]
 fn split_with_a_taken_name_or_range_is_refused() {
     let big = pool("big", "10.66.0.0/24", 28);
     let refused = |other: IpPool| split(&big, 2, &[big.clone(), other]).unwrap_err();
-    let taken = SplitError::NameTaken { name: "split-big-1".into() };
+    let taken = SplitError::NameTaken {
+        name: "split-big-1".into(),
+    };
     assert_eq!(refused(pool("split-big-1", "10.9.0.0/24", 28)), taken);
     assert_eq!(refused(pool("split-big-1", "10.66.0.128/25", 27)), taken);
-    let overlap = SplitError::Overlap { name: "other".into(), cidr: cidr("10.66.0.0/16") };
+    let overlap = SplitError::Overlap {
+        name: "other".into(),
+        cidr: cidr("10.66.0.0/16"),
+    };
     assert_eq!(refused(pool("other", "10.66.0.0/16", 26)), overlap);
 
     let mut terminating = big.clone();
     terminating.metadata.deletion_timestamp = Some("2026-11-23T04:42:10Z".into());
-    assert_eq!(split(&terminating, 2, &[]), Err(SplitError::Terminating { name: "big".into() }));
+    assert_eq!(
+        split(&terminating, 2, &[]),
+        Err(SplitError::Terminating { name: "big".into() })
+    );
 }
 
 #[test]

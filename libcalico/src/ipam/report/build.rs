@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use super::{IpamReport, LeakedHandle, ReportedAllocation, is_carried_as_finding};
 use crate::api::ClusterInformationSpec;
 use crate::ipam::audit::EndpointsByAddress;
-use crate::ipam::{AddressOwner, AffinityOwner, Allocation, AllocationOwner, Finding, Inventory, PackedBlock};
+use crate::ipam::{
+    AddressOwner, AffinityOwner, Allocation, AllocationOwner, Finding, Inventory, PackedBlock,
+};
 use crate::net::Cidr;
 
 /// The owner of addresses that Windows reserves, as calicoctl names it.
@@ -23,8 +25,13 @@ pub struct ReportedCluster<'a> {
     pub revision: &'a str,
 }
 
-/// Makes a report. An allocation counts as in use unless `findings` has it as a leak or the address is cooling down.
-pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings: &[Finding]) -> IpamReport {
+/// Makes a report. An allocation counts as in use unless `findings` has it as a leak or the address
+/// is cooling down.
+pub fn build(
+    cluster: &ReportedCluster<'_>,
+    inventory: &Inventory<'_>,
+    findings: &[Finding],
+) -> IpamReport {
     let leaks: HashSet<(IpAddr, Cidr)> = findings.iter().filter_map(as_leak).collect();
     let endpoints = EndpointsByAddress::of_endpoints(inventory.endpoints);
     let recorded = inventory.owners.by_address();
@@ -35,16 +42,29 @@ pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings:
             let reported = allocation.read(|held| {
                 let owners = owners_of(held, &endpoints, &recorded);
                 let owners = Some(owners).filter(|owners| in_use && !owners.is_empty());
-                ReportedAllocation { in_use, owners, ..described(block, held) }
+                ReportedAllocation {
+                    in_use,
+                    owners,
+                    ..described(block, held)
+                }
             });
-            allocations.entry(allocation.ip.to_string()).or_default().push(reported);
+            allocations
+                .entry(allocation.ip.to_string())
+                .or_default()
+                .push(reported);
         }
     }
     let leaked_handle = |finding: &Finding| match finding {
-        Finding::OrphanHandle { handle, revision, .. } => Some(LeakedHandle::new(handle, revision)),
+        Finding::OrphanHandle {
+            handle, revision, ..
+        } => Some(LeakedHandle::new(handle, revision)),
         _ => None,
     };
-    let ReportedCluster { version, information, revision } = cluster;
+    let ReportedCluster {
+        version,
+        information,
+        revision,
+    } = cluster;
     IpamReport {
         version: (*version).to_owned(),
         cluster_guid: information.cluster_guid.clone(),
@@ -53,25 +73,43 @@ pub fn build(cluster: &ReportedCluster<'_>, inventory: &Inventory<'_>, findings:
         cluster_type: information.cluster_type.clone(),
         allocations,
         leaked_handles: findings.iter().filter_map(leaked_handle).collect(),
-        findings: findings.iter().filter(|finding| is_carried_as_finding(finding)).cloned().collect(),
+        findings: findings
+            .iter()
+            .filter(|finding| is_carried_as_finding(finding))
+            .cloned()
+            .collect(),
     }
 }
 
 fn as_leak(finding: &Finding) -> Option<(IpAddr, Cidr)> {
-    let Finding::AddressWithoutEndpoint(held) = finding else { return None };
+    let Finding::AddressWithoutEndpoint(held) = finding else {
+        return None;
+    };
     Some((held.address, held.block))
 }
 
 /// Returns the fields that the block alone determines.
 fn described(block: &PackedBlock, allocation: &Allocation<'_>) -> ReportedAllocation {
-    let text = |key: &str| allocation.attributes().and_then(|attributes| attributes.get(key)).cloned();
+    let text = |key: &str| {
+        allocation
+            .attributes()
+            .and_then(|attributes| attributes.get(key))
+            .cloned()
+    };
     let host = match block.owner() {
         Some(AffinityOwner::Host(host)) => host,
         _ => String::new(),
     };
-    let node = text("node").filter(|node| !node.is_empty()).unwrap_or_else(|| host.clone());
-    let reserved = allocation.attribute.is_some_and(|attribute| attribute.is_windows_reserved());
-    let handle = allocation.attribute.and_then(|attribute| attribute.handle_id.clone()).filter(|_| !reserved);
+    let node = text("node")
+        .filter(|node| !node.is_empty())
+        .unwrap_or_else(|| host.clone());
+    let reserved = allocation
+        .attribute
+        .is_some_and(|attribute| attribute.is_windows_reserved());
+    let handle = allocation
+        .attribute
+        .and_then(|attribute| attribute.handle_id.clone())
+        .filter(|_| !reserved);
     ReportedAllocation {
         ip: allocation.ip.to_string(),
         handle: handle.unwrap_or_default(),
@@ -87,14 +125,18 @@ fn described(block: &PackedBlock, allocation: &Allocation<'_>) -> ReportedAlloca
     }
 }
 
-/// Returns the objects that use the address, in the order and the words of calicoctl, which does not know virtual
-/// machines.
+/// Returns the objects that use the address, in the order and the words of calicoctl, which does
+/// not know virtual machines.
 fn owners_of(
     allocation: &Allocation<'_>,
     endpoints: &EndpointsByAddress<'_>,
     recorded: &BTreeMap<IpAddr, Vec<&AddressOwner>>,
 ) -> Vec<String> {
-    let named = allocation.attribute.map_or(AllocationOwner::Unnamed, |attribute| AllocationOwner::of(attribute).0);
+    let named = allocation
+        .attribute
+        .map_or(AllocationOwner::Unnamed, |attribute| {
+            AllocationOwner::of(attribute).0
+        });
     let recorded = recorded.get(&allocation.ip).into_iter().flatten();
     let mut owners: Vec<String> = recorded.map(ToString::to_string).collect();
     match named {

@@ -9,7 +9,8 @@ use crate::ipam::{AllocatedAddress, Finding};
 /// The problems that every report has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReportedProblems {
-    /// The addresses that are neither in use nor cooling down, with one and the same allocation in all reports.
+    /// The addresses that are neither in use nor cooling down, with one and the same allocation in
+    /// all reports.
     pub leaks: BTreeMap<IpAddr, ReportedLeak>,
     /// The addresses that are leaked in all reports, but of different allocations.
     pub reallocated: Vec<IpAddr>,
@@ -31,22 +32,28 @@ pub struct ReportedLeak {
 impl ReportedLeak {
     fn of(allocation: &ReportedAllocation) -> Self {
         let sequence_number = allocation.sequence_number.unwrap_or(0);
-        ReportedLeak { handle: allocation.handle.clone(), sequence_number }
+        ReportedLeak {
+            handle: allocation.handle.clone(),
+            sequence_number,
+        }
     }
 
     /// Returns true if `held` is the allocation of the report.
     pub fn is_allocation(&self, held: &AllocatedAddress) -> bool {
-        is_handle(&self.handle, held.handle.as_deref()) && held.sequence_number.unwrap_or(0) == self.sequence_number
+        is_handle(&self.handle, held.handle.as_deref())
+            && held.sequence_number.unwrap_or(0) == self.sequence_number
     }
 }
 
 /// Returns the problems that every report has. Without reports, there are none.
 ///
-/// calicoctl takes handle and sequence number from its last report, so that it releases an address that was allocated
-/// again between the reports (INST-208).
+/// calicoctl takes handle and sequence number from its last report, so that it releases an address
+/// that was allocated again between the reports (INST-208).
 pub fn intersect<'r>(reports: impl IntoIterator<Item = &'r IpamReport>) -> ReportedProblems {
     let mut reports = reports.into_iter();
-    let Some(first) = reports.next() else { return ReportedProblems::default() };
+    let Some(first) = reports.next() else {
+        return ReportedProblems::default();
+    };
     let mut common = ReportedProblems {
         leaks: leaks(first),
         reallocated: Vec::new(),
@@ -55,27 +62,36 @@ pub fn intersect<'r>(reports: impl IntoIterator<Item = &'r IpamReport>) -> Repor
     };
     for report in reports {
         let others = leaks(report);
-        common.reallocated.retain(|address| others.contains_key(address));
+        common
+            .reallocated
+            .retain(|address| others.contains_key(address));
         let (same, changed): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut common.leaks)
             .into_iter()
             .filter(|(address, _)| others.contains_key(address))
             .partition(|(address, leak)| others.get(address) == Some(leak));
         common.leaks = same;
         common.reallocated.extend(changed.into_keys());
-        common.handles.retain(|handle| report.leaked_handles.contains(handle));
-        common.findings.retain(|finding| report.findings.contains(finding));
+        common
+            .handles
+            .retain(|handle| report.leaked_handles.contains(handle));
+        common
+            .findings
+            .retain(|finding| report.findings.contains(finding));
     }
     common.reallocated.sort();
     common
 }
 
-/// Returns the leaked addresses of a report. An address with several allocations is leaked only if none of them is in
-/// use, and then counts only if all are the same.
+/// Returns the leaked addresses of a report. An address with several allocations is leaked only if
+/// none of them is in use, and then counts only if all are the same.
 fn leaks(report: &IpamReport) -> BTreeMap<IpAddr, ReportedLeak> {
     let leak = |(address, allocations): (&String, &Vec<ReportedAllocation>)| {
-        let is_leaked = |allocation: &ReportedAllocation| !allocation.in_use && !allocation.cooling_down;
+        let is_leaked =
+            |allocation: &ReportedAllocation| !allocation.in_use && !allocation.cooling_down;
         let first = ReportedLeak::of(allocations.first()?);
-        let is_same = allocations.iter().all(|one| is_leaked(one) && ReportedLeak::of(one) == first);
+        let is_same = allocations
+            .iter()
+            .all(|one| is_leaked(one) && ReportedLeak::of(one) == first);
         Some((address.parse::<IpAddr>().ok().filter(|_| is_same)?, first))
     };
     report.allocations.iter().filter_map(leak).collect()

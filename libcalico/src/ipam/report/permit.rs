@@ -1,4 +1,5 @@
-//! [`LockRule`]: calicoctl's conditions for a release from reports (INST-207). The texts are upstream's.
+//! [`LockRule`]: calicoctl's conditions for a release from reports (INST-207). The texts are
+//! upstream's.
 
 use super::IpamReport;
 use crate::api::ClusterInformationSpec;
@@ -16,15 +17,18 @@ pub struct NamedReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseRefusal {
     /// The report is of another cluster.
-    #[error("cluster does not match the provided report ({file}): mismatched cluster GUID. Refusing to release")]
+    #[error(
+        "cluster does not match the provided report ({file}): mismatched cluster GUID. Refusing to \
+         release"
+    )]
     OtherCluster {
         /// The file.
         file: String,
     },
     /// The report is of another version.
     #[error(
-        "the provided report ({file}) was produced using a different version ({version}) of calicoctl. Refusing to \
-         release"
+        "the provided report ({file}) was produced using a different version ({version}) of \
+         calicoctl. Refusing to release"
     )]
     OtherVersion {
         /// The file.
@@ -34,8 +38,8 @@ pub enum ReleaseRefusal {
     },
     /// ClusterInformation changed after every report.
     #[error(
-        "the provided reports are all stale - at least one should be up-to-date. Please generate a new report while \
-         the data store is locked and try again"
+        "the provided reports are all stale - at least one should be up-to-date. Please generate a \
+         new report while the data store is locked and try again"
     )]
     Stale,
     /// The datastore is not locked.
@@ -47,7 +51,10 @@ pub enum ReleaseRefusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseWarning {
     /// See [`ReleaseRefusal::OtherVersion`].
-    #[error("WARNING: Report was produced using a different version of calicoctl. Ignoring due to --force option")]
+    #[error(
+        "WARNING: Report was produced using a different version of calicoctl. Ignoring due to \
+         --force option"
+    )]
     OtherVersion,
     /// See [`ReleaseRefusal::NotLocked`].
     #[error("WARNING: Data store is not locked. Ignoring due to --force option")]
@@ -71,19 +78,26 @@ pub fn refuse_other_clusters(
     information: &ClusterInformationSpec,
     reports: &[NamedReport],
 ) -> Result<(), ReleaseRefusal> {
-    reports.iter().try_for_each(|report| refuse_other_cluster(information, report))
+    reports
+        .iter()
+        .try_for_each(|report| refuse_other_cluster(information, report))
 }
 
-fn refuse_other_cluster(information: &ClusterInformationSpec, named: &NamedReport) -> Result<(), ReleaseRefusal> {
+fn refuse_other_cluster(
+    information: &ClusterInformationSpec,
+    named: &NamedReport,
+) -> Result<(), ReleaseRefusal> {
     if named.report.cluster_guid == information.cluster_guid {
         return Ok(());
     }
-    Err(ReleaseRefusal::OtherCluster { file: named.file.clone() })
+    Err(ReleaseRefusal::OtherCluster {
+        file: named.file.clone(),
+    })
 }
 
 impl LockRule<'_> {
-    /// Checks the conditions in the order of calicoctl: cluster and version of each report, then the revision, then the
-    /// lock. `revision` is the present revision of ClusterInformation.
+    /// Checks the conditions in the order of calicoctl: cluster and version of each report, then
+    /// the revision, then the lock. `revision` is the present revision of ClusterInformation.
     ///
     /// # Errors
     /// Returns the first condition that is not met and not overridden.
@@ -98,14 +112,25 @@ impl LockRule<'_> {
             refuse_other_cluster(information, named)?;
             if named.report.version != self.version {
                 let (file, version) = (named.file.clone(), named.report.version.clone());
-                self.warn(ReleaseRefusal::OtherVersion { file, version }, ReleaseWarning::OtherVersion, &mut warnings)?;
+                self.warn(
+                    ReleaseRefusal::OtherVersion { file, version },
+                    ReleaseWarning::OtherVersion,
+                    &mut warnings,
+                )?;
             }
         }
-        if !reports.iter().any(|named| named.report.cluster_information_revision == revision) {
+        if !reports
+            .iter()
+            .any(|named| named.report.cluster_information_revision == revision)
+        {
             return Err(ReleaseRefusal::Stale);
         }
         if information.datastore_ready != Some(false) {
-            self.warn(ReleaseRefusal::NotLocked, ReleaseWarning::NotLocked, &mut warnings)?;
+            self.warn(
+                ReleaseRefusal::NotLocked,
+                ReleaseWarning::NotLocked,
+                &mut warnings,
+            )?;
         }
         Ok(warnings)
     }

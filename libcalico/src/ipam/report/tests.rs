@@ -9,7 +9,9 @@ use time::{Duration, OffsetDateTime};
 
 use super::*;
 use crate::api::{ClusterInformation, IpPool, WorkloadEndpoint};
-use crate::ipam::{AuditedEndpoint, Inventory, Owners, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit};
+use crate::ipam::{
+    AuditedEndpoint, Inventory, Owners, PackedBlock, PackedEndpoint, PackedHandle, Pods, audit,
+};
 use crate::net::Cidr;
 use crate::store::{Entry, Kind};
 
@@ -21,7 +23,9 @@ struct Step {
 }
 
 fn read(path: &str) -> String {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/calicoctl").join(path);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden/calicoctl")
+        .join(path);
     std::fs::read_to_string(&golden).unwrap_or_else(|error| panic!("{}: {error}", golden.display()))
 }
 
@@ -30,15 +34,26 @@ fn step(path: &str) -> Step {
 }
 
 fn steps_of(course: &str) -> Vec<String> {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/calicoctl").join(course);
-    let names = std::fs::read_dir(golden).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut steps: Vec<String> = names.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).collect();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../tests/golden/calicoctl")
+        .join(course);
+    let names = std::fs::read_dir(golden)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut steps: Vec<String> = names
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
     steps.sort();
-    steps.into_iter().map(|name| format!("{course}/{name}")).collect()
+    steps
+        .into_iter()
+        .map(|name| format!("{course}/{name}"))
+        .collect()
 }
 
 fn all<K: Kind>(content: &BTreeMap<String, Value>) -> Vec<Entry<K>> {
-    let pairs = content.iter().filter_map(|(path, value)| Some((K::parse_path(path)?, value)));
+    let pairs = content
+        .iter()
+        .filter_map(|(path, value)| Some((K::parse_path(path)?, value)));
     let entry = |(key, value): (K::Key, &Value)| Entry {
         key,
         value: K::decode(value.to_string().as_bytes()).unwrap(),
@@ -49,7 +64,10 @@ fn all<K: Kind>(content: &BTreeMap<String, Value>) -> Vec<Entry<K>> {
 
 /// Returns our report on the content of an etcd, with version and revision of `theirs`.
 fn our_report(content: &BTreeMap<String, Value>, theirs: &IpamReport) -> IpamReport {
-    let pools: Vec<Cidr> = all::<IpPool>(content).iter().map(|pool| pool.value.spec.range().unwrap()).collect();
+    let pools: Vec<Cidr> = all::<IpPool>(content)
+        .iter()
+        .map(|pool| pool.value.spec.range().unwrap())
+        .collect();
     let endpoint = |entry: Entry<WorkloadEndpoint>| AuditedEndpoint {
         name: entry.key.to_string(),
         object: entry.key.to_string(),
@@ -63,8 +81,14 @@ fn our_report(content: &BTreeMap<String, Value>, theirs: &IpamReport) -> IpamRep
             .collect(),
         ..AuditedEndpoint::default()
     };
-    let endpoints: Vec<_> = all(content).into_iter().map(|entry| PackedEndpoint::of(&endpoint(entry))).collect();
-    let blocks: Vec<_> = all(content).into_iter().map(|entry| PackedBlock::of(entry.value)).collect();
+    let endpoints: Vec<_> = all(content)
+        .into_iter()
+        .map(|entry| PackedEndpoint::of(&endpoint(entry)))
+        .collect();
+    let blocks: Vec<_> = all(content)
+        .into_iter()
+        .map(|entry| PackedBlock::of(entry.value))
+        .collect();
     let handles: Vec<_> = all(content).iter().map(PackedHandle::of).collect();
     let inventory = Inventory {
         pools: &pools,
@@ -80,19 +104,39 @@ fn our_report(content: &BTreeMap<String, Value>, theirs: &IpamReport) -> IpamRep
         in_flight: Duration::ZERO,
     };
     let information = all::<ClusterInformation>(content).remove(0).value.spec;
-    let (version, revision) = (theirs.version.as_str(), theirs.cluster_information_revision.as_str());
-    build(&ReportedCluster { version, information: &information, revision }, &inventory, &audit(&inventory))
+    let (version, revision) = (
+        theirs.version.as_str(),
+        theirs.cluster_information_revision.as_str(),
+    );
+    build(
+        &ReportedCluster {
+            version,
+            information: &information,
+            revision,
+        },
+        &inventory,
+        &audit(&inventory),
+    )
 }
 
 #[test]
 fn report_has_the_shape_of_upstreams_recordings() {
-    let mut content: BTreeMap<String, Value> = serde_json::from_str(&read("etcd-ipam/initial.json")).unwrap();
+    let mut content: BTreeMap<String, Value> =
+        serde_json::from_str(&read("etcd-ipam/initial.json")).unwrap();
     let mut compared = 0;
     for path in steps_of("etcd-ipam") {
-        let Step { files_after, changed, .. } = step(&path);
+        let Step {
+            files_after,
+            changed,
+            ..
+        } = step(&path);
         for text in files_after.values() {
             let theirs = IpamReport::parse(text.as_bytes()).unwrap();
-            assert_eq!(our_report(&content, &theirs).to_text().unwrap(), *text, "{path}");
+            assert_eq!(
+                our_report(&content, &theirs).to_text().unwrap(),
+                *text,
+                "{path}"
+            );
             compared += 1;
         }
         for (key, value) in changed {
@@ -110,23 +154,43 @@ fn report_of_upstream_is_read_and_written_unchanged() {
     let mut read = 0;
     for path in [steps_of("etcd-ipam"), steps_of("kubernetes-ipam")].concat() {
         for text in step(&path).files_after.values() {
-            assert_eq!(IpamReport::parse(text.as_bytes()).unwrap().to_text().unwrap(), *text, "{path}");
+            assert_eq!(
+                IpamReport::parse(text.as_bytes())
+                    .unwrap()
+                    .to_text()
+                    .unwrap(),
+                *text,
+                "{path}"
+            );
             read += 1;
         }
     }
     assert_eq!(read, 6);
     // This one was edited by hand, and so has other white space.
     let edited = &step("etcd-ipam/23-release-from-report-version.json").files_before["other.json"];
-    assert_eq!(IpamReport::parse(edited.as_bytes()).unwrap().version, "v3.0.0");
+    assert_eq!(
+        IpamReport::parse(edited.as_bytes()).unwrap().version,
+        "v3.0.0"
+    );
 }
 
 #[test]
 fn report_escapes_texts_as_go_does() {
-    let allocation = ReportedAllocation { ip: "10.0.0.1".into(), pod: "<&>\u{2028}".into(), ..Default::default() };
+    let allocation = ReportedAllocation {
+        ip: "10.0.0.1".into(),
+        pod: "<&>\u{2028}".into(),
+        ..Default::default()
+    };
     let report = report([("10.0.0.1", vec![allocation])]);
     let text = report.to_text().unwrap();
-    assert!(text.contains(r#""pod": "\u003c\u0026\u003e\u2028","#), "{text}");
-    assert!(text.contains("\"owners\": null") && !text.ends_with('\n'), "{text}");
+    assert!(
+        text.contains(r#""pod": "\u003c\u0026\u003e\u2028","#),
+        "{text}"
+    );
+    assert!(
+        text.contains("\"owners\": null") && !text.ends_with('\n'),
+        "{text}"
+    );
     assert_eq!(IpamReport::parse(text.as_bytes()).unwrap(), report);
 }
 
@@ -137,7 +201,9 @@ fn report<const N: usize>(allocations: [(&str, Vec<ReportedAllocation>); N]) -> 
         datastore_locked: true,
         cluster_information_revision: "7".into(),
         cluster_type: String::new(),
-        allocations: allocations.map(|(address, allocations)| (address.to_owned(), allocations)).into(),
+        allocations: allocations
+            .map(|(address, allocations)| (address.to_owned(), allocations))
+            .into(),
         leaked_handles: Vec::new(),
         findings: Vec::new(),
     }
@@ -154,75 +220,147 @@ fn leak(handle: &str, sequence_number: u64) -> ReportedAllocation {
 fn addresses(reports: &[IpamReport]) -> (Vec<String>, Vec<String>) {
     let common = intersect(reports);
     let text = |address: &std::net::IpAddr| address.to_string();
-    (common.leaks.keys().map(text).collect(), common.reallocated.iter().map(text).collect())
+    (
+        common.leaks.keys().map(text).collect(),
+        common.reallocated.iter().map(text).collect(),
+    )
 }
 
 #[test]
 fn intersection_has_the_leaks_of_every_report() {
-    let used = ReportedAllocation { in_use: true, ..leak("a", 1) };
-    let cooling = ReportedAllocation { cooling_down: true, ..leak("a", 1) };
+    let used = ReportedAllocation {
+        in_use: true,
+        ..leak("a", 1)
+    };
+    let cooling = ReportedAllocation {
+        cooling_down: true,
+        ..leak("a", 1)
+    };
     let first = report([
         ("10.0.0.1", vec![leak("a", 1)]),
         ("10.0.0.2", vec![leak("a", 1)]),
         ("10.0.0.3", vec![leak("a", 1)]),
         ("10.0.0.4", vec![leak("a", 1)]),
     ]);
-    let second = report([("10.0.0.1", vec![leak("a", 1)]), ("10.0.0.2", vec![used]), ("10.0.0.3", vec![cooling])]);
-    assert_eq!(addresses(&[first.clone(), second]), (vec!["10.0.0.1".into()], vec![]));
+    let second = report([
+        ("10.0.0.1", vec![leak("a", 1)]),
+        ("10.0.0.2", vec![used]),
+        ("10.0.0.3", vec![cooling]),
+    ]);
+    assert_eq!(
+        addresses(&[first.clone(), second]),
+        (vec!["10.0.0.1".into()], vec![])
+    );
     assert_eq!(addresses(std::slice::from_ref(&first)).0.len(), 4);
     assert_eq!(addresses(&[]).0.len(), 0);
 }
 
 #[test]
 fn address_reallocated_between_reports_is_not_in_the_intersection() {
-    let reports = [(1, "a"), (2, "b"), (2, "b")].map(|(n, handle)| report([("10.0.0.1", vec![leak(handle, n)])]));
+    let reports = [(1, "a"), (2, "b"), (2, "b")]
+        .map(|(n, handle)| report([("10.0.0.1", vec![leak(handle, n)])]));
     assert_eq!(addresses(&reports), (vec![], vec!["10.0.0.1".into()]));
     assert_eq!(addresses(&reports[1..]).0, ["10.0.0.1"]);
 }
 
 #[test]
 fn address_with_one_allocation_in_use_is_no_leak() {
-    let used = ReportedAllocation { in_use: true, ..leak("a", 1) };
-    assert_eq!(addresses(&[report([("10.0.0.1", vec![leak("a", 1), used])])]).0.len(), 0);
+    let used = ReportedAllocation {
+        in_use: true,
+        ..leak("a", 1)
+    };
+    assert_eq!(
+        addresses(&[report([("10.0.0.1", vec![leak("a", 1), used])])])
+            .0
+            .len(),
+        0
+    );
 }
 
 #[test]
 fn intersection_compares_the_revision_of_handles() {
     let with = |revision: &str| {
         let mut report = report([]);
-        report.leaked_handles = vec![LeakedHandle::new("h", "1"), LeakedHandle::new("g", revision)];
+        report.leaked_handles = vec![
+            LeakedHandle::new("h", "1"),
+            LeakedHandle::new("g", revision),
+        ];
         report
     };
-    assert_eq!(intersect(&[with("2"), with("3")]).handles, [LeakedHandle::new("h", "1")]);
-    let on_api_server = LeakedHandle { id: "h".into(), uid: Some("u-1".into()), revision: "5".into() };
-    assert_eq!(LeakedHandle::new("h", "5@u-1{\"metadata\":{}}"), on_api_server);
+    assert_eq!(
+        intersect(&[with("2"), with("3")]).handles,
+        [LeakedHandle::new("h", "1")]
+    );
+    let on_api_server = LeakedHandle {
+        id: "h".into(),
+        uid: Some("u-1".into()),
+        revision: "5".into(),
+    };
+    assert_eq!(
+        LeakedHandle::new("h", "5@u-1{\"metadata\":{}}"),
+        on_api_server
+    );
 }
 
 #[test]
 fn require_lock_refuses_in_upstreams_order() {
-    let named = |file: &str, report: IpamReport| NamedReport { file: file.into(), report };
-    let mut information = crate::api::ClusterInformationSpec { cluster_guid: "g".into(), ..Default::default() };
-    let rule = |force| LockRule { version: "v3.33.0", force };
+    let named = |file: &str, report: IpamReport| NamedReport {
+        file: file.into(),
+        report,
+    };
+    let mut information = crate::api::ClusterInformationSpec {
+        cluster_guid: "g".into(),
+        ..Default::default()
+    };
+    let rule = |force| LockRule {
+        version: "v3.33.0",
+        force,
+    };
     let (mut other_cluster, mut other_version, mut old) = (report([]), report([]), report([]));
     other_cluster.cluster_guid = "x".into();
     other_version.version = "v3.0.0".into();
     old.cluster_information_revision = "6".into();
-    let reports = [named("v", other_version.clone()), named("c", other_cluster), named("o", old.clone())];
+    let reports = [
+        named("v", other_version.clone()),
+        named("c", other_cluster),
+        named("o", old.clone()),
+    ];
     let refusal = |rule: LockRule<'_>, information: &_, reports: &[NamedReport]| {
         rule.check(information, "8", reports).unwrap_err()
     };
-    let version = ReleaseRefusal::OtherVersion { file: "v".into(), version: "v3.0.0".into() };
+    let version = ReleaseRefusal::OtherVersion {
+        file: "v".into(),
+        version: "v3.0.0".into(),
+    };
     assert_eq!(refusal(rule(false), &information, &reports), version);
-    assert_eq!(refusal(rule(true), &information, &reports), ReleaseRefusal::OtherCluster { file: "c".into() });
+    assert_eq!(
+        refusal(rule(true), &information, &reports),
+        ReleaseRefusal::OtherCluster { file: "c".into() }
+    );
     assert_eq!(refuse_other_clusters(&information, &reports[..1]), Ok(()));
-    assert_eq!(refusal(rule(true), &information, &[named("o", old)]), ReleaseRefusal::Stale);
+    assert_eq!(
+        refusal(rule(true), &information, &[named("o", old)]),
+        ReleaseRefusal::Stale
+    );
 
     let fresh = [named("v", other_version)];
     let permit = |information: &_, force| rule(force).check(information, "7", &fresh);
-    assert_eq!(permit(&information, true), Ok(vec![ReleaseWarning::OtherVersion, ReleaseWarning::NotLocked]));
+    assert_eq!(
+        permit(&information, true),
+        Ok(vec![
+            ReleaseWarning::OtherVersion,
+            ReleaseWarning::NotLocked
+        ])
+    );
     information.datastore_ready = Some(false);
-    assert_eq!(permit(&information, true), Ok(vec![ReleaseWarning::OtherVersion]));
+    assert_eq!(
+        permit(&information, true),
+        Ok(vec![ReleaseWarning::OtherVersion])
+    );
     information.datastore_ready = Some(true);
     let current = [named("f", report([]))];
-    assert_eq!(rule(false).check(&information, "7", &current), Err(ReleaseRefusal::NotLocked));
+    assert_eq!(
+        rule(false).check(&information, "7", &current),
+        Err(ReleaseRefusal::NotLocked)
+    );
 }

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use crate::api::{AllowedUse, IpPool, Node};
-use crate::ipam::{AffinityOwner, Block, BlockRoom, IpamConfig, Pool, Reservations, any_pool_of, enabled_pool};
+use crate::ipam::{
+    AffinityOwner, Block, BlockRoom, IpamConfig, Pool, Reservations, any_pool_of, enabled_pool,
+};
 use crate::net::IpVersion;
 
 /// The objects that are counted.
@@ -31,7 +33,8 @@ pub enum PoolService {
     OnRequest,
     /// No pods, but tunnels or Services.
     OtherUses,
-    /// No requests: the pool is disabled, being deleted or not allocatable, or its block size is invalid.
+    /// No requests: the pool is disabled, being deleted or not allocatable, or its block size is
+    /// invalid.
     OutOfService,
 }
 
@@ -63,7 +66,8 @@ impl<'a> PoolFacts<'a> {
     pub(super) fn of(object: &'a IpPool) -> Option<Self> {
         let network = object.spec.range().ok()?.network();
         let pool = any_pool_of(std::slice::from_ref(object), network)?;
-        let is_in_service = enabled_pool(object, pool.cidr.version()).is_ok() && pool.check_block_size().is_ok();
+        let is_in_service =
+            enabled_pool(object, pool.cidr.version()).is_ok() && pool.check_block_size().is_ok();
         let serves = if !is_in_service {
             PoolService::OutOfService
         } else if !pool.allows(AllowedUse::Workload) {
@@ -73,22 +77,39 @@ impl<'a> PoolFacts<'a> {
         } else {
             PoolService::Pods
         };
-        Some(PoolFacts { object, pool, serves })
+        Some(PoolFacts {
+            object,
+            pool,
+            serves,
+        })
     }
 }
 
 impl<'a> BlockFacts<'a> {
-    pub(super) fn of(block: &'a Block, pools: &[PoolFacts<'_>], reservations: &Reservations) -> Self {
-        let cooling = block.allocated().filter(|allocation| allocation.is_cooling()).count() as u64;
+    pub(super) fn of(
+        block: &'a Block,
+        pools: &[PoolFacts<'_>],
+        reservations: &Reservations,
+    ) -> Self {
+        let cooling = block
+            .allocated()
+            .filter(|allocation| allocation.is_cooling())
+            .count() as u64;
         let is_corrupt = block.verify().is_err();
         let is_usable = !is_corrupt && !block.deleted;
         BlockFacts {
             block,
             owner: block.owner(),
-            pool: pools.iter().position(|facts| facts.pool.cidr.covers(&block.cidr)),
+            pool: pools
+                .iter()
+                .position(|facts| facts.pool.cidr.covers(&block.cidr)),
             used: block.allocated().count() as u64 - cooling,
             cooling,
-            free: if is_usable { block.free(reservations) as u64 } else { 0 },
+            free: if is_usable {
+                block.free(reservations) as u64
+            } else {
+                0
+            },
             is_corrupt,
             is_usable,
             is_empty: block.is_empty(),

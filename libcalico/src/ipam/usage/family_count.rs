@@ -1,4 +1,5 @@
-//! [`FamilyCount`]: a number of addresses of each family. The form of large numbers and of families in documents.
+//! [`FamilyCount`]: a number of addresses of each family. The form of large numbers and of families
+//! in documents.
 
 use serde::{Serialize, Serializer};
 
@@ -27,7 +28,8 @@ impl FamilyCount {
     }
 }
 
-/// Serializes a number of addresses. Numbers beyond 64 bits become text, because JSON readers would round them.
+/// Serializes a number of addresses. Numbers beyond 64 bits become text, because JSON readers would
+/// round them.
 pub fn exact_number<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok, S::Error> {
     match u64::try_from(*number) {
         Ok(number) => serializer.serialize_u64(number),
@@ -36,6 +38,9 @@ pub fn exact_number<S: Serializer>(number: &u128, serializer: S) -> Result<S::Ok
 }
 
 /// Serializes a family as 4 or 6.
-pub(super) fn family_number<S: Serializer>(version: &IpVersion, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn family_number<S: Serializer>(
+    version: &IpVersion,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_u8(if *version == IpVersion::V4 { 4 } else { 6 })
 }

@@ -10,11 +10,13 @@ use crate::net::Cidr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FragmentedBy {
-    /// Not more than a quarter of the block is allocated, so that the owner keeps many addresses for few pods.
+    /// Not more than a quarter of the block is allocated, so that the owner keeps many addresses
+    /// for few pods.
     FewAddresses,
     /// The block has no owner: its addresses are only borrowed.
     NoOwner,
-    /// The block has another size than the blocks of its pool: only its owner takes addresses from it.
+    /// The block has another size than the blocks of its pool: only its owner takes addresses from
+    /// it.
     FormerSize,
 }
 
@@ -46,17 +48,26 @@ pub struct Fragmentation {
     pub blocks: Vec<FragmentedBlock>,
 }
 
-/// Returns the fragmented blocks. An empty block of an owner is not fragmented, because another owner can reclaim it.
+/// Returns the fragmented blocks. An empty block of an owner is not fragmented, because another
+/// owner can reclaim it.
 pub(super) fn fragmented(blocks: &[BlockFacts<'_>], pools: &[PoolFacts<'_>]) -> Fragmentation {
-    let mut fragmented: Vec<FragmentedBlock> =
-        blocks.iter().filter_map(|block| fragmented_block(block, pools)).collect();
+    let mut fragmented: Vec<FragmentedBlock> = blocks
+        .iter()
+        .filter_map(|block| fragmented_block(block, pools))
+        .collect();
     fragmented.sort_by_key(|block| block.cidr);
-    Fragmentation { free: fragmented.iter().map(|block| block.free).sum(), blocks: fragmented }
+    Fragmentation {
+        free: fragmented.iter().map(|block| block.free).sum(),
+        blocks: fragmented,
+    }
 }
 
 fn fragmented_block(facts: &BlockFacts<'_>, pools: &[PoolFacts<'_>]) -> Option<FragmentedBlock> {
     let cidr = facts.block.cidr;
-    let pool = facts.pool.and_then(|index| pools.get(index)).map(|facts| &facts.pool);
+    let pool = facts
+        .pool
+        .and_then(|index| pools.get(index))
+        .map(|facts| &facts.pool);
     let used = facts.used + facts.cooling;
     let has_few_addresses = !facts.is_empty && is_sparse(used, &cidr);
     let has_former_size = pool.is_some_and(|pool| pool.block_prefix != cidr.prefix());
@@ -65,7 +76,11 @@ fn fragmented_block(facts: &BlockFacts<'_>, pools: &[PoolFacts<'_>]) -> Option<F
         (facts.owner.is_none(), FragmentedBy::NoOwner),
         (has_former_size, FragmentedBy::FormerSize),
     ];
-    let reasons: Vec<FragmentedBy> = reasons.into_iter().filter(|(applies, _)| *applies).map(|(_, by)| by).collect();
+    let reasons: Vec<FragmentedBy> = reasons
+        .into_iter()
+        .filter(|(applies, _)| *applies)
+        .map(|(_, by)| by)
+        .collect();
     (!reasons.is_empty() && facts.is_usable).then(|| FragmentedBlock {
         cidr,
         pool: pool.map(|pool| pool.name.clone()),

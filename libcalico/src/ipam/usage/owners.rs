@@ -36,8 +36,8 @@ pub struct NodeUsage {
     pub lent: u64,
     /// The number of free addresses in the node's blocks.
     pub free: u64,
-    /// The number of further pods for which the node can get addresses, if no other node gets any; `None` if the node
-    /// does not exist.
+    /// The number of further pods for which the node can get addresses, if no other node gets any;
+    /// `None` if the node does not exist.
     #[serde(serialize_with = "exact_if_known")]
     pub fits: Option<u128>,
 }
@@ -61,12 +61,24 @@ pub(super) struct OwnerCounts {
 
 /// Counts each address in use for one node and for one namespace.
 pub(super) fn count(blocks: &[BlockFacts<'_>]) -> OwnerCounts {
-    let (mut nodes, mut without_node) = (BTreeMap::<(String, IpVersion), u64>::new(), FamilyCount::default());
+    let (mut nodes, mut without_node) = (
+        BTreeMap::<(String, IpVersion), u64>::new(),
+        FamilyCount::default(),
+    );
     let mut namespaces = BTreeMap::<&str, FamilyCount>::new();
     for facts in blocks {
-        for allocation in facts.block.allocated().filter(|allocation| !allocation.is_cooling()) {
-            let (owner, named) = allocation.attribute.map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
-            namespaces.entry(namespace_of(&owner)).or_default().add(facts.version(), 1);
+        for allocation in facts
+            .block
+            .allocated()
+            .filter(|allocation| !allocation.is_cooling())
+        {
+            let (owner, named) = allocation
+                .attribute
+                .map_or((AllocationOwner::Unnamed, None), AllocationOwner::of);
+            namespaces
+                .entry(namespace_of(&owner))
+                .or_default()
+                .add(facts.version(), 1);
             match node_of(&owner, named, facts) {
                 Some(node) => *nodes.entry((node.to_owned(), facts.version())).or_default() += 1,
                 None => without_node.add(facts.version(), 1),
@@ -74,12 +86,26 @@ pub(super) fn count(blocks: &[BlockFacts<'_>]) -> OwnerCounts {
         }
     }
     let namespaces = namespaces.into_iter();
-    let namespaces = namespaces.map(|(name, used)| NamespaceUsage { namespace: name.to_owned(), used }).collect();
-    OwnerCounts { nodes, without_node, namespaces }
+    let namespaces = namespaces
+        .map(|(name, used)| NamespaceUsage {
+            namespace: name.to_owned(),
+            used,
+        })
+        .collect();
+    OwnerCounts {
+        nodes,
+        without_node,
+        namespaces,
+    }
 }
 
-/// Returns the node that an allocation names, or else the owner of its block. A Service has no node (KC-500).
-fn node_of<'a>(owner: &AllocationOwner<'_>, named: Option<&'a str>, block: &'a BlockFacts<'_>) -> Option<&'a str> {
+/// Returns the node that an allocation names, or else the owner of its block. A Service has no node
+/// (KC-500).
+fn node_of<'a>(
+    owner: &AllocationOwner<'_>,
+    named: Option<&'a str>,
+    block: &'a BlockFacts<'_>,
+) -> Option<&'a str> {
     match owner {
         AllocationOwner::Service { .. } => None,
         _ => named.or_else(|| block.owning_node()),
@@ -102,16 +128,25 @@ pub(super) fn node_usages(
     room: &PodRoom<'_>,
     input: &UsageInput<'_>,
 ) -> Vec<NodeUsage> {
-    let labels: BTreeMap<&str, &Labels> =
-        input.nodes.into_iter().flatten().map(|node| (node.metadata.name.as_str(), &node.metadata.labels)).collect();
-    let mut versions: BTreeSet<IpVersion> =
-        room.versions().into_iter().chain(blocks.iter().map(BlockFacts::version)).collect();
+    let labels: BTreeMap<&str, &Labels> = input
+        .nodes
+        .into_iter()
+        .flatten()
+        .map(|node| (node.metadata.name.as_str(), &node.metadata.labels))
+        .collect();
+    let mut versions: BTreeSet<IpVersion> = room
+        .versions()
+        .into_iter()
+        .chain(blocks.iter().map(BlockFacts::version))
+        .collect();
     if versions.is_empty() {
         versions.insert(IpVersion::V4);
     }
     let names = labels.keys().copied();
     let names = names.chain(blocks.iter().filter_map(BlockFacts::owning_node));
-    let names: BTreeSet<&str> = names.chain(owners.nodes.keys().map(|(node, _)| node.as_str())).collect();
+    let names: BTreeSet<&str> = names
+        .chain(owners.nodes.keys().map(|(node, _)| node.as_str()))
+        .collect();
     let mut rows = BTreeMap::new();
     for name in names {
         for &version in &versions {
@@ -119,15 +154,30 @@ pub(super) fn node_usages(
                 (Some(_), None) => None,
                 (_, labels) => Some(room.pods_on(name, labels.copied(), version)),
             };
-            let used = owners.nodes.get(&(name.to_owned(), version)).copied().unwrap_or_default();
+            let used = owners
+                .nodes
+                .get(&(name.to_owned(), version))
+                .copied()
+                .unwrap_or_default();
             let node = name.to_owned();
-            let row = NodeUsage { node, version, blocks: 0, used, borrowed: 0, lent: 0, free: 0, fits };
+            let row = NodeUsage {
+                node,
+                version,
+                blocks: 0,
+                used,
+                borrowed: 0,
+                lent: 0,
+                free: 0,
+                fits,
+            };
             rows.insert((name, version), row);
         }
     }
     let mut owner_of = BTreeMap::<Cidr, &str>::new();
     for block in blocks {
-        let Some(node) = block.owning_node() else { continue };
+        let Some(node) = block.owning_node() else {
+            continue;
+        };
         owner_of.insert(block.block.cidr, node);
         if let Some(row) = rows.get_mut(&(node, block.version())) {
             row.blocks += 1;
@@ -139,7 +189,9 @@ pub(super) fn node_usages(
         if let Some(row) = rows.get_mut(&(address.node.as_str(), version)) {
             row.borrowed += 1;
         }
-        let lender = owner_of.get(&address.block).and_then(|owner| rows.get_mut(&(*owner, version)));
+        let lender = owner_of
+            .get(&address.block)
+            .and_then(|owner| rows.get_mut(&(*owner, version)));
         if let Some(row) = lender {
             row.lent += 1;
         }
@@ -147,7 +199,10 @@ pub(super) fn node_usages(
     rows.into_values().collect()
 }
 
-fn exact_if_known<S: serde::Serializer>(number: &Option<u128>, serializer: S) -> Result<S::Ok, S::Error> {
+fn exact_if_known<S: serde::Serializer>(
+    number: &Option<u128>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     match number {
         Some(number) => exact_number(number, serializer),
         None => serializer.serialize_none(),

@@ -25,12 +25,21 @@ pub struct PodsFit {
     pub on_request: u128,
 }
 
-/// Returns the room in the pools. If all nodes are known, pods that name no pool do not exceed the sum of the nodes.
-pub(super) fn totals(pools: &[PoolUsage], nodes: &[NodeUsage], has_all_nodes: bool) -> Vec<PodsFit> {
+/// Returns the room in the pools. If all nodes are known, pods that name no pool do not exceed the
+/// sum of the nodes.
+pub(super) fn totals(
+    pools: &[PoolUsage],
+    nodes: &[NodeUsage],
+    has_all_nodes: bool,
+) -> Vec<PodsFit> {
     let mut totals = BTreeMap::new();
     for pool in pools {
         let version = pool.cidr.version();
-        let total = totals.entry(version).or_insert(PodsFit { version, pods: 0, on_request: 0 });
+        let total = totals.entry(version).or_insert(PodsFit {
+            version,
+            pods: 0,
+            on_request: 0,
+        });
         match pool.serves {
             PoolService::Pods => total.pods = total.pods.saturating_add(pool.free),
             PoolService::OnRequest => total.on_request = total.on_request.saturating_add(pool.free),
@@ -39,7 +48,10 @@ pub(super) fn totals(pools: &[PoolUsage], nodes: &[NodeUsage], has_all_nodes: bo
     }
     if has_all_nodes {
         for total in totals.values_mut() {
-            let of_family = nodes.iter().filter(|node| node.version == total.version).filter_map(|node| node.fits);
+            let of_family = nodes
+                .iter()
+                .filter(|node| node.version == total.version)
+                .filter_map(|node| node.fits);
             total.pods = total.pods.min(of_family.fold(0, u128::saturating_add));
         }
     }

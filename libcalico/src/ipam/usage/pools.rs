@@ -35,14 +35,15 @@ pub struct PoolUsage {
     /// The number of blocks that can still be created.
     #[serde(serialize_with = "exact_number")]
     pub unclaimed_blocks: u128,
-    /// The number of addresses that are free and not reserved, inside and outside of blocks. Requests that the pool
-    /// does not serve get none of them.
+    /// The number of addresses that are free and not reserved, inside and outside of blocks.
+    /// Requests that the pool does not serve get none of them.
     #[serde(serialize_with = "exact_number")]
     pub free: u128,
-    /// The node with a block of the pool that can take the fewest addresses without borrowing; `None` if no node has a
-    /// block, or the pool is out of service.
+    /// The node with a block of the pool that can take the fewest addresses without borrowing;
+    /// `None` if no node has a block, or the pool is out of service.
     pub fullest_node: Option<FullestNode>,
-    /// The number of blocks of nodes of which not more than a quarter is allocated, including empty blocks.
+    /// The number of blocks of nodes of which not more than a quarter is allocated, including empty
+    /// blocks.
     pub sparse_blocks: u64,
 }
 
@@ -63,29 +64,39 @@ pub(super) fn count(
     room: &PodRoom<'_>,
     input: &UsageInput<'_>,
 ) -> Vec<PoolUsage> {
-    let empty = pools.iter().enumerate().map(|(index, PoolFacts { pool, serves, .. })| {
-        let of_blocks = blocks.iter().map(|block| block.room_in(index));
-        let PoolRoom { free, fullest, sparse, .. } = pool_room(pool, of_blocks, input.reservations, input.config);
-        let fullest_node = fullest.map(|(node, addresses)| FullestNode { node, addresses });
-        PoolUsage {
-            name: pool.name.clone(),
-            cidr: pool.cidr,
-            serves: *serves,
-            capacity: pool.cidr.size(),
-            used: 0,
-            cooling: 0,
-            reserved: input.reservations.within(&pool.cidr),
-            blocks: 0,
-            empty_blocks: 0,
-            unclaimed_blocks: room.unclaimed(index).blocks,
-            free,
-            fullest_node: fullest_node.filter(|_| *serves != PoolService::OutOfService),
-            sparse_blocks: sparse,
-        }
-    });
+    let empty = pools
+        .iter()
+        .enumerate()
+        .map(|(index, PoolFacts { pool, serves, .. })| {
+            let of_blocks = blocks.iter().map(|block| block.room_in(index));
+            let PoolRoom {
+                free,
+                fullest,
+                sparse,
+                ..
+            } = pool_room(pool, of_blocks, input.reservations, input.config);
+            let fullest_node = fullest.map(|(node, addresses)| FullestNode { node, addresses });
+            PoolUsage {
+                name: pool.name.clone(),
+                cidr: pool.cidr,
+                serves: *serves,
+                capacity: pool.cidr.size(),
+                used: 0,
+                cooling: 0,
+                reserved: input.reservations.within(&pool.cidr),
+                blocks: 0,
+                empty_blocks: 0,
+                unclaimed_blocks: room.unclaimed(index).blocks,
+                free,
+                fullest_node: fullest_node.filter(|_| *serves != PoolService::OutOfService),
+                sparse_blocks: sparse,
+            }
+        });
     let mut usages: Vec<PoolUsage> = empty.collect();
     for block in blocks {
-        let Some(usage) = block.pool.and_then(|index| usages.get_mut(index)) else { continue };
+        let Some(usage) = block.pool.and_then(|index| usages.get_mut(index)) else {
+            continue;
+        };
         usage.used += block.used;
         usage.cooling += block.cooling;
         usage.blocks += 1;

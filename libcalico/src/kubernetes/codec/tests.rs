@@ -1,3 +1,5 @@
+mod derived;
+
 use serde_json::json;
 
 use super::super::{Location, Preconditions};
@@ -37,28 +39,67 @@ fn location<K: Kind>(group: ApiGroup, key: &K::Key) -> String {
 /// The URLs that all writers of a cluster must share.
 #[test]
 fn maps_objects_to_api_urls() {
-    for (group, config) in [(ApiGroup::CrdV1, "ipamconfigs"), (ApiGroup::V3, "ipamconfigurations")] {
+    for (group, config) in [
+        (ApiGroup::CrdV1, "ipamconfigs"),
+        (ApiGroup::V3, "ipamconfigurations"),
+    ] {
         let root = format!("/apis/{}", group.api_version());
         let cidr = "fd00:10:244:1::/122".parse().unwrap();
-        let affinity = AffinityKey { owner: AffinityOwner::Virtual("load-balancer".into()), cidr };
-        assert_eq!(location::<Block>(group, &cidr), format!("{root}/ipamblocks/fd00-10-244-1---122"));
+        let affinity = AffinityKey {
+            owner: AffinityOwner::Virtual("load-balancer".into()),
+            cidr,
+        };
+        assert_eq!(
+            location::<Block>(group, &cidr),
+            format!("{root}/ipamblocks/fd00-10-244-1---122")
+        );
         assert_eq!(
             location::<BlockAffinity>(group, &affinity),
             format!("{root}/blockaffinities/load-balancer-fd00-10-244-1---122")
         );
-        assert_eq!(location::<Handle>(group, &HandleId::new("Net.C1")), format!("{root}/ipamhandles/net.c1"));
-        assert_eq!(location::<IpamConfig>(group, &IpamConfigKey), format!("{root}/{config}/default"));
+        assert_eq!(
+            location::<Handle>(group, &HandleId::new("Net.C1")),
+            format!("{root}/ipamhandles/net.c1")
+        );
+        assert_eq!(
+            location::<IpamConfig>(group, &IpamConfigKey),
+            format!("{root}/{config}/default")
+        );
         let default = ObjectKey::global("default");
-        assert_eq!(location::<IpamConfiguration>(group, &default), format!("{root}/{config}/default"));
-        assert_eq!(location::<IpPool>(group, &ObjectKey::global("p")), format!("{root}/ippools/p"));
-        assert_eq!(location::<Node>(group, &ObjectKey::global("n")), "/api/v1/nodes/n");
+        assert_eq!(
+            location::<IpamConfiguration>(group, &default),
+            format!("{root}/{config}/default")
+        );
+        assert_eq!(
+            location::<IpPool>(group, &ObjectKey::global("p")),
+            format!("{root}/ippools/p")
+        );
+        assert_eq!(
+            location::<Node>(group, &ObjectKey::global("n")),
+            "/api/v1/nodes/n"
+        );
         let endpoint = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
-        assert_eq!(location::<WorkloadEndpoint>(group, &endpoint), "/api/v1/namespaces/ns/pods/web-0");
-        assert_eq!(location::<Profile>(group, &ObjectKey::global("kns.ns")), "/api/v1/namespaces/ns");
+        assert_eq!(
+            location::<WorkloadEndpoint>(group, &endpoint),
+            "/api/v1/namespaces/ns/pods/web-0"
+        );
+        assert_eq!(
+            location::<Profile>(group, &ObjectKey::global("kns.ns")),
+            "/api/v1/namespaces/ns"
+        );
         let account = ObjectKey::global("ksa.ns.sa");
-        assert_eq!(location::<Profile>(group, &account), "/api/v1/namespaces/ns/serviceaccounts/sa");
-        assert_eq!(location::<Pod>(group, &ObjectKey::namespaced("ns", "p")), "/api/v1/namespaces/ns/pods/p");
-        assert_eq!(location::<super::super::Namespace>(group, &ObjectKey::global("ns")), "/api/v1/namespaces/ns");
+        assert_eq!(
+            location::<Profile>(group, &account),
+            "/api/v1/namespaces/ns/serviceaccounts/sa"
+        );
+        assert_eq!(
+            location::<Pod>(group, &ObjectKey::namespaced("ns", "p")),
+            "/api/v1/namespaces/ns/pods/p"
+        );
+        assert_eq!(
+            location::<super::super::Namespace>(group, &ObjectKey::global("ns")),
+            "/api/v1/namespaces/ns"
+        );
     }
 }
 
@@ -68,9 +109,18 @@ fn objects_without_a_kubernetes_resource_are_not_requested() {
     assert_eq!(v1().query(&network), Ok(Query::Nothing));
     let container = one::<WorkloadEndpoint>(&ObjectKey::namespaced("default", "n-cni-c1-eth0"));
     assert_eq!(v1().query(&container), Ok(Query::Nothing));
-    let containers = ObjectSelect { namespace: Some("default".into()), name_prefix: "n-cni-c1-".into() };
-    assert_eq!(v1().query(&many::<WorkloadEndpoint>(&containers)), Ok(Query::Nothing));
-    assert!(matches!(v1().query(&many::<Profile>(&ObjectSelect::default())), Err(CodecError::Unsupported { .. })));
+    let containers = ObjectSelect {
+        namespace: Some("default".into()),
+        name_prefix: "n-cni-c1-".into(),
+    };
+    assert_eq!(
+        v1().query(&many::<WorkloadEndpoint>(&containers)),
+        Ok(Query::Nothing)
+    );
+    assert!(matches!(
+        v1().query(&many::<Profile>(&ObjectSelect::default())),
+        Err(CodecError::Unsupported { .. })
+    ));
     let elsewhere = Range {
         kind: "IPPool",
         path: "/calico/x".into(),
@@ -78,28 +128,17 @@ fn objects_without_a_kubernetes_resource_are_not_requested() {
         keys_only: false,
         freshness: Freshness::Latest,
     };
-    assert!(matches!(v1().query(&elsewhere), Err(CodecError::Path { .. })));
-    assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(CodecError::Unsupported { .. })));
-}
-
-/// The CNI plugin's user may not list pods (DS-83).
-#[test]
-fn endpoints_of_a_pod_are_read_with_a_single_get() {
-    let of = |namespace: Option<&str>, prefix: &str| {
-        let select = ObjectSelect { namespace: namespace.map(str::to_owned), name_prefix: prefix.into() };
-        v1().query(&many::<WorkloadEndpoint>(&select)).unwrap()
-    };
-    let pod = Query::Get(Location::namespaced(super::super::PODS, "ns", "web-0"));
-    assert_eq!(of(Some("ns"), "node--1-k8s-web--0-"), pod);
-    assert_eq!(of(Some("ns"), "node--1-k8s-web--0-eth"), pod);
-    let paths: Vec<_> = [of(Some("ns"), "node--1-k8s-web--0"), of(Some("ns"), "node--1-k8s-web--"), of(None, "")]
-        .map(|query| match query {
-            Query::List(list) => list.url_path(),
-            other => panic!("{other:?}"),
-        })
-        .into();
-    assert_eq!(paths, ["/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods", "/api/v1/pods"]);
-    assert_eq!(v1().query(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0"))).unwrap(), pod);
+    assert!(matches!(
+        v1().query(&elsewhere),
+        Err(CodecError::Path { .. })
+    ));
+    assert!(matches!(
+        v1().query(&Range {
+            kind: "Felix",
+            ..elsewhere
+        }),
+        Err(CodecError::Unsupported { .. })
+    ));
 }
 
 #[test]
@@ -109,41 +148,68 @@ fn lists_are_narrowed_by_selectors_the_server_supports() {
         version: Some(IpVersion::V4),
         ..AffinitySelect::default()
     };
-    let Ok(Query::List(list)) = v1().query(&many::<BlockAffinity>(&select)) else { panic!() };
+    let Ok(Query::List(list)) = v1().query(&many::<BlockAffinity>(&select)) else {
+        panic!()
+    };
     let selector = "projectcalico.org/affinity-type=host,\
-        projectcalico.org/hostname-hash=A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA,\
-        projectcalico.org/ip-version=4";
+                    projectcalico.org/hostname-hash=A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA,\
+                    projectcalico.org/ip-version=4";
     assert_eq!(list.label_selector.as_deref(), Some(selector));
-    let names_only = |range: Range| match v1().query(&Range { keys_only: true, ..range }) {
+    let names_only = |range: Range| match v1().query(&Range {
+        keys_only: true,
+        ..range
+    }) {
         Ok(Query::List(list)) => list.metadata_only,
         other => panic!("{other:?}"),
     };
     assert!(names_only(many::<Block>(&None)));
-    assert!(!names_only(many::<Handle>(&())), "the name of a handle is not its id");
+    assert!(
+        !names_only(many::<Handle>(&())),
+        "the name of a handle is not its id"
+    );
 }
 
 fn block(more: Value) -> Value {
     let mut block = json!({
         "metadata": {"name": "10-0-0-0-30", "uid": UID, "resourceVersion": "7"},
-        "spec": {"cidr": "10.0.0.0/30", "allocations": [null, null, null, null], "unallocated": [0, 1, 2, 3],
-            "attributes": [], "sequenceNumber": 1, "sequenceNumberForAllocation": {}, "deleted": false,
+        "spec": {"cidr": "10.0.0.0/30", "allocations": [null, null, null, null],
+            "unallocated": [0, 1, 2, 3],
+            "attributes": [], "sequenceNumber": 1, "sequenceNumberForAllocation": {},
+            "deleted": false,
             "strictAffinity": false},
     });
-    block["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    block["spec"]
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     block
 }
 
 #[test]
 fn decoded_lists_contain_only_objects_in_range() {
-    let of = |version| v1().decode(&many::<Block>(&version), block(json!({}))).is_some();
+    let of = |version| {
+        v1().decode(&many::<Block>(&version), block(json!({})))
+            .is_some()
+    };
     assert!(of(None) && of(Some(IpVersion::V4)) && !of(Some(IpVersion::V6)));
 }
 
 #[test]
 fn block_names_suffice_to_decode_keys() {
-    let range = Range { keys_only: true, ..many::<Block>(&Some(IpVersion::V4)) };
-    let named = |name: &str| v1().decode(&range, json!({"metadata": {"name": name, "resourceVersion": "7"}}));
-    assert_eq!(named("10-0-0-0-30").unwrap().entry.path, "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30");
+    let range = Range {
+        keys_only: true,
+        ..many::<Block>(&Some(IpVersion::V4))
+    };
+    let named = |name: &str| {
+        v1().decode(
+            &range,
+            json!({"metadata": {"name": name, "resourceVersion": "7"}}),
+        )
+    };
+    assert_eq!(
+        named("10-0-0-0-30").unwrap().entry.path,
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30"
+    );
     assert_eq!(named("fd00---122"), None);
     assert_eq!(named("what"), None);
 }
@@ -166,7 +232,13 @@ fn unreadable_objects_decode_as_corrupt_with_the_reason() {
     let mut unreadable = block(json!({}));
     unreadable["metadata"]["annotations"] = json!({"projectcalico.org/metadata": "{"});
     assert!(reason(&many::<Block>(&None), unreadable).contains("projectcalico.org/metadata"));
-    assert_eq!(v1().decode(&many::<Handle>(&()), json!({"metadata": {"name": "h"}, "spec": {}})), None);
+    assert_eq!(
+        v1().decode(
+            &many::<Handle>(&()),
+            json!({"metadata": {"name": "h"}, "spec": {}})
+        ),
+        None
+    );
     assert_eq!(v1().decode(&one, json!("no object")), None);
 }
 
@@ -175,21 +247,47 @@ fn unreadable_objects_decode_as_corrupt_with_the_reason() {
 fn deleted_markers_decode_as_tombstones() {
     let cidr = "10.0.0.0/30".parse().unwrap();
     let deleted = block(json!({"deleted": true}));
-    assert!(v1().decode(&one::<Block>(&cidr), deleted.clone()).unwrap().is_tombstone);
-    assert!(v1().decode(&many::<Block>(&None), deleted).unwrap().is_tombstone);
-    for (group, deleted) in [(ApiGroup::CrdV1, json!("true")), (ApiGroup::V3, json!(true))] {
+    assert!(
+        v1().decode(&one::<Block>(&cidr), deleted.clone())
+            .unwrap()
+            .is_tombstone
+    );
+    assert!(
+        v1().decode(&many::<Block>(&None), deleted)
+            .unwrap()
+            .is_tombstone
+    );
+    for (group, deleted) in [
+        (ApiGroup::CrdV1, json!("true")),
+        (ApiGroup::V3, json!(true)),
+    ] {
         let affinity = json!({
             "metadata": {"name": "n-10-0-0-0-30", "resourceVersion": "7", "uid": UID},
             "spec": {"state": "pendingDeletion", "node": "n", "type": "host", "cidr": "10.0.0.0/30",
                 "deleted": deleted},
         });
         let codec = Codec::new(group);
-        let key = AffinityKey { owner: AffinityOwner::Host("n".into()), cidr };
-        let found = codec.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
+        let key = AffinityKey {
+            owner: AffinityOwner::Host("n".into()),
+            cidr,
+        };
+        let found = codec
+            .decode(&one::<BlockAffinity>(&key), affinity.clone())
+            .unwrap();
         assert!(found.is_tombstone);
-        assert_eq!(codec.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
-        let request = codec.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
-        let Request::Delete { preconditions, .. } = request else { panic!("{request:?}") };
+        assert_eq!(
+            codec.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity),
+            None
+        );
+        let request = codec
+            .request(&Write::delete::<BlockAffinity>(
+                &key,
+                Some(&found.entry.revision),
+            ))
+            .unwrap();
+        let Request::Delete { preconditions, .. } = request else {
+            panic!("{request:?}")
+        };
         assert_eq!(
             preconditions.body().unwrap()["preconditions"],
             json!({"uid": UID, "resourceVersion": "7"}),
@@ -201,8 +299,17 @@ fn deleted_markers_decode_as_tombstones() {
 #[test]
 fn delete_without_a_revision_has_no_body() {
     let write = Write::delete::<Handle>(&HandleId::new("h"), None);
-    let Ok(Request::Delete { preconditions, location }) = v1().request(&write) else { panic!() };
-    assert_eq!((preconditions.body(), preconditions), (None, Preconditions::default()));
+    let Ok(Request::Delete {
+        preconditions,
+        location,
+    }) = v1().request(&write)
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (preconditions.body(), preconditions),
+        (None, Preconditions::default())
+    );
     assert_eq!(location.name, "h");
 }
 
@@ -216,14 +323,29 @@ fn handle_replacement_requires_the_same_uid() {
             "spec": {"handleID": "Net.C1", "block": {"10.0.0.0/30": 1}, "deleted": false},
         });
         let id = HandleId::new("Net.C1");
-        let read = decode_entry::<Handle>(&codec.decode(&one::<Handle>(&id), stored).unwrap().entry).unwrap();
+        let read =
+            decode_entry::<Handle>(&codec.decode(&one::<Handle>(&id), stored).unwrap().entry)
+                .unwrap();
         let write = Write::update(&id, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
-        assert_eq!((&body["metadata"]["uid"], &body["metadata"]["resourceVersion"]), (&json!(UID), &json!("7")));
-        let entry = codec.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else {
+            panic!()
+        };
+        assert_eq!(
+            (
+                &body["metadata"]["uid"],
+                &body["metadata"]["resourceVersion"]
+            ),
+            (&json!(UID), &json!("7"))
+        );
+        let entry = codec
+            .decode(&many::<Block>(&None), block(json!({})))
+            .unwrap()
+            .entry;
         let read = decode_entry::<Block>(&entry).unwrap();
         let write = Write::update(&read.key, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else {
+            panic!()
+        };
         assert_eq!(body["metadata"].get("uid"), None);
     }
 }
@@ -232,18 +354,27 @@ fn handle_replacement_requires_the_same_uid() {
 fn field_managers_are_discarded_for_updated_blocks_only() {
     for group in GROUPS {
         let codec = Codec::new(group);
-        let entry = codec.decode(&many::<Block>(&None), block(json!({}))).unwrap().entry;
+        let entry = codec
+            .decode(&many::<Block>(&None), block(json!({})))
+            .unwrap()
+            .entry;
         let read = decode_entry::<Block>(&entry).unwrap();
         let update = Write::update(&read.key, &read.value, &read.revision).unwrap();
-        let Request::Replace { body, .. } = codec.request(&update).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&update).unwrap() else {
+            panic!()
+        };
         assert_eq!(body["metadata"]["managedFields"], json!([{}]));
         // The API server creates the record for a new object in any case.
         let create = Write::create::<Block>(&read.key, &read.value).unwrap();
-        let Request::Create { body, .. } = codec.request(&create).unwrap() else { panic!() };
+        let Request::Create { body, .. } = codec.request(&create).unwrap() else {
+            panic!()
+        };
         assert_eq!(body["metadata"].get("managedFields"), None);
         let id = HandleId::new("h");
         let update = Write::update::<Handle>(&id, &Handle::default(), &read.revision).unwrap();
-        let Request::Replace { body, .. } = codec.request(&update).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&update).unwrap() else {
+            panic!()
+        };
         assert_eq!(body["metadata"].get("managedFields"), None);
     }
 }
@@ -251,9 +382,17 @@ fn field_managers_are_discarded_for_updated_blocks_only() {
 /// IDs that differ only in case share a name.
 #[test]
 fn handle_with_another_id_under_the_same_name_is_corrupt() {
-    let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
-    let found = v1().decode(&one::<Handle>(&HandleId::new("Net.C1")), stored).unwrap();
-    assert!(decode_entry::<Handle>(&found.entry).unwrap_err().to_string().contains("handle/net.c1"));
+    let stored =
+        json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
+    let found = v1()
+        .decode(&one::<Handle>(&HandleId::new("Net.C1")), stored)
+        .unwrap();
+    assert!(
+        decode_entry::<Handle>(&found.entry)
+            .unwrap_err()
+            .to_string()
+            .contains("handle/net.c1")
+    );
 }
 
 /// The stored forms that upstream writes in both API groups.
@@ -265,29 +404,48 @@ fn v3_kinds_encode_to_upstreams_forms_in_both_groups() {
         "spec": {"cidr": "10.244.0.0/16", "future": [1]}, "future": true,
     });
     let key = ObjectKey::global("p");
-    let write = |op| Write { kind: "IPPool", path: IpPool::path(&key), key: "IPPool(p)".into(), op };
+    let write = |op| Write {
+        kind: "IPPool",
+        path: IpPool::path(&key),
+        key: "IPPool(p)".into(),
+        op,
+    };
     let bytes = canonical.to_string().into_bytes();
-    let Ok(Request::Create { body, .. }) = v1().request(&write(WriteOp::Create(bytes.clone()))) else { panic!() };
+    let Ok(Request::Create { body, .. }) = v1().request(&write(WriteOp::Create(bytes.clone())))
+    else {
+        panic!()
+    };
     assert_eq!(
         body,
         json!({
             "kind": "IPPool", "apiVersion": "crd.projectcalico.org/v1",
-            "metadata": {"name": "p", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef", "annotations": {
+            "metadata": {"name": "p", "uid": "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
+                "annotations": {
                 "projectcalico.org/metadata": r#"{"creationTimestamp":"2026-08-22T06:33:20Z"}"#,
             }},
             "spec": {"cidr": "10.244.0.0/16", "future": [1]}, "future": true,
         })
     );
     let read = v1().decode(&one::<IpPool>(&key), body).unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&read.entry.value).unwrap(), canonical);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&read.entry.value).unwrap(),
+        canonical
+    );
     let v3 = Codec::new(ApiGroup::V3);
-    let Ok(Request::Create { body, .. }) = v3.request(&write(WriteOp::Create(bytes))) else { panic!() };
+    let Ok(Request::Create { body, .. }) = v3.request(&write(WriteOp::Create(bytes))) else {
+        panic!()
+    };
     assert_eq!(body, canonical);
 
     let settings = IpamConfiguration::new("default", Default::default());
     let write = Write::create(&settings.key(), &settings).unwrap();
-    let Ok(Request::Create { body, .. }) = v1().request(&write) else { panic!() };
-    assert_eq!((&body["kind"], &body["spec"]["strictAffinity"]), (&json!("IPAMConfig"), &json!(false)));
+    let Ok(Request::Create { body, .. }) = v1().request(&write) else {
+        panic!()
+    };
+    assert_eq!(
+        (&body["kind"], &body["spec"]["strictAffinity"]),
+        (&json!("IPAMConfig"), &json!(false))
+    );
 }
 
 #[test]
@@ -296,8 +454,14 @@ fn status_is_replaced_by_a_separate_request() {
     pool.status = Some(json!({"conditions": []}));
     let write = Write::update_status(&pool.key(), &pool, &Revision("7".into())).unwrap();
     for group in GROUPS {
-        let Ok(Request::ReplaceStatus { location, body }) = Codec::new(group).request(&write) else { panic!() };
-        assert_eq!(location.url_path(), format!("/apis/{}/ippools/p", group.api_version()));
+        let Ok(Request::ReplaceStatus { location, body }) = Codec::new(group).request(&write)
+        else {
+            panic!()
+        };
+        assert_eq!(
+            location.url_path(),
+            format!("/apis/{}/ippools/p", group.api_version())
+        );
         assert_eq!(body["status"], json!({"conditions": []}));
         assert_eq!(body["metadata"]["resourceVersion"], "7");
     }
@@ -310,124 +474,46 @@ fn status_is_replaced_by_a_separate_request() {
 /// The two kinds of settings are the same object (DS-53).
 #[test]
 fn ipam_settings_are_read_through_both_kinds() {
-    for (group, kind) in [(ApiGroup::CrdV1, "IPAMConfig"), (ApiGroup::V3, "IPAMConfiguration")] {
+    for (group, kind) in [
+        (ApiGroup::CrdV1, "IPAMConfig"),
+        (ApiGroup::V3, "IPAMConfiguration"),
+    ] {
         let codec = Codec::new(group);
         let stored = json!({
-            "apiVersion": group.api_version(), "kind": kind, "metadata": {"name": "default", "resourceVersion": "7"},
+            "apiVersion": group.api_version(), "kind": kind,
+            "metadata": {"name": "default", "resourceVersion": "7"},
             "spec": {"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2},
         });
-        let entry = codec.decode(&one::<IpamConfig>(&IpamConfigKey), stored.clone()).unwrap().entry;
+        let entry = codec
+            .decode(&one::<IpamConfig>(&IpamConfigKey), stored.clone())
+            .unwrap()
+            .entry;
         let config = decode_entry::<IpamConfig>(&entry).unwrap();
         assert!(config.value.strict_affinity && config.value.unknown.is_empty());
-        let entry = codec.decode(&one::<IpamConfiguration>(&ObjectKey::global("default")), stored).unwrap().entry;
+        let entry = codec
+            .decode(
+                &one::<IpamConfiguration>(&ObjectKey::global("default")),
+                stored,
+            )
+            .unwrap()
+            .entry;
         let settings = decode_entry::<IpamConfiguration>(&entry).unwrap();
-        assert_eq!((settings.value.spec.max_blocks_per_host, settings.value.kind.as_str()), (2, "IPAMConfiguration"));
+        assert_eq!(
+            (
+                settings.value.spec.max_blocks_per_host,
+                settings.value.kind.as_str()
+            ),
+            (2, "IPAMConfiguration")
+        );
 
         let write = Write::update(&IpamConfigKey, &config.value, &config.revision).unwrap();
-        let Request::Replace { body, .. } = codec.request(&write).unwrap() else { panic!() };
+        let Request::Replace { body, .. } = codec.request(&write).unwrap() else {
+            panic!()
+        };
         assert_eq!(body["kind"], kind);
-        assert_eq!(body["spec"], json!({"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2}));
+        assert_eq!(
+            body["spec"],
+            json!({"strictAffinity": true, "autoAllocateBlocks": true, "maxBlocksPerHost": 2})
+        );
     }
-}
-
-fn pod(node: &str) -> Value {
-    json!({
-        "metadata": {"name": "web-0", "namespace": "ns", "uid": UID, "resourceVersion": "4711",
-            "annotations": {"cni.projectcalico.org/containerID": "c1"}},
-        "spec": {"nodeName": node},
-    })
-}
-
-#[test]
-fn workload_endpoints_decode_from_pods() {
-    let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
-    let range = one::<WorkloadEndpoint>(&key);
-    let codec = v1().with_interface_prefix("eni");
-    let read = decode_entry::<WorkloadEndpoint>(&codec.decode(&range, pod("node-1")).unwrap().entry).unwrap();
-    assert!(read.value.spec.interface_name.starts_with("eni"));
-    assert_eq!((read.value.metadata.resource_version.as_str(), read.value.metadata.uid.as_str()), ("4711", UID));
-    assert_eq!(codec.decode(&range, pod("node-2")), None, "a pod on another node has another endpoint");
-    assert_eq!(codec.decode(&range, pod("")), None);
-    let select = ObjectSelect { namespace: Some("ns".into()), name_prefix: "node--1-k8s-web--0-".into() };
-    assert!(codec.decode(&many::<WorkloadEndpoint>(&select), pod("node-1")).is_some());
-
-    let mut value = read.value.clone();
-    value.spec.ip_networks = vec!["10.0.0.1/32".into()];
-    let patch = |write: Write| match codec.request(&write).unwrap() {
-        Request::PatchStatus { location, body } => (location.url_path(), body["metadata"].clone()),
-        other => panic!("{other:?}"),
-    };
-    let (path, metadata) = patch(Write::update(&key, &value, &read.revision).unwrap());
-    assert_eq!(path, "/api/v1/namespaces/ns/pods/web-0");
-    assert_eq!(metadata["annotations"]["cni.projectcalico.org/podIPs"], "10.0.0.1/32");
-    assert_eq!((&metadata["uid"], metadata.get("resourceVersion")), (&json!(UID), None));
-    let (_, metadata) = patch(Write::create(&key, &value).unwrap());
-    assert_eq!(metadata.get("uid"), None);
-    let (_, metadata) = patch(Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision)));
-    assert_eq!((&metadata["uid"], &metadata["resourceVersion"]), (&json!(UID), &json!("4711")));
-    assert_eq!(codec.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
-}
-
-/// The endpoint of a terminated pod has no addresses before the deletion (DS-78).
-#[test]
-fn endpoint_deletion_is_sent_once() {
-    let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");
-    let deletion = |pod: &Value| {
-        let found = v1().decode(&one::<WorkloadEndpoint>(&key), pod.clone()).unwrap();
-        let read = decode_entry::<WorkloadEndpoint>(&found.entry).unwrap();
-        assert_eq!(read.value.spec.ip_networks, [""; 0]);
-        v1().request(&Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision))).unwrap()
-    };
-    let mut pod = pod("node-1");
-    pod["status"] = json!({"phase": "Succeeded", "podIP": "10.0.0.1"});
-    pod["metadata"]["annotations"]["cni.projectcalico.org/podIP"] = "10.0.0.1/32".into();
-    pod["metadata"]["annotations"]["cni.projectcalico.org/podIPs"] = "10.0.0.1/32".into();
-    let Request::PatchStatus { body, .. } = deletion(&pod) else { panic!() };
-    for (key, value) in body["metadata"]["annotations"].as_object().unwrap() {
-        pod["metadata"]["annotations"][key] = value.clone();
-    }
-    assert!(matches!(deletion(&pod), Request::Nothing(_)));
-}
-
-#[test]
-fn pods_and_namespaces_decode_unchanged() {
-    let found = v1().decode(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0")), pod("node-1")).unwrap();
-    let read = decode_entry::<Pod>(&found.entry).unwrap();
-    assert_eq!((read.value.spec.node_name.as_str(), read.value.metadata.resource_version.as_str()), ("node-1", "4711"));
-    let namespace = json!({"metadata": {"name": "ns", "labels": {"a": "b"}, "resourceVersion": "1"}});
-    let found = v1().decode(&one::<super::super::Namespace>(&ObjectKey::global("ns")), namespace).unwrap();
-    let read = decode_entry::<super::super::Namespace>(&found.entry).unwrap();
-    assert_eq!(read.value.metadata.labels["a"], "b");
-}
-
-#[test]
-fn writes_of_derived_objects_are_rejected() {
-    let node = Node::new("n", Default::default());
-    let profile = Profile::new("kns.ns", Default::default());
-    let network = Profile::new("k8s-pod-network", Default::default());
-    let container = WorkloadEndpoint::new("n-cni-c1-eth0", Default::default());
-    for write in [
-        Write::create(&node.key(), &node),
-        Ok(Write::delete::<Node>(&node.key(), None)),
-        Write::create(&profile.key(), &profile),
-        Write::create(&network.key(), &network),
-        Write::create(&ObjectKey::namespaced("default", "n-cni-c1-eth0"), &container),
-    ] {
-        let error = v1().request(&write.unwrap()).unwrap_err();
-        assert!(matches!(error, CodecError::Unsupported { .. }), "{error}");
-    }
-}
-
-#[test]
-fn profiles_and_nodes_decode_from_kubernetes_objects() {
-    let namespace = json!({"metadata": {"name": "ns", "uid": UID, "resourceVersion": "1"}});
-    let found = v1().decode(&one::<Profile>(&ObjectKey::global("kns.ns")), namespace).unwrap();
-    assert_eq!(
-        decode_entry::<Profile>(&found.entry).unwrap().value.spec.labels_to_apply["pcns.projectcalico.org/name"],
-        "ns"
-    );
-    let node = json!({"metadata": {"name": "n", "uid": UID, "resourceVersion": "1", "labels": {"a": "b"}}});
-    let found = v1().decode(&one::<Node>(&ObjectKey::global("n")), node.clone()).unwrap();
-    assert_eq!(decode_entry::<Node>(&found.entry).unwrap().value.metadata.labels["a"], "b");
-    assert!(v1().decode(&many::<Node>(&ObjectSelect::default()), node).is_some());
 }

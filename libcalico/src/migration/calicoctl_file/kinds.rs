@@ -18,15 +18,26 @@ pub struct ExportedKind {
 }
 
 const fn global(kind: &'static str, plural: &'static str) -> ExportedKind {
-    ExportedKind { kind, plural, namespaced: false, is_policy: false }
+    ExportedKind {
+        kind,
+        plural,
+        namespaced: false,
+        is_policy: false,
+    }
 }
 
 const fn namespaced(kind: &'static str, plural: &'static str) -> ExportedKind {
-    ExportedKind { namespaced: true, ..global(kind, plural) }
+    ExportedKind {
+        namespaced: true,
+        ..global(kind, plural)
+    }
 }
 
 const fn policy(of: ExportedKind) -> ExportedKind {
-    ExportedKind { is_policy: true, ..of }
+    ExportedKind {
+        is_policy: true,
+        ..of
+    }
 }
 
 /// The kinds, in the order of their lists.
@@ -35,13 +46,22 @@ pub static KINDS: [ExportedKind; 17] = [
     global("BGPPeer", "bgppeers"),
     global("Tier", "tiers"),
     policy(global("GlobalNetworkPolicy", "globalnetworkpolicies")),
-    policy(global("StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies")),
+    policy(global(
+        "StagedGlobalNetworkPolicy",
+        "stagedglobalnetworkpolicies",
+    )),
     global("GlobalNetworkSet", "globalnetworksets"),
     global("HostEndpoint", "hostendpoints"),
-    global("KubeControllersConfiguration", "kubecontrollersconfigurations"),
+    global(
+        "KubeControllersConfiguration",
+        "kubecontrollersconfigurations",
+    ),
     policy(namespaced("NetworkPolicy", "networkpolicies")),
     policy(namespaced("StagedNetworkPolicy", "stagednetworkpolicies")),
-    namespaced("StagedKubernetesNetworkPolicy", "stagedkubernetesnetworkpolicies"),
+    namespaced(
+        "StagedKubernetesNetworkPolicy",
+        "stagedkubernetesnetworkpolicies",
+    ),
     namespaced("NetworkSet", "networksets"),
     global("Node", "nodes"),
     global("BGPConfiguration", "bgpconfigurations"),
@@ -57,15 +77,22 @@ impl ExportedKind {
         KINDS.iter().find(|known| known.kind == kind)
     }
 
-    /// Returns the name of an object of this kind, with its namespace if the kind has one. Returns `None` if the
-    /// object has no valid name.
+    /// Returns the name of an object of this kind, with its namespace if the kind has one. Returns
+    /// `None` if the object has no valid name.
     pub fn key_of(&self, object: &Value) -> Option<ObjectKey> {
         let segment = |field: &str| {
             let text = object["metadata"][field].as_str()?;
             (!text.is_empty() && !text.contains('/')).then(|| text.to_owned())
         };
-        let namespace = if self.namespaced { Some(segment("namespace")?) } else { None };
-        Some(ObjectKey { namespace, name: segment("name")? })
+        let namespace = if self.namespaced {
+            Some(segment("namespace")?)
+        } else {
+            None
+        };
+        Some(ObjectKey {
+            namespace,
+            name: segment("name")?,
+        })
     }
 
     /// Returns the path of an object in etcd.
@@ -81,5 +108,7 @@ impl ExportedKind {
 
 /// Returns the plural in the path of a v3 object.
 pub(super) fn plural_of(path: &str) -> Option<&str> {
-    path.strip_prefix(OBJECT_ROOT)?.split_once('/').map(|(plural, _)| plural)
+    path.strip_prefix(OBJECT_ROOT)?
+        .split_once('/')
+        .map(|(plural, _)| plural)
 }

@@ -8,17 +8,24 @@ use super::kinds::{ExportedKind, KINDS, plural_of};
 use super::rename::NodeNames;
 use super::{CalicoctlFile, ExportError, IpamPart, Pair};
 use crate::api::{
-    API_VERSION, ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta, restore_policy_name,
+    API_VERSION, ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta,
+    restore_policy_name,
 };
 use crate::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
 use crate::store::Kind;
 
-/// The beginning of the names of policies that kube-controllers derives from Kubernetes' own policies.
+/// The beginning of the names of policies that kube-controllers derives from Kubernetes' own
+/// policies.
 const DERIVED_POLICY: &str = "knp.default.";
 
 /// Fields that the target sets.
-const SERVER_FIELDS: [&str; 5] =
-    ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
+const SERVER_FIELDS: [&str; 5] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
 
 /// Returns true for the path of a pair that a file contains.
 pub fn is_exported(path: &str) -> bool {
@@ -29,7 +36,8 @@ pub fn is_exported(path: &str) -> bool {
     is_ipam || is_cluster(path) || is_settings(path) || kind_of(path).is_some()
 }
 
-/// Returns the plural of the kind of a v3 object that no file contains, such as `workloadendpoints`.
+/// Returns the plural of the kind of a v3 object that no file contains, such as
+/// `workloadendpoints`.
 pub fn omitted_plural(path: &str) -> Option<&str> {
     plural_of(path).filter(|_| !is_exported(path))
 }
@@ -37,32 +45,50 @@ pub fn omitted_plural(path: &str) -> Option<&str> {
 /// Returns the content of a file, with the nodes' names in Kubernetes.
 ///
 /// # Errors
-/// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same path, or if a pair
-/// is invalid.
+/// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same
+/// path, or if a pair is invalid.
 pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError> {
-    let nodes = pairs.iter().filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
+    let nodes = pairs
+        .iter()
+        .filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
     let names = NodeNames::of(nodes.map(|(_, node)| node))?;
-    let cluster = pairs.iter().find(|(path, _)| is_cluster(path)).map(|(_, value)| value.clone());
+    let cluster = pairs
+        .iter()
+        .find(|(path, _)| is_cluster(path))
+        .map(|(_, value)| value.clone());
     let (mut resources, mut paths) = (Vec::new(), Paths::default());
     for kind in &KINDS {
         for (path, value) in pairs.iter().filter(|(path, _)| kind_of(path) == Some(kind)) {
-            let Some(object) = resource(kind, path, value.clone(), &names)? else { continue };
-            let key = kind.key_of(&object).ok_or_else(|| ExportError::Invalid(path.clone()))?;
+            let Some(object) = resource(kind, path, value.clone(), &names)? else {
+                continue;
+            };
+            let key = kind
+                .key_of(&object)
+                .ok_or_else(|| ExportError::Invalid(path.clone()))?;
             paths.claim(kind.path(&key), path)?;
             resources.push(object);
         }
     }
-    Ok(CalicoctlFile { resources, cluster: cluster.ok_or(ExportError::NoCluster)?, ipam: ipam_part(pairs, &names)? })
+    Ok(CalicoctlFile {
+        resources,
+        cluster: cluster.ok_or(ExportError::NoCluster)?,
+        ipam: ipam_part(pairs, &names)?,
+    })
 }
 
-/// For each path in the file, the path in etcd. A file with two objects of one path cannot be imported.
+/// For each path in the file, the path in etcd. A file with two objects of one path cannot be
+/// imported.
 #[derive(Default)]
 struct Paths(BTreeMap<String, String>);
 
 impl Paths {
     fn claim(&mut self, path: String, in_etcd: &str) -> Result<(), ExportError> {
         if let Some(first) = self.0.insert(path.clone(), in_etcd.to_owned()) {
-            return Err(ExportError::SamePath { first, second: in_etcd.to_owned(), path });
+            return Err(ExportError::SamePath {
+                first,
+                second: in_etcd.to_owned(),
+                path,
+            });
         }
         Ok(())
     }
@@ -76,11 +102,22 @@ fn resource(
     names: &NodeNames,
 ) -> Result<Option<Value>, ExportError> {
     let invalid = || ExportError::Invalid(path.to_owned());
-    let tier = object["spec"]["tier"].as_str().filter(|tier| !tier.is_empty()).unwrap_or(DEFAULT_TIER).to_owned();
-    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(invalid)?;
+    let tier = object["spec"]["tier"]
+        .as_str()
+        .filter(|tier| !tier.is_empty())
+        .unwrap_or(DEFAULT_TIER)
+        .to_owned();
+    let metadata = object
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .ok_or_else(invalid)?;
     if kind.is_policy {
         name_policy(metadata, &tier).map_err(|_| invalid())?;
-        if metadata.get("name").and_then(Value::as_str).is_some_and(|name| name.starts_with(DERIVED_POLICY)) {
+        if metadata
+            .get("name")
+            .and_then(Value::as_str)
+            .is_some_and(|name| name.starts_with(DERIVED_POLICY))
+        {
             return Ok(None);
         }
     }
@@ -111,19 +148,34 @@ fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, E
         if let Some(key) = BlockAffinity::parse_path(path) {
             let renamed = BlockAffinity::path(&names.new_affinity(key));
             paths.claim(renamed.clone(), path)?;
-            part.affinities.push(Pair { path: renamed, value: value.clone() });
+            part.affinities.push(Pair {
+                path: renamed,
+                value: value.clone(),
+            });
         } else if Block::parse_path(path).is_some() {
             let mut value = value.clone();
             names.rename_block(&mut value);
-            part.blocks.push(Pair { path: path.clone(), value });
+            part.blocks.push(Pair {
+                path: path.clone(),
+                value,
+            });
         } else if let Some(id) = Handle::parse_path(path) {
-            // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
-            let id = names.new_handle(id.as_str()).map_or_else(|| HandleId::new(id.as_str()), HandleId::new);
+            // An old migration appended carriage returns (IPAM-58), which a name on an API server
+            // cannot have.
+            let id = names
+                .new_handle(id.as_str())
+                .map_or_else(|| HandleId::new(id.as_str()), HandleId::new);
             let renamed = Handle::path(&id);
             paths.claim(renamed.clone(), path)?;
-            part.handles.push(Pair { path: renamed, value: value.clone() });
+            part.handles.push(Pair {
+                path: renamed,
+                value: value.clone(),
+            });
         } else if IpamConfig::parse_path(path).is_some() {
-            part.config = Some(Pair { path: path.clone(), value: value.clone() });
+            part.config = Some(Pair {
+                path: path.clone(),
+                value: value.clone(),
+            });
         } else if is_settings(path) {
             settings = Some(stored_settings(path, value)?);
         }
@@ -137,7 +189,10 @@ fn stored_settings(path: &str, object: &Value) -> Result<Pair, ExportError> {
     let invalid = |_| ExportError::Invalid(path.to_owned());
     let settings: IpamConfiguration = serde_json::from_value(object.clone()).map_err(invalid)?;
     let value = serde_json::to_value(IpamConfig::of_v3(&settings.spec)).map_err(invalid)?;
-    Ok(Pair { path: IpamConfig::path(&IpamConfigKey), value })
+    Ok(Pair {
+        path: IpamConfig::path(&IpamConfigKey),
+        value,
+    })
 }
 
 fn kind_of(path: &str) -> Option<&'static ExportedKind> {

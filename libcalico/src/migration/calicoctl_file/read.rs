@@ -15,7 +15,9 @@ use crate::yaml::documents;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// Another number of parts.
-    #[error("it has {0} parts between lines of three equals signs, and 3 are necessary; export again")]
+    #[error(
+        "it has {0} parts between lines of three equals signs, and 3 are necessary; export again"
+    )]
     Parts(usize),
     /// The first part is not YAML.
     #[error("document {document}: {reason}")]
@@ -27,8 +29,9 @@ pub enum FileError {
     },
     /// A document without a list, which `calicoctl` writes despite another version (MB-21).
     #[error(
-        "document {0} is not a list of objects; an export with --allow-version-mismatch of a cluster of another \
-         version lacks them: export with a calicoctl of the cluster's version, or with `calico-ipam migrate export`"
+        "document {0} is not a list of objects; an export with --allow-version-mismatch of a \
+         cluster of another version lacks them: export with a calicoctl of the cluster's version, \
+         or with `calico-ipam migrate export`"
     )]
     NoList(usize),
     /// An object without a valid name, or of a kind that no file has.
@@ -65,7 +68,8 @@ struct List {
     items: Option<Vec<Value>>,
 }
 
-/// A part with another key is refused: a misspelt list would count as empty, and its addresses as free.
+/// A part with another key is refused: a misspelt list would count as empty, and its addresses as
+/// free.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadIpam {
@@ -90,11 +94,22 @@ pub fn parse(text: &str) -> Result<CalicoctlFile, FileError> {
     let [resources, cluster, ipam] = parts(text)?;
     let resources = parse_resources(resources)?;
     let cluster = parse_cluster(cluster)?;
-    let invalid = |error: serde_json::Error| FileError::Json { part: "part with addresses", reason: error.to_string() };
-    let ReadIpam { block_affinities, blocks, mut handles, config } = serde_json::from_str(ipam).map_err(invalid)?;
+    let invalid = |error: serde_json::Error| FileError::Json {
+        part: "part with addresses",
+        reason: error.to_string(),
+    };
+    let ReadIpam {
+        block_affinities,
+        blocks,
+        mut handles,
+        config,
+    } = serde_json::from_str(ipam).map_err(invalid)?;
     for handle in &mut handles {
-        // An old migration appended carriage returns (IPAM-58), which a name on an API server cannot have.
-        handle.path.truncate(handle.path.find('\r').unwrap_or(handle.path.len()));
+        // An old migration appended carriage returns (IPAM-58), which a name on an API server
+        // cannot have.
+        handle
+            .path
+            .truncate(handle.path.find('\r').unwrap_or(handle.path.len()));
     }
     let ipam = IpamPart {
         affinities: checked::<BlockAffinity>(block_affinities)?,
@@ -102,7 +117,11 @@ pub fn parse(text: &str) -> Result<CalicoctlFile, FileError> {
         handles: checked::<Handle>(handles)?,
         config: checked::<IpamConfig>(config.into_iter().collect())?.pop(),
     };
-    Ok(CalicoctlFile { resources, cluster, ipam })
+    Ok(CalicoctlFile {
+        resources,
+        cluster,
+        ipam,
+    })
 }
 
 fn parts(text: &str) -> Result<[&str; 3], FileError> {
@@ -124,24 +143,34 @@ fn parts(text: &str) -> Result<[&str; 3], FileError> {
 fn parse_resources(text: &str) -> Result<Vec<Value>, FileError> {
     let (mut resources, mut names) = (Vec::new(), BTreeSet::new());
     let (mut empty, mut has_list) = (None, false);
-    let documents = documents(text).map_err(|error| FileError::Yaml { document: 1, reason: error.to_string() })?;
+    let documents = documents(text).map_err(|error| FileError::Yaml {
+        document: 1,
+        reason: error.to_string(),
+    })?;
     for (index, document) in documents.enumerate() {
         // Only the last document, after the last line `---`, may be empty.
         if let Some(empty) = empty {
             return Err(FileError::NoList(empty));
         }
         let number = index + 1;
-        let invalid = |error: serde_norway::Error| FileError::Yaml { document: number, reason: error.to_string() };
+        let invalid = |error: serde_norway::Error| FileError::Yaml {
+            document: number,
+            reason: error.to_string(),
+        };
         let Some(List { items }) = Option::<List>::deserialize(document).map_err(invalid)? else {
             empty = Some(number);
             continue;
         };
         has_list = true;
         for object in items.ok_or(FileError::NoList(number))? {
-            let named = ExportedKind::of(&object).and_then(|kind| Some((kind, kind.key_of(&object)?)));
+            let named =
+                ExportedKind::of(&object).and_then(|kind| Some((kind, kind.key_of(&object)?)));
             let Some((kind, key)) = named else {
                 let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-                return Err(FileError::Object { document: number, kind });
+                return Err(FileError::Object {
+                    document: number,
+                    kind,
+                });
             };
             if let Some(name) = names.replace(format!("{}({key})", kind.kind)) {
                 return Err(FileError::Duplicate(name));
@@ -149,16 +178,26 @@ fn parse_resources(text: &str) -> Result<Vec<Value>, FileError> {
             resources.push(object);
         }
     }
-    if has_list { Ok(resources) } else { Err(FileError::NoList(1)) }
+    if has_list {
+        Ok(resources)
+    } else {
+        Err(FileError::NoList(1))
+    }
 }
 
 fn parse_cluster(text: &str) -> Result<Value, FileError> {
-    let invalid = |reason: String| FileError::Json { part: "part with ClusterInformation", reason };
+    let invalid = |reason: String| FileError::Json {
+        part: "part with ClusterInformation",
+        reason,
+    };
     let cluster: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     if cluster["kind"] != "ClusterInformation" {
         return Err(invalid("it is not a ClusterInformation".into()));
     }
-    if cluster["spec"]["clusterGUID"].as_str().is_none_or(str::is_empty) {
+    if cluster["spec"]["clusterGUID"]
+        .as_str()
+        .is_none_or(str::is_empty)
+    {
         return Err(invalid("it has no spec.clusterGUID".into()));
     }
     Ok(cluster)
@@ -169,7 +208,10 @@ fn checked<K: Kind>(mut pairs: Vec<Pair>) -> Result<Vec<Pair>, FileError> {
     let mut paths = BTreeSet::new();
     for pair in &mut pairs {
         let Some(key) = K::parse_path(&pair.path) else {
-            return Err(FileError::Path { kind: K::KIND, path: std::mem::take(&mut pair.path) });
+            return Err(FileError::Path {
+                kind: K::KIND,
+                path: std::mem::take(&mut pair.path),
+            });
         };
         pair.path = K::path(&key);
         if let Some(path) = paths.replace(pair.path.clone()) {

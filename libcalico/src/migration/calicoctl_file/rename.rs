@@ -1,4 +1,5 @@
-//! [`NodeNames`]: the names that nodes of etcd have in Kubernetes, wherever the exported objects name a node.
+//! [`NodeNames`]: the names that nodes of etcd have in Kubernetes, wherever the exported objects
+//! name a node.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,11 @@ impl NodeNames {
                 return Err(ExportError::NoReference(name.to_owned()));
             };
             if let Some(other) = owners.insert(new.to_owned(), name.to_owned()) {
-                return Err(ExportError::SameNode { first: other, second: name.to_owned(), name: new.to_owned() });
+                return Err(ExportError::SameNode {
+                    first: other,
+                    second: name.to_owned(),
+                    name: new.to_owned(),
+                });
             }
             names.insert(name.to_owned(), new.to_owned());
         }
@@ -58,13 +63,19 @@ impl NodeNames {
 
     /// Renames the nodes in the value of a block.
     pub(super) fn rename_block(&self, block: &mut Value) {
-        if let Some(AffinityOwner::Host(host)) = block["affinity"].as_str().and_then(AffinityOwner::parse) {
+        if let Some(AffinityOwner::Host(host)) =
+            block["affinity"].as_str().and_then(AffinityOwner::parse)
+        {
             let owner = AffinityOwner::Host(self.new_name(&host).to_owned());
             block["affinity"] = owner.to_string().into();
         }
         for attribute in objects(block.get_mut("attributes")) {
             for owner in ["secondary", "alternateOwnerAttrs"] {
-                self.rename(attribute.get_mut(owner).and_then(|owner| owner.get_mut("node")));
+                self.rename(
+                    attribute
+                        .get_mut(owner)
+                        .and_then(|owner| owner.get_mut("node")),
+                );
             }
             if let Some(handle) = attribute.get_mut("handle_id")
                 && let Some(new) = handle.as_str().and_then(|id| self.new_handle(id))
@@ -77,14 +88,16 @@ impl NodeNames {
     /// Returns the key of an affinity under the node's name in Kubernetes.
     pub(super) fn new_affinity(&self, key: AffinityKey) -> AffinityKey {
         match key.owner {
-            AffinityOwner::Host(host) => {
-                AffinityKey { owner: AffinityOwner::Host(self.new_name(&host).to_owned()), cidr: key.cidr }
-            }
+            AffinityOwner::Host(host) => AffinityKey {
+                owner: AffinityOwner::Host(self.new_name(&host).to_owned()),
+                cidr: key.cidr,
+            },
             AffinityOwner::Virtual(_) => key,
         }
     }
 
-    /// Returns the handle of a tunnel's address under the node's name in Kubernetes. Returns `None` for other handles.
+    /// Returns the handle of a tunnel's address under the node's name in Kubernetes. Returns `None`
+    /// for other handles.
     pub(super) fn new_handle(&self, id: &str) -> Option<String> {
         let (tunnel, node) = Tunnel::of_handle(id)?;
         Some(tunnel.handle_of(self.0.get(node)?).as_str().to_owned())
@@ -114,19 +127,32 @@ impl NodeNames {
 /// Returns the name in the last reference to Kubernetes, as calicoctl does.
 fn kubernetes_name(node: &Value) -> Option<&str> {
     let references = node["spec"]["orchRefs"].as_array()?.iter();
-    let last = references.rev().find(|reference| reference["orchestrator"] == KUBERNETES)?;
-    last["nodeName"].as_str().filter(|name| !name.is_empty() && !name.contains('/'))
+    let last = references
+        .rev()
+        .find(|reference| reference["orchestrator"] == KUBERNETES)?;
+    last["nodeName"]
+        .as_str()
+        .filter(|name| !name.is_empty() && !name.contains('/'))
 }
 
 fn objects(list: Option<&mut Value>) -> impl Iterator<Item = &mut Map<String, Value>> {
-    list.and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
+    list.and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
 }
 
 /// Makes the first letter upper case, and the others lower case.
 fn capitalize(text: Option<&mut Value>) {
     let Some(text) = text else { return };
-    let Some(word) = text.as_str().filter(|word| !word.is_empty()) else { return };
+    let Some(word) = text.as_str().filter(|word| !word.is_empty()) else {
+        return;
+    };
     let mut letters = word.chars();
-    let first: String = letters.next().into_iter().flat_map(char::to_uppercase).collect();
+    let first: String = letters
+        .next()
+        .into_iter()
+        .flat_map(char::to_uppercase)
+        .collect();
     *text = format!("{first}{}", letters.as_str().to_lowercase()).into();
 }

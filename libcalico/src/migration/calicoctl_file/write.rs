@@ -35,9 +35,16 @@ impl fmt::Display for CalicoctlFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for known in &KINDS {
             writeln!(f, "apiVersion: {API_VERSION}")?;
-            let items = self.resources.iter().filter(|object| object["kind"] == known.kind);
+            let items = self
+                .resources
+                .iter()
+                .filter(|object| object["kind"] == known.kind);
             let mut items = items.peekable();
-            f.write_str(if items.peek().is_some() { "items:\n" } else { "items: []\n" })?;
+            f.write_str(if items.peek().is_some() {
+                "items:\n"
+            } else {
+                "items: []\n"
+            })?;
             for item in items {
                 yaml::write_items(f, std::slice::from_ref(item), 0)?;
             }
@@ -62,7 +69,11 @@ impl<'a> WrittenIpam<'a> {
 
 impl<'a> WrittenPair<'a> {
     fn of(pair: &'a Pair) -> Self {
-        WrittenPair { path: &pair.path, value: &pair.value, ttl: 0 }
+        WrittenPair {
+            path: &pair.path,
+            value: &pair.value,
+            ttl: 0,
+        }
     }
 }
 

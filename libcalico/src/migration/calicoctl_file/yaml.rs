@@ -1,7 +1,8 @@
 //! Writes JSON values as YAML in blocks.
 //!
-//! A text that any version of YAML could read as something else, such as `on` or `1_000`, is quoted. So is each text
-//! with a line break: no line of the output is the separator of the file's parts.
+//! A text that any version of YAML could read as something else, such as `on` or `1_000`, is
+//! quoted. So is each text with a line break: no line of the output is the separator of the file's
+//! parts.
 
 use std::fmt::{self, Write};
 
@@ -35,7 +36,12 @@ fn write_item(out: &mut impl Write, item: &Value, indent: usize) -> fmt::Result 
 }
 
 /// `is_inline` is true if the first field continues a line.
-fn write_fields(out: &mut impl Write, fields: &Map<String, Value>, indent: usize, mut is_inline: bool) -> fmt::Result {
+fn write_fields(
+    out: &mut impl Write,
+    fields: &Map<String, Value>,
+    indent: usize,
+    mut is_inline: bool,
+) -> fmt::Result {
     for (key, value) in fields {
         if !std::mem::take(&mut is_inline) {
             write!(out, "{:indent$}", "")?;
@@ -89,8 +95,12 @@ fn write_text(out: &mut impl Write, text: &str) -> fmt::Result {
 /// Returns true if a text needs no quotes.
 fn is_plain(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
-        && !RESERVED.iter().any(|reserved| text.eq_ignore_ascii_case(reserved))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
+        && !RESERVED
+            .iter()
+            .any(|reserved| text.eq_ignore_ascii_case(reserved))
 }
 
 #[cfg(test)]
@@ -109,7 +119,8 @@ mod tests {
     #[test]
     fn values_are_written_in_blocks() {
         let value = json!({
-            "empty": [{}, []], "kind": "IPPool", "list": [[1, "a b"], {"a": null, "b": {"c": true}}],
+            "empty": [{}, []], "kind": "IPPool",
+            "list": [[1, "a b"], {"a": null, "b": {"c": true}}],
             "spec": {"cidr": "10.0.0.0/24", "order": 10.5, "status": {}},
         });
         let expected = "\
@@ -133,12 +144,31 @@ mod tests {
 
     #[test]
     fn texts_that_could_be_other_values_are_quoted() {
-        for text in
-            ["on", "No", "NULL", "~", "", "1_000", "0x1f", "1:30", "===", "a===\n", "- a", "a: b", "é", "a\u{2028}"]
-        {
+        for text in [
+            "on",
+            "No",
+            "NULL",
+            "~",
+            "",
+            "1_000",
+            "0x1f",
+            "1:30",
+            "===",
+            "a===\n",
+            "- a",
+            "a: b",
+            "é",
+            "a\u{2028}",
+        ] {
             let said = written(&[json!(text)]);
-            assert!(said.starts_with("- \"") && said.lines().count() == 1 && said.is_ascii(), "{said}");
-            assert_eq!(serde_norway::from_str::<Value>(&said).unwrap(), json!([text]));
+            assert!(
+                said.starts_with("- \"") && said.lines().count() == 1 && said.is_ascii(),
+                "{said}"
+            );
+            assert_eq!(
+                serde_norway::from_str::<Value>(&said).unwrap(),
+                json!([text])
+            );
         }
         assert_eq!(written(&[json!("node.a-1_b/c")]), "- node.a-1_b/c\n");
     }
@@ -164,7 +194,12 @@ mod tests {
         #[test]
         fn written_values_are_read_back(items in prop::collection::vec(values(), 1..4)) {
             let said = written(&items);
-            prop_assert_eq!(serde_norway::from_str::<Vec<Value>>(&said).unwrap(), items, "{}", said);
+            prop_assert_eq!(
+                serde_norway::from_str::<Vec<Value>>(&said).unwrap(),
+                items,
+                "{}",
+                said,
+            );
             prop_assert!(!said.contains("===\n"), "{}", said);
         }
     }

@@ -13,9 +13,17 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Calls `change` with the number of the change, `rate` times per second, spread over `threads` threads.
-    pub(crate) fn start(rate: u32, threads: u32, change: impl Fn(u64) + Send + Clone + 'static) -> Changes {
-        let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    /// Calls `change` with the number of the change, `rate` times per second, spread over `threads`
+    /// threads.
+    pub(crate) fn start(
+        rate: u32,
+        threads: u32,
+        change: impl Fn(u64) + Send + Clone + 'static,
+    ) -> Changes {
+        let (stop, made) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let run = |thread: u32| {
             let (stop, made, change) = (stop.clone(), made.clone(), change.clone());
             thread::spawn(move || {
@@ -32,7 +40,11 @@ impl Changes {
             })
         };
         let threads = (0..threads).map(run).collect();
-        Changes { stop, made, threads }
+        Changes {
+            stop,
+            made,
+            threads,
+        }
     }
 
     pub(crate) fn made(&self) -> u64 {

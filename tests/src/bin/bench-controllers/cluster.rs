@@ -23,7 +23,8 @@ pub(crate) struct Block {
     pub(crate) first: u32,
     pub(crate) node: usize,
     pub(crate) holders: Vec<Holder>,
-    /// Capacity in addresses. All addresses are allocated, except in the last block, which may have free ones.
+    /// Capacity in addresses. All addresses are allocated, except in the last block, which may have
+    /// free ones.
     pub(crate) size: usize,
 }
 
@@ -57,28 +58,44 @@ impl Cluster {
         match size.blocks.map(|blocks| blocks - size.leaking_blocks) {
             None => sizes.extend(vec![USUAL; rest.div_ceil(USUAL)]),
             Some(blocks) => {
-                // With two block sizes all blocks can be full. Each block begins at a multiple of its size.
+                // With two block sizes all blocks can be full. Each block begins at a multiple of
+                // its size.
                 let large = rest.div_ceil(blocks).next_power_of_two();
                 let larger = (rest - blocks * large / 2) / (large / 2);
                 sizes.extend((0..blocks).map(|n| if n < larger { large } else { large / 2 }));
             }
         }
         let (mut first, mut pod, mut leaked) = (u32::from(Ipv4Addr::new(10, 0, 0, 0)), 0, 0);
-        let mut cluster = Cluster { size, blocks: Vec::new(), places: Vec::new() };
+        let mut cluster = Cluster {
+            size,
+            blocks: Vec::new(),
+            places: Vec::new(),
+        };
         for (n, block) in sizes.into_iter().enumerate() {
             let node = n % size.nodes;
             let leaks = match n < size.leaking_blocks {
-                true => size.leaked * (n + 1) / size.leaking_blocks - size.leaked * n / size.leaking_blocks,
+                true => {
+                    size.leaked * (n + 1) / size.leaking_blocks
+                        - size.leaked * n / size.leaking_blocks
+                }
                 false => 0,
             };
             let mut holders: Vec<Holder> = (0..leaks).map(|n| Holder::Leaked(leaked + n)).collect();
             leaked += leaks;
             while holders.len() < block && pod < size.pods {
-                cluster.places.push(Place { node, address: (first + holders.len() as u32).into() });
+                cluster.places.push(Place {
+                    node,
+                    address: (first + holders.len() as u32).into(),
+                });
                 holders.push(Holder::Pod(pod));
                 pod += 1;
             }
-            cluster.blocks.push(Block { first, node, holders, size: block });
+            cluster.blocks.push(Block {
+                first,
+                node,
+                holders,
+                size: block,
+            });
             first += block as u32;
         }
         assert_eq!((pod, leaked), (size.pods, size.leaked), "{size:?}");
@@ -89,7 +106,11 @@ impl Cluster {
 impl Block {
     /// Returns the CIDR, such as `10.0.0.0/26`.
     pub(crate) fn cidr(&self) -> String {
-        format!("{}/{}", Ipv4Addr::from(self.first), 32 - self.size.trailing_zeros())
+        format!(
+            "{}/{}",
+            Ipv4Addr::from(self.first),
+            32 - self.size.trailing_zeros()
+        )
     }
 
     pub(crate) fn name(&self) -> String {
@@ -117,7 +138,11 @@ mod tests {
             assert_eq!(block.holders.len(), block.size, "{block:?}");
             assert_eq!(block.first as usize % block.size, 0, "{block:?}");
         }
-        let leaking = cluster.blocks.iter().filter(|block| matches!(block.holders[0], Holder::Leaked(_))).count();
+        let leaking = cluster
+            .blocks
+            .iter()
+            .filter(|block| matches!(block.holders[0], Holder::Leaked(_)))
+            .count();
         assert_eq!(leaking, 400);
     }
 }

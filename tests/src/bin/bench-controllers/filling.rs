@@ -55,19 +55,29 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
     for_each(cluster.size.nodes, |node| {
         let object = texts::node(node);
         let collection = "/api/v1/nodes";
-        client.create(collection, &bare(object.clone()))?.success()?;
+        client
+            .create(collection, &bare(object.clone()))?
+            .success()?;
         let path = format!("{collection}/{}/status", texts::node_name(node));
-        client.patch(&path, &json!({"status": object["status"]}))?.success().map(|_| ())
+        client
+            .patch(&path, &json!({"status": object["status"]}))?
+            .success()
+            .map(|_| ())
     })?;
     let calico = calico_objects(cluster, grace);
     for_each(calico.len(), |number| {
         let (plural, object) = &calico[number];
         let created = client.create(&format!("/apis/{CALICO}/{plural}"), &bare(object.clone()))?;
-        created.success().map(|_| ()).with_context(|| format!("{plural} {object}"))
+        created
+            .success()
+            .map(|_| ())
+            .with_context(|| format!("{plural} {object}"))
     })?;
     for_each(cluster.size.pods, |pod| {
         let object = texts::pod(cluster, pod, 0);
-        client.create(&pods_of(pod), &bare(object.clone()))?.success()?;
+        client
+            .create(&pods_of(pod), &bare(object.clone()))?
+            .success()?;
         report(client, cluster, pod, 0)
     })
 }
@@ -76,7 +86,10 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
 pub(crate) fn report(client: &Client, cluster: &Cluster, pod: usize, tick: u64) -> Result<()> {
     let path = format!("{}/{}/status", pods_of(pod), texts::pod_name(pod));
     let status = texts::pod(cluster, pod, tick)["status"].take();
-    client.patch(&path, &json!({"status": status}))?.success().map(|_| ())
+    client
+        .patch(&path, &json!({"status": status}))?
+        .success()
+        .map(|_| ())
 }
 
 fn pods_of(pod: usize) -> String {
@@ -106,11 +119,15 @@ pub(crate) fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a client panicked"))
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("a client panicked"))
     })
 }
 
 pub(crate) fn leaked(cluster: &Cluster) -> usize {
     let holders = cluster.blocks.iter().flat_map(|block| &block.holders);
-    holders.filter(|holder| matches!(holder, Holder::Leaked(_))).count()
+    holders
+        .filter(|holder| matches!(holder, Holder::Leaked(_)))
+        .count()
 }

@@ -1,5 +1,5 @@
-//! The scenario `migration`: kube-controllers copy Calico's objects from `crd.projectcalico.org/v1` to
-//! `projectcalico.org/v3`, as the leader of a cluster with pods.
+//! The scenario `migration`: kube-controllers copy Calico's objects from `crd.projectcalico.org/v1`
+//! to `projectcalico.org/v3`, as the leader of a cluster with pods.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,12 +19,20 @@ use crate::filling::{self, CALICO};
 use crate::program::Program;
 use crate::{scenario, table, texts};
 
-const SIZE: Size = Size { nodes: 500, pods: 18_000, blocks: None, leaked: 0, leaking_blocks: 0, leaking_size: 0 };
+const SIZE: Size = Size {
+    nodes: 500,
+    pods: 18_000,
+    blocks: None,
+    leaked: 0,
+    leaking_blocks: 0,
+    leaking_size: 0,
+};
 /// Number of Calico's objects, without those that kube-controllers create.
 const OBJECTS: usize = 20_000;
 /// Greatest memory of each process of kube-controllers, MiB.
 const MOST_MEMORY: f64 = 64.0;
-/// Interval between two looks at the memory of a process that ends by itself. The last look before the end counts.
+/// Interval between two looks at the memory of a process that ends by itself. The last look before
+/// the end counts.
 const GLANCE: Duration = Duration::from_millis(20);
 /// Interval between two looks at the migration.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -70,37 +78,67 @@ pub(crate) fn measure(kubernetes: &Kubernetes, program: &Path, work: &Path) -> R
     let mut process = start()?;
     let (mut peak, mut cpu) = (0.0, 0.0);
     while !process.has_ended()? {
-        ensure!(process.started.elapsed() < WITHIN, "not in time: {:#}", migration.object());
+        ensure!(
+            process.started.elapsed() < WITHIN,
+            "not in time: {:#}",
+            migration.object()
+        );
         // The process may end between two looks.
         if let (Ok((_, highest)), Ok(used)) = (process.memory(), process.cpu()) {
             (peak, cpu) = (highest, used);
         }
         thread::sleep(GLANCE);
     }
-    ensure!(migration.phase() == "Converged", "kube-controllers ended: {:#}; see their log", migration.object());
+    ensure!(
+        migration.phase() == "Converged",
+        "kube-controllers ended: {:#}; see their log",
+        migration.object()
+    );
     let successor_peak = peak_until(&start()?, migration, || migration.phase() == "Complete")?;
     let mut requests = audit.of(&account.user)?;
     // The checks before the lock send dry runs of the lock and of each copy.
     requests.retain(|request| !request.uri.contains("dryRun="));
     let (begin, end) = time_of_the_lock(&requests).context("no lock in the audit log")?;
     let mut under_the_lock = BTreeMap::new();
-    for request in requests.iter().filter(|request| (begin..=end).contains(&request.received)) {
+    for request in requests
+        .iter()
+        .filter(|request| (begin..=end).contains(&request.received))
+    {
         *under_the_lock.entry(request.verb.clone()).or_insert(0) += 1;
     }
     let locked = Duration::try_from(end - begin)?;
-    let copied = migration.object()["status"]["progress"]["total"].as_u64().unwrap_or(0);
+    let copied = migration.object()["status"]["progress"]["total"]
+        .as_u64()
+        .unwrap_or(0);
     ensure!(copied >= OBJECTS as u64, "{copied} objects were copied");
-    let migrated = Migrated { dry_run_peak, peak, successor_peak, cpu, locked, requests: under_the_lock };
+    let migrated = Migrated {
+        dry_run_peak,
+        peak,
+        successor_peak,
+        cpu,
+        locked,
+        requests: under_the_lock,
+    };
     let text = table::migration(OBJECTS, &migrated);
-    let is_small = [dry_run_peak, peak, successor_peak].into_iter().all(|peak| peak <= MOST_MEMORY);
+    let is_small = [dry_run_peak, peak, successor_peak]
+        .into_iter()
+        .all(|peak| peak <= MOST_MEMORY);
     ensure!(is_small, "{text}\nthe memory is over {MOST_MEMORY} MiB");
     Ok(text)
 }
 
 /// Waits until a condition holds. Returns the peak memory of the process until then, MiB.
-fn peak_until(process: &Program, migration: Migration<'_>, is_so: impl Fn() -> bool) -> Result<f64> {
+fn peak_until(
+    process: &Program,
+    migration: Migration<'_>,
+    is_so: impl Fn() -> bool,
+) -> Result<f64> {
     while !is_so() {
-        ensure!(process.started.elapsed() < WITHIN, "not in time: {:#}", migration.object());
+        ensure!(
+            process.started.elapsed() < WITHIN,
+            "not in time: {:#}",
+            migration.object()
+        );
         thread::sleep(PAUSE);
     }
     Ok(process.memory()?.1)
@@ -114,19 +152,24 @@ fn fill_policies(api: &ApiServer, cluster: &Cluster) -> Result<()> {
     filling::for_each(OBJECTS - existing, |number| {
         let namespace = texts::namespace(number);
         let path = format!("/apis/{CALICO}/namespaces/{namespace}/networkpolicies");
-        client.create(&path, &policy(&namespace, number))?.success().map(drop)
+        client
+            .create(&path, &policy(&namespace, number))?
+            .success()
+            .map(drop)
     })
 }
 
 fn policy(namespace: &str, number: usize) -> Value {
     let rule = |port: usize| {
-        json!({"action": "Allow", "protocol": "TCP", "source": {"selector": format!("app == 'service-{number:04}'")},
+        json!({"action": "Allow", "protocol": "TCP",
+                "source": {"selector": format!("app == 'service-{number:04}'")},
             "destination": {"ports": [port]}})
     };
     json!({
         "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "NetworkPolicy",
         "metadata": {"name": format!("service-{number:04}"), "namespace": namespace},
-        "spec": {"tier": "default", "order": number, "selector": format!("app == 'service-{number:04}'"),
+        "spec": {"tier": "default", "order": number,
+            "selector": format!("app == 'service-{number:04}'"),
             "types": ["Ingress"], "ingress": (0..8).map(|n| rule(8080 + n)).collect::<Vec<_>>()},
     })
 }
@@ -134,8 +177,18 @@ fn policy(namespace: &str, number: usize) -> Value {
 /// Returns the time at which v1 was locked, and the time at which v3 was open.
 fn time_of_the_lock(requests: &[Request]) -> Option<(OffsetDateTime, OffsetDateTime)> {
     let is_write = |request: &&Request| {
-        request.verb == "update" && request.resource == "clusterinformations" && request.code == Some(200)
+        request.verb == "update"
+            && request.resource == "clusterinformations"
+            && request.code == Some(200)
     };
-    let of_group = |group: ApiGroup| requests.iter().filter(is_write).filter(move |one| one.group == group.name());
-    Some((of_group(ApiGroup::CrdV1).next()?.received, of_group(ApiGroup::V3).next_back()?.answered))
+    let of_group = |group: ApiGroup| {
+        requests
+            .iter()
+            .filter(is_write)
+            .filter(move |one| one.group == group.name())
+    };
+    Some((
+        of_group(ApiGroup::CrdV1).next()?.received,
+        of_group(ApiGroup::V3).next_back()?.answered,
+    ))
 }

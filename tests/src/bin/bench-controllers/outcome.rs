@@ -8,7 +8,8 @@ use anyhow::Result;
 use crate::changes::Changes;
 use crate::program::Program;
 
-/// Smallest number of watches in the metrics of the program with which its first lists count as complete.
+/// Smallest number of watches in the metrics of the program with which its first lists count as
+/// complete.
 const FEEDS: usize = 4;
 /// Pause between the first lists and the measurement of the steady state.
 const CALM: Duration = Duration::from_secs(10);

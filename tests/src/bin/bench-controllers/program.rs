@@ -22,15 +22,20 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts the program with more variables in its environment. Its output is appended to `log` in `directory`.
+    /// Starts the program with more variables in its environment. Its output is appended to `log`
+    /// in `directory`.
     pub(crate) fn start(
         program: &Path,
         kubeconfig: &Path,
         directory: &Path,
         more: &[(&str, String)],
     ) -> Result<Program> {
-        let log = File::options().create(true).append(true).open(directory.join("log"))?;
-        // The kernel kills the program when the thread that started it ends, also if the bench is killed.
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(directory.join("log"))?;
+        // The kernel kills the program when the thread that started it ends, also if the bench is
+        // killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -45,23 +50,32 @@ impl Program {
             .stderr(log)
             .spawn()
             .with_context(|| program.display().to_string())?;
-        Ok(Program { child, started: Instant::now() })
+        Ok(Program {
+            child,
+            started: Instant::now(),
+        })
     }
 
-    /// Waits until the metrics name at least `feeds` watches and all of them have their first lists. Returns the time
-    /// since the start of the program.
+    /// Waits until the metrics name at least `feeds` watches and all of them have their first
+    /// lists. Returns the time since the start of the program.
     pub(crate) fn synced(&mut self, feeds: usize) -> Result<Duration> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 bail!("kube-controllers ended: {status}; see its log");
             }
             let text = metrics().unwrap_or_default();
-            let mut feed = text.lines().filter(|line| line.starts_with("kube_controllers_feed_synced{")).peekable();
+            let mut feed = text
+                .lines()
+                .filter(|line| line.starts_with("kube_controllers_feed_synced{"))
+                .peekable();
             let known = text.matches("kube_controllers_feed_synced{").count();
             if feed.peek().is_some() && known >= feeds && feed.all(|line| line.ends_with(" 1")) {
                 return Ok(self.started.elapsed());
             }
-            ensure!(self.started.elapsed() < SYNC_WITHIN, "the feeds are not synced; see the log");
+            ensure!(
+                self.started.elapsed() < SYNC_WITHIN,
+                "the feeds are not synced; see the log"
+            );
             thread::sleep(GLANCE);
         }
     }
@@ -74,7 +88,12 @@ impl Program {
     pub(crate) fn cpu(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
-        let ticks = |field: usize| after_name.split_whitespace().nth(field).and_then(|text| text.parse::<f64>().ok());
+        let ticks = |field: usize| {
+            after_name
+                .split_whitespace()
+                .nth(field)
+                .and_then(|text| text.parse::<f64>().ok())
+        };
         // Fields 14 and 15 of the whole line.
         Ok((ticks(11).context("utime")? + ticks(12).context("stime")?) / TICKS)
     }
@@ -82,7 +101,10 @@ impl Program {
     pub(crate) fn memory(&self) -> Result<(f64, f64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| name.to_owned())?;
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .with_context(|| name.to_owned())?;
             let kib: f64 = line.trim().trim_end_matches(" kB").parse()?;
             Ok::<_, anyhow::Error>(kib / 1024.0)
         };
@@ -98,6 +120,13 @@ impl Drop for Program {
 }
 
 fn metrics() -> Result<String> {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(2))).proxy(None).build();
-    Ok(ureq::Agent::from(agent).get(METRICS).call()?.body_mut().read_to_string()?)
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(Duration::from_secs(2)))
+        .proxy(None)
+        .build();
+    Ok(ureq::Agent::from(agent)
+        .get(METRICS)
+        .call()?
+        .body_mut()
+        .read_to_string()?)
 }

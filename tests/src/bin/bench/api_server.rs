@@ -19,7 +19,9 @@ pub(crate) struct Measured {
 
 /// Returns the reason why there is no API server to measure; `None` if there is one.
 pub(crate) fn missing() -> Option<String> {
-    program("kube-apiserver").err().map(|error| error.to_string())
+    program("kube-apiserver")
+        .err()
+        .map(|error| error.to_string())
 }
 
 pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
@@ -35,5 +37,10 @@ pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     let series = pods::one_after_another(host, &paths.floor, [&backend], || probe.turn())?;
     eprintln!("{PODS} pods at once");
     let crowd = pods::at_once(host, &backend)?;
-    Ok(Measured { requests: probe.requests(), series, details, crowd })
+    Ok(Measured {
+        requests: probe.requests(),
+        series,
+        details,
+        crowd,
+    })
 }

@@ -56,7 +56,10 @@ impl Backend {
     pub(crate) fn local(paths: &Paths) -> Result<Self> {
         let path = fresh(&paths.work, "calico.db")?;
         let keys = json!({ "datastore_type": "local", "datastore_path": path });
-        let datastore = DatastoreConfig::Local(LocalConfig { path, deadline: DEFAULT_DEADLINE });
+        let datastore = DatastoreConfig::Local(LocalConfig {
+            path,
+            deadline: DEFAULT_DEADLINE,
+        });
         let backend = Self::new("local", datastore, paths, &keys)?;
         backend.initialize(&keys, LOCAL_POOL)
     }
@@ -64,8 +67,18 @@ impl Backend {
     pub(crate) fn etcd(paths: &Paths) -> Result<Self> {
         let keys = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
         let endpoints = vec![ENDPOINT.to_owned()];
-        let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEFAULT_DEADLINE };
-        let backend = Self::new("etcd", DatastoreConfig::Etcd(Box::new(config)), paths, &keys)?;
+        let config = EtcdConfig {
+            endpoints,
+            tls: None,
+            credentials: None,
+            deadline: DEFAULT_DEADLINE,
+        };
+        let backend = Self::new(
+            "etcd",
+            DatastoreConfig::Etcd(Box::new(config)),
+            paths,
+            &keys,
+        )?;
         backend.initialize(&keys, ETCD_POOL)
     }
 
@@ -77,7 +90,8 @@ impl Backend {
         api.admin().node(NODE)?;
         api.define(GROUP.api_version())?;
         let content = Content::ready().pool("kubernetes", KUBERNETES_POOL, 26);
-        Objects::new(api.admin(), GROUP, account.kubeconfig.clone()).load(&content.objects(GROUP))?;
+        Objects::new(api.admin(), GROUP, account.kubeconfig.clone())
+            .load(&content.objects(GROUP))?;
 
         let keys = json!({
             "datastore_type": "kubernetes",
@@ -91,12 +105,25 @@ impl Backend {
             deadline: DEFAULT_DEADLINE,
             ..KubernetesConfig::default()
         };
-        let backend = Self::new("kubernetes", DatastoreConfig::Kubernetes(Box::new(config)), paths, &keys)?;
-        Ok(Self { admin: Some(api.admin().clone()), ..backend })
+        let backend = Self::new(
+            "kubernetes",
+            DatastoreConfig::Kubernetes(Box::new(config)),
+            paths,
+            &keys,
+        )?;
+        Ok(Self {
+            admin: Some(api.admin().clone()),
+            ..backend
+        })
     }
 
     /// Writes the network configuration; `keys` select the datastore.
-    fn new(name: &'static str, datastore: DatastoreConfig, paths: &Paths, keys: &Value) -> Result<Self> {
+    fn new(
+        name: &'static str,
+        datastore: DatastoreConfig,
+        paths: &Paths,
+        keys: &Value,
+    ) -> Result<Self> {
         let mut conf = json!({
             "cniVersion": "1.0.0",
             "name": "bench",
@@ -106,10 +133,19 @@ impl Backend {
             "nodename_file_optional": true,
             "ipam": { "type": "calico-ipam" },
         });
-        conf.as_object_mut().into_iter().for_each(|conf| conf.extend(keys.as_object().cloned().unwrap_or_default()));
+        conf.as_object_mut()
+            .into_iter()
+            .for_each(|conf| conf.extend(keys.as_object().cloned().unwrap_or_default()));
         let file = paths.work.join(format!("{name}.json"));
         fs::write(&file, conf.to_string())?;
-        Ok(Self { name, datastore, work: paths.work.clone(), conf: file, plugins: paths.plugins.clone(), admin: None })
+        Ok(Self {
+            name,
+            datastore,
+            work: paths.work.clone(),
+            conf: file,
+            plugins: paths.plugins.clone(),
+            admin: None,
+        })
     }
 
     /// Creates node and pool with `calico-ipam`, as an operator does.
@@ -139,16 +175,26 @@ impl Backend {
     /// Creates the network namespace of a pod and, on an API server, the Pod object.
     pub(crate) fn add_pod(&self, host: &Host, name: &str) -> Result<Pod> {
         host.add_pod(name)?;
-        let args = self.admin.as_ref().map(|admin| args_of_object(admin, name)).transpose()?;
-        Ok(Pod { name: name.to_owned(), args: args.unwrap_or_default() })
+        let args = self
+            .admin
+            .as_ref()
+            .map(|admin| args_of_object(admin, name))
+            .transpose()?;
+        Ok(Pod {
+            name: name.to_owned(),
+            args: args.unwrap_or_default(),
+        })
     }
 
     /// Creates `count` pods, named `prefix` followed by 0, 1 and so on.
     pub(crate) fn add_pods(&self, host: &Host, prefix: &str, count: usize) -> Result<Vec<Pod>> {
-        (0..count).map(|number| self.add_pod(host, &format!("{prefix}{number}"))).collect()
+        (0..count)
+            .map(|number| self.add_pod(host, &format!("{prefix}{number}")))
+            .collect()
     }
 
-    /// Prepares a call of the plugin as a runtime makes it. The caller sets [`Backend::stdin`] as its stdin.
+    /// Prepares a call of the plugin as a runtime makes it. The caller sets [`Backend::stdin`] as
+    /// its stdin.
     pub(crate) fn call(&self, verb: &str, pod: &Pod) -> Command {
         let mut command = Command::new(self.plugins.join("calico"));
         command
@@ -170,11 +216,19 @@ impl Backend {
         timed(self.call(verb, pod).stdin(self.stdin()?))
     }
 
-    /// Returns the number of write transactions of the embedded datastore so far; `None` for another datastore.
+    /// Returns the number of write transactions of the embedded datastore so far; `None` for
+    /// another datastore.
     pub(crate) fn commits(&self) -> Result<Option<u64>> {
-        let DatastoreConfig::Local(config) = &self.datastore else { return Ok(None) };
+        let DatastoreConfig::Local(config) = &self.datastore else {
+            return Ok(None);
+        };
         let file = rusqlite::Connection::open(&config.path)?;
-        Ok(Some(file.query_row("SELECT revision FROM counter", [], |row| row.get::<_, i64>(0))?.try_into()?))
+        Ok(Some(
+            file.query_row("SELECT revision FROM counter", [], |row| {
+                row.get::<_, i64>(0)
+            })?
+            .try_into()?,
+        ))
     }
 }
 
@@ -184,8 +238,12 @@ fn args_of_object(admin: &Client, name: &str) -> Result<String> {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
         "spec": { "nodeName": NODE, "containers": [{ "name": "c", "image": "none" }] },
     });
-    let made = admin.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)?.success()?;
-    let uid = made["metadata"]["uid"].as_str().context("a pod has no uid")?;
+    let made = admin
+        .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)?
+        .success()?;
+    let uid = made["metadata"]["uid"]
+        .as_str()
+        .context("a pod has no uid")?;
     Ok(format!(
         "K8S_POD_INFRA_CONTAINER_ID={name};K8S_POD_UID={uid};IgnoreUnknown=1;K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME={name}"
     ))

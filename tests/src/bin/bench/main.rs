@@ -1,9 +1,9 @@
 //! `make bench`: the cost of an ADD and a DEL against the floor of this machine, in one run.
 //!
-//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of docs/performance.md. There are two private hosts, one after
-//! the other: one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server
-//! ([`api_server`]). On each host the floor and the ADDs on each datastore alternate, pod by pod, so that a machine
-//! that changes its speed affects all of them.
+//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of docs/performance.md. There are two
+//! private hosts, one after the other: one with the embedded datastore and etcd ([`pairs`]), and
+//! one with a Kubernetes API server ([`api_server`]). On each host the floor and the ADDs on each
+//! datastore alternate, pod by pod, so that a machine that changes its speed affects all of them.
 
 mod api_server;
 mod backend;
@@ -44,10 +44,20 @@ fn main() -> Result<()> {
     {
         return process::print_peak_rss(command);
     }
-    let [plugins, floor, work] = args.as_slice() else { bail!("usage: bench PLUGIN-DIR FLOOR WORK-DIR") };
-    let absolute = |path: &str| Path::new(path).canonicalize().with_context(|| path.to_owned());
+    let [plugins, floor, work] = args.as_slice() else {
+        bail!("usage: bench PLUGIN-DIR FLOOR WORK-DIR")
+    };
+    let absolute = |path: &str| {
+        Path::new(path)
+            .canonicalize()
+            .with_context(|| path.to_owned())
+    };
     std::fs::create_dir_all(work)?;
-    measure(&Paths { plugins: absolute(plugins)?, floor: absolute(floor)?, work: absolute(work)? })
+    measure(&Paths {
+        plugins: absolute(plugins)?,
+        floor: absolute(floor)?,
+        work: absolute(work)?,
+    })
 }
 
 fn measure(paths: &Paths) -> Result<()> {
@@ -65,9 +75,19 @@ fn measure(paths: &Paths) -> Result<()> {
     table.pairs(&pairs);
     table.api_server(&api_server);
     let on_kubernetes = api_server.as_ref().ok();
-    table.crowds(pairs.crowds.iter().chain(on_kubernetes.map(|measured| &measured.crowd)));
+    table.crowds(
+        pairs
+            .crowds
+            .iter()
+            .chain(on_kubernetes.map(|measured| &measured.crowd)),
+    );
     table.program(&start, std::fs::metadata(&plugin)?.len());
-    table.stages(pairs.details.iter().chain(on_kubernetes.map(|measured| &measured.details)));
+    table.stages(
+        pairs
+            .details
+            .iter()
+            .chain(on_kubernetes.map(|measured| &measured.details)),
+    );
     Ok(write!(std::io::stdout(), "{machine}\n{table}")?)
 }
 
@@ -82,11 +102,19 @@ fn on_private_host<T: Send>(measure: impl FnOnce(&Host) -> Result<T> + Send) -> 
 fn etcd_on_disk(host: &Host, data: &Path) -> Result<()> {
     std::fs::create_dir_all(data)?;
     let nothing = None::<&str>;
-    Ok(mount(Some(data), &host.dir("etcd"), nothing, MsFlags::MS_BIND, nothing)?)
+    Ok(mount(
+        Some(data),
+        &host.dir("etcd"),
+        nothing,
+        MsFlags::MS_BIND,
+        nothing,
+    )?)
 }
 
 fn start_times(plugin: &Path) -> Result<Sample> {
-    (0..200).map(|_| Ok(process::timed(std::process::Command::new(plugin).arg("-v"))?.wall)).collect()
+    (0..200)
+        .map(|_| Ok(process::timed(std::process::Command::new(plugin).arg("-v"))?.wall))
+        .collect()
 }
 
 /// Returns the path of a file in the work directory, after removing files of an earlier run.

@@ -25,12 +25,20 @@ pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     let (local, etcd) = (Backend::local(paths)?, Backend::etcd(paths)?);
 
     eprintln!("datastores alone");
-    let costs = [stores::measure(&local.datastore)?, stores::measure(&etcd.datastore)?];
+    let costs = [
+        stores::measure(&local.datastore)?,
+        stores::measure(&etcd.datastore)?,
+    ];
     eprintln!("what one ADD does");
     let details = [pods::details(host, &local)?, pods::details(host, &etcd)?];
     eprintln!("{PODS} pods one after another");
     let series = pods::one_after_another(host, &paths.floor, [&local, &etcd], || Ok(()))?;
     eprintln!("{PODS} pods at once");
     let crowds = [pods::at_once(host, &local)?, pods::at_once(host, &etcd)?];
-    Ok(Measured { costs, series, details, crowds })
+    Ok(Measured {
+        costs,
+        series,
+        details,
+        crowds,
+    })
 }

@@ -53,14 +53,18 @@ pub(crate) struct Crowd {
 
 impl FromIterator<Took> for Series {
     fn from_iter<I: IntoIterator<Item = Took>>(runs: I) -> Self {
-        let (wall, cpu): (Vec<_>, Vec<_>) = runs.into_iter().map(|took| (took.wall, took.cpu)).unzip();
-        Self { wall: wall.into_iter().collect(), cpu: cpu.into_iter().collect() }
+        let (wall, cpu): (Vec<_>, Vec<_>) =
+            runs.into_iter().map(|took| (took.wall, took.cpu)).unzip();
+        Self {
+            wall: wall.into_iter().collect(),
+            cpu: cpu.into_iter().collect(),
+        }
     }
 }
 
-/// Measures the floor, the floor with sysctls and an ADD on each backend for one pod after another, and calls `alone`;
-/// then measures all DELs. The network namespaces are created beforehand, because the kernel continues to initialize a
-/// namespace after the call that created it.
+/// Measures the floor, the floor with sysctls and an ADD on each backend for one pod after another,
+/// and calls `alone`; then measures all DELs. The network namespaces are created beforehand,
+/// because the kernel continues to initialize a namespace after the call that created it.
 pub(crate) fn one_after_another<const N: usize>(
     host: &Host,
     floor: &Path,
@@ -84,7 +88,11 @@ pub(crate) fn one_after_another<const N: usize>(
                 command.arg("--sysctls");
             }
             let address = format!("10.{}.0.{number}", 8 + variant);
-            runs.push(timed(command.arg(Path::new(NETNS_DIR).join(&pod)).args([pod, address]))?);
+            runs.push(timed(
+                command
+                    .arg(Path::new(NETNS_DIR).join(&pod))
+                    .args([pod, address]),
+            )?);
         }
         for ((backend, pods), (adds, _)) in backends.iter().zip(&pods).zip(&mut operations) {
             adds.push(backend.timed_call("ADD", &pods[number])?);
@@ -97,15 +105,22 @@ pub(crate) fn one_after_another<const N: usize>(
         }
     }
     let [floor, floor_with_sysctls] = floors.map(Series::from_iter);
-    let operations = operations.map(|(adds, dels)| (adds.into_iter().collect(), dels.into_iter().collect()));
-    Ok(OneAfterAnother { floor, floor_with_sysctls, operations })
+    let operations =
+        operations.map(|(adds, dels)| (adds.into_iter().collect(), dels.into_iter().collect()));
+    Ok(OneAfterAnother {
+        floor,
+        floor_with_sysctls,
+        operations,
+    })
 }
 
 /// Measures single calls. The node has one block then, as any node has until that block is full.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pod = backend.add_pod(host, &format!("{}seen", backend.name))?;
     // The first ADD claims the block.
-    ["ADD", "DEL"].into_iter().try_for_each(|verb| backend.timed_call(verb, &pod).map(drop))?;
+    ["ADD", "DEL"]
+        .into_iter()
+        .try_for_each(|verb| backend.timed_call(verb, &pod).map(drop))?;
     let counts = backend.work.join("strace");
     let before = backend.commits()?;
     let calls = process::system_calls(&backend.call("ADD", &pod), &backend.conf, &counts)?;
@@ -118,7 +133,12 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pods = backend.add_pods(host, &format!("{}t", backend.name), 20)?;
     for verb in ["ADD", "DEL"] {
         for pod in &pods {
-            timed(backend.call(verb, pod).env("CALICO_TIMINGS", &timings).stdin(backend.stdin()?))?;
+            timed(
+                backend
+                    .call(verb, pod)
+                    .env("CALICO_TIMINGS", &timings)
+                    .stdin(backend.stdin()?),
+            )?;
         }
     }
     Ok(Details {
@@ -144,7 +164,12 @@ pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
                     start.wait();
                     let begin = Instant::now();
                     let output = backend.call("ADD", pod).stdin(stdin).output()?;
-                    ensure!(output.status.success(), "{}: {}", pod.name, String::from_utf8_lossy(&output.stdout));
+                    ensure!(
+                        output.status.success(),
+                        "{}: {}",
+                        pod.name,
+                        String::from_utf8_lossy(&output.stdout)
+                    );
                     Ok(begin.elapsed())
                 })
             })
@@ -153,10 +178,18 @@ pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
         let begin = Instant::now();
         let mut each = Vec::new();
         for call in calls {
-            each.push(call.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            each.push(
+                call.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+            );
         }
         Ok((each, begin.elapsed()))
     })?;
-    pods.iter().try_for_each(|pod| backend.timed_call("DEL", pod).map(drop))?;
-    Ok(Crowd { name: backend.name, each: each.into_iter().collect(), all })
+    pods.iter()
+        .try_for_each(|pod| backend.timed_call("DEL", pod).map(drop))?;
+    Ok(Crowd {
+        name: backend.name,
+        each: each.into_iter().collect(),
+        all,
+    })
 }

@@ -20,7 +20,8 @@ const BLOCK: &str = "10.99.0.0/26";
 /// Number of allocated addresses in the block: the average over the ADDs that fill a block.
 const TAKEN: usize = 32;
 const POD: &str = "probe";
-/// Number of first turns that are not measured: they fill the server's caches and the connection's buffers.
+/// Number of first turns that are not measured: they fill the server's caches and the connection's
+/// buffers.
 const WARM_UP: usize = 5;
 
 /// Durations of each request of [`Probe::turn`], by turn.
@@ -52,11 +53,20 @@ impl Probe {
     /// Creates the block and the pod of the requests, and sends the turns that are not measured.
     pub(crate) fn new(host: &Host, backend: &Backend) -> Result<Self> {
         backend.add_pod(host, POD)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let block = half_full(BLOCK.parse()?)?;
-        let mut probe = Probe { runtime, datastore: backend.datastore.clone(), block: block.cidr, turns: Vec::new() };
+        let mut probe = Probe {
+            runtime,
+            datastore: backend.datastore.clone(),
+            block: block.cidr,
+            turns: Vec::new(),
+        };
         let store = Datastore::open(&probe.datastore)?;
-        probe.runtime.block_on(store.create::<Block>(&block.cidr, &block))?;
+        probe
+            .runtime
+            .block_on(store.create::<Block>(&block.cidr, &block))?;
         (0..WARM_UP).try_for_each(|_| probe.turn())?;
         probe.turns.clear();
         Ok(probe)
@@ -64,20 +74,33 @@ impl Probe {
 
     pub(crate) fn turn(&mut self) -> Result<()> {
         let number = self.turns.len();
-        let turn = self.runtime.block_on(turn(&self.datastore, self.block, number))?;
+        let turn = self
+            .runtime
+            .block_on(turn(&self.datastore, self.block, number))?;
         self.turns.push(turn);
         Ok(())
     }
 
     pub(crate) fn requests(&self) -> Requests {
         let sample = |index: usize| self.turns.iter().map(|turn| turn[index]).collect();
-        let all =
-            self.turns.iter().map(|[first_get, _, writes @ ..]| *first_get + writes.iter().sum::<Duration>()).collect();
-        Requests { first_get: sample(0), get: sample(1), post: sample(2), put: sample(3), patch: sample(4), all }
+        let all = self
+            .turns
+            .iter()
+            .map(|[first_get, _, writes @ ..]| *first_get + writes.iter().sum::<Duration>())
+            .collect();
+        Requests {
+            first_get: sample(0),
+            get: sample(1),
+            post: sample(2),
+            put: sample(3),
+            patch: sample(4),
+            all,
+        }
     }
 }
 
-/// Sends the requests of one turn. Every update changes the object: the server stores no unchanged one.
+/// Sends the requests of one turn. Every update changes the object: the server stores no unchanged
+/// one.
 async fn turn(config: &DatastoreConfig, block: Cidr, number: usize) -> Result<Turn> {
     let (first_get, store) = clocked(async {
         let store = Datastore::open(config)?;
@@ -112,9 +135,15 @@ fn half_full(cidr: Cidr) -> Result<Block> {
     for number in 0..TAKEN {
         let handle = HandleId::for_container("bench", &format!("{number:064}"));
         let attributes = [("node", NODE), ("namespace", NAMESPACE), ("pod", POD)];
-        let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let request =
-            BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &node, check_affinity: true };
+        let attributes = attributes
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+        let request = BlockRequest {
+            handle: Some(&handle),
+            attributes: &attributes,
+            requester: &node,
+            check_affinity: true,
+        };
         block.assign(1, &request, &Reservations::none())?;
     }
     Ok(block)

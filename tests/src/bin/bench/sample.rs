@@ -15,10 +15,14 @@ impl FromIterator<Duration> for Sample {
 }
 
 impl Sample {
-    /// Returns the duration at `percent` percent of the sorted durations, or zero if nothing was measured.
+    /// Returns the duration at `percent` percent of the sorted durations, or zero if nothing was
+    /// measured.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
-        self.0.get(last * percent / 100).copied().unwrap_or_default()
+        self.0
+            .get(last * percent / 100)
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(crate) fn p50(&self) -> Duration {

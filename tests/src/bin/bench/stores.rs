@@ -23,7 +23,9 @@ pub(crate) struct Costs {
 }
 
 pub(crate) fn measure(config: &DatastoreConfig) -> Result<Costs> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let (read, write) = on_open_connection(config).await?;
         let mut first_reads = Vec::new();
@@ -33,7 +35,11 @@ pub(crate) fn measure(config: &DatastoreConfig) -> Result<Costs> {
             Datastore::open(config)?.scan(PATH).await?;
             first_reads.push(begin.elapsed());
         }
-        Ok(Costs { read, write, first_read: first_reads.into_iter().collect() })
+        Ok(Costs {
+            read,
+            write,
+            first_read: first_reads.into_iter().collect(),
+        })
     })
 }
 
@@ -55,6 +61,11 @@ async fn on_open_connection(config: &DatastoreConfig) -> Result<(Sample, Sample)
 }
 
 async fn write(store: &Datastore, op: WriteOp) -> Result<Revision> {
-    let write = Write { kind: "Bench", path: PATH.into(), key: "Bench(value)".into(), op };
+    let write = Write {
+        kind: "Bench",
+        path: PATH.into(),
+        key: "Bench(value)".into(),
+        op,
+    };
     store.write(&[write]).await?.pop().context("no revision")
 }

@@ -47,7 +47,12 @@ impl Table {
     }
 
     pub(crate) fn crowds<'a>(&mut self, crowds: impl Iterator<Item = &'a Crowd>) {
-        self.heading(&[&format!("{} ADDs at once", crate::PODS), "per second", "p50 ms", "p99 ms"]);
+        self.heading(&[
+            &format!("{} ADDs at once", crate::PODS),
+            "per second",
+            "p50 ms",
+            "p99 ms",
+        ]);
         for crowd in crowds {
             let per_second = crate::PODS as f64 / crowd.all.as_secs_f64();
             let (p50, p99) = (ms(crowd.each.p50()), ms(crowd.each.percentile(99)));
@@ -57,7 +62,10 @@ impl Table {
 
     pub(crate) fn program(&mut self, start: &Sample, size: u64) {
         self.heading(&["the program", ""]);
-        self.row(["one binary for both names", &format!("{} MiB", mib(size / 1024))]);
+        self.row([
+            "one binary for both names",
+            &format!("{} MiB", mib(size / 1024)),
+        ]);
         self.row(["`calico -v`, p50", &format!("{} ms", ms(start.p50()))]);
     }
 
@@ -69,15 +77,26 @@ impl Table {
                 names.push(name);
             }
         }
-        let columns = ["stages of an ADD, µs (p50)"].into_iter().chain(names.iter().copied());
+        let columns = ["stages of an ADD, µs (p50)"]
+            .into_iter()
+            .chain(names.iter().copied());
         self.heading(&columns.chain(["system calls"]).collect::<Vec<_>>());
         for detail in details {
             let micros = |name: &&str| {
-                let stage = detail.timings.stages.iter().find(|(found, _)| found == name);
+                let stage = detail
+                    .timings
+                    .stages
+                    .iter()
+                    .find(|(found, _)| found == name);
                 stage.map_or(String::new(), |(_, micros)| micros.to_string())
             };
             let stages = names.iter().map(micros);
-            self.row([detail.name.to_owned()].into_iter().chain(stages).chain([detail.system_calls.to_string()]));
+            self.row(
+                [detail.name.to_owned()]
+                    .into_iter()
+                    .chain(stages)
+                    .chain([detail.system_calls.to_string()]),
+            );
         }
     }
 }

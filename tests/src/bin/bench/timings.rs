@@ -16,7 +16,8 @@ impl Timings {
         let mut requests = [vec![], vec![]];
         let mut stages: Vec<(String, Vec<u64>)> = Vec::new();
         for line in lines.lines() {
-            let call: Map<String, Value> = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            let call: Map<String, Value> =
+                serde_json::from_str(line).with_context(|| line.to_owned())?;
             let is_add = call.get("command").is_some_and(|command| command == "ADD");
             requests[usize::from(!is_add)].extend(call.get("requests").and_then(Value::as_u64));
             if is_add {
@@ -26,14 +27,19 @@ impl Timings {
         ensure!(!stages.is_empty(), "the plugin wrote no timings");
         Ok(Self {
             requests: requests.map(median),
-            stages: stages.into_iter().map(|(name, all)| (name, median(all))).collect(),
+            stages: stages
+                .into_iter()
+                .map(|(name, all)| (name, median(all)))
+                .collect(),
         })
     }
 }
 
 /// Adds the stages of one ADD, whose keys end in `_us`.
 fn record(stages: &mut Vec<(String, Vec<u64>)>, line: &str, call: &Map<String, Value>) {
-    let micros = |(key, value): (&String, &Value)| Some((key.strip_suffix("_us")?.to_owned(), value.as_u64()?));
+    let micros = |(key, value): (&String, &Value)| {
+        Some((key.strip_suffix("_us")?.to_owned(), value.as_u64()?))
+    };
     let mut found: Vec<_> = call.iter().filter_map(micros).collect();
     // A parsed object does not keep the order of its text.
     found.sort_by_key(|(name, _)| line.find(&format!("\"{name}_us\"")));
@@ -62,7 +68,15 @@ mod tests {
 {"command":"ADD","parse_us":20,"ipam_us":600,"dataplane_us":800,"total_us":1300,"requests":5}"#;
         let timings = Timings::parse(lines).unwrap();
         assert_eq!(timings.requests, [5, 3]);
-        let expected = [("parse", 20), ("ipam", 500), ("dataplane", 800), ("total", 1300)];
-        assert_eq!(timings.stages, expected.map(|(name, micros)| (name.to_owned(), micros)));
+        let expected = [
+            ("parse", 20),
+            ("ipam", 500),
+            ("dataplane", 800),
+            ("total", 1300),
+        ];
+        assert_eq!(
+            timings.stages,
+            expected.map(|(name, micros)| (name.to_owned(), micros))
+        );
     }
 }

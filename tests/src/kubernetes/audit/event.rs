@@ -64,8 +64,12 @@ pub(super) fn requests<'l>(lines: impl Iterator<Item = &'l str>) -> Result<Vec<R
     let mut requests: Vec<Request> = Vec::new();
     let mut places = HashMap::new();
     for line in lines {
-        let event: Event = serde_json::from_str(line).with_context(|| format!("the audit log has {line}"))?;
-        let code = event.response_status.as_ref().and_then(|status| status.code);
+        let event: Event =
+            serde_json::from_str(line).with_context(|| format!("the audit log has {line}"))?;
+        let code = event
+            .response_status
+            .as_ref()
+            .and_then(|status| status.code);
         // The server rejects unauthenticated clients before it logs the stage RequestReceived.
         let refused = event.stage == Stage::ResponseStarted && code == Some(401);
         // A request without a place was received before this part of the log begins.
@@ -77,7 +81,10 @@ pub(super) fn requests<'l>(lines: impl Iterator<Item = &'l str>) -> Result<Vec<R
             // A watch that has not ended counts as answered at its start.
             if event.stage != Stage::ResponseStarted || event.verb == "watch" {
                 (request.code, request.answered) = (code, event.reached);
-                request.reason = event.response_status.map(|status| status.message).unwrap_or_default();
+                request.reason = event
+                    .response_status
+                    .map(|status| status.message)
+                    .unwrap_or_default();
             }
         }
     }
@@ -99,8 +106,14 @@ impl From<Event> for Request {
             namespace: object.namespace,
             name: object.name,
             user: event.user.username,
-            code: event.response_status.as_ref().and_then(|status| status.code),
-            reason: event.response_status.map(|status| status.message).unwrap_or_default(),
+            code: event
+                .response_status
+                .as_ref()
+                .and_then(|status| status.code),
+            reason: event
+                .response_status
+                .map(|status| status.message)
+                .unwrap_or_default(),
             uri: event.uri,
             received: event.received,
             answered: event.reached,

@@ -7,26 +7,38 @@ use super::*;
 fn line(id: &str, stage: &str, verb: &str, at: u64, code: Option<u16>) -> String {
     let time = |at: u64| format!("2026-11-21T10:00:00.{at:03}000Z");
     let event = json!({
-        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": id, "stage": stage,
+        "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": id,
+        "stage": stage,
         "requestURI": "/api/v1/namespaces/golden/pods/pod1/status?fieldManager=x", "verb": verb,
-        "user": { "username": "system:serviceaccount:kube-system:plugin", "groups": ["system:authenticated"] },
+        "user": {
+            "username": "system:serviceaccount:kube-system:plugin",
+            "groups": ["system:authenticated"],
+        },
         "sourceIPs": ["127.0.0.1"],
         "objectRef": {
-            "resource": "pods", "namespace": "golden", "name": "pod1", "apiVersion": "v1", "subresource": "status",
+            "resource": "pods", "namespace": "golden", "name": "pod1", "apiVersion": "v1",
+            "subresource": "status",
         },
-        "responseStatus": code.map_or(Value::Null, |code| json!({ "metadata": {}, "code": code, "message": "why" })),
+        "responseStatus": code.map_or(
+            Value::Null, |code| json!({ "metadata": {}, "code": code, "message": "why" }),
+        ),
         "requestReceivedTimestamp": time(0), "stageTimestamp": time(at), "annotations": {},
     });
     format!("{event}\n")
 }
 
 fn texts(log: &str) -> Vec<String> {
-    event::requests(log.lines()).unwrap().iter().map(Request::to_string).collect()
+    event::requests(log.lines())
+        .unwrap()
+        .iter()
+        .map(Request::to_string)
+        .collect()
 }
 
 #[test]
 fn request_has_the_fields_and_status_code_of_its_audit_events() {
-    let log = line("a", "RequestReceived", "patch", 0, None) + &line("a", "ResponseComplete", "patch", 7, Some(409));
+    let log = line("a", "RequestReceived", "patch", 0, None)
+        + &line("a", "ResponseComplete", "patch", 7, Some(409));
     let request = Request {
         verb: "patch".to_owned(),
         group: String::new(),
@@ -46,7 +58,8 @@ fn request_has_the_fields_and_status_code_of_its_audit_events() {
 
 #[test]
 fn text_of_a_server_error_has_the_reason() {
-    let log = line("a", "RequestReceived", "get", 0, None) + &line("a", "ResponseComplete", "get", 1, Some(500));
+    let log = line("a", "RequestReceived", "get", 0, None)
+        + &line("a", "ResponseComplete", "get", 1, Some(500));
     assert_eq!(texts(&log), ["get pods/status golden/pod1: 500 why"]);
 }
 
@@ -55,7 +68,13 @@ fn audited_requests_are_in_order_of_arrival() {
     let log = line("a", "RequestReceived", "get", 0, None)
         + &line("b", "RequestReceived", "list", 1, None)
         + &line("b", "ResponseComplete", "list", 2, Some(200));
-    assert_eq!(texts(&log), ["get pods/status golden/pod1: no answer", "list pods/status golden/pod1: 200"]);
+    assert_eq!(
+        texts(&log),
+        [
+            "get pods/status golden/pod1: no answer",
+            "list pods/status golden/pod1: 200"
+        ]
+    );
 }
 
 #[test]
@@ -64,13 +83,19 @@ fn watch_has_a_code_at_its_start_and_unauthenticated_request_is_listed() {
         + &line("a", "ResponseStarted", "watch", 1, Some(200))
         + &line("b", "ResponseStarted", "get", 2, Some(401))
         + &line("b", "ResponseComplete", "get", 2, Some(401));
-    assert_eq!(texts(&log), ["watch pods/status golden/pod1: 200", "get pods/status golden/pod1: 401"]);
+    assert_eq!(
+        texts(&log),
+        [
+            "watch pods/status golden/pod1: 200",
+            "get pods/status golden/pod1: 401"
+        ]
+    );
 }
 
 #[test]
 fn requests_that_arrived_before_the_log_are_omitted() {
-    let log =
-        line("old", "ResponseStarted", "watch", 0, Some(200)) + &line("old", "ResponseComplete", "get", 1, Some(200));
+    let log = line("old", "ResponseStarted", "watch", 0, Some(200))
+        + &line("old", "ResponseComplete", "get", 1, Some(200));
     assert_eq!(texts(&log), [""; 0]);
 }
 
@@ -78,10 +103,12 @@ fn requests_that_arrived_before_the_log_are_omitted() {
 fn partially_written_audit_line_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("audit.log");
-    let before = line("a", "RequestReceived", "get", 0, None) + &line("a", "ResponseComplete", "get", 1, Some(200));
+    let before = line("a", "RequestReceived", "get", 0, None)
+        + &line("a", "ResponseComplete", "get", 1, Some(200));
     std::fs::write(&log, &before).unwrap();
     let audit = Audit::from_now(log.clone()).unwrap();
-    let after = line("b", "RequestReceived", "get", 2, None) + &line("b", "ResponseComplete", "get", 3, Some(404));
+    let after = line("b", "RequestReceived", "get", 2, None)
+        + &line("b", "ResponseComplete", "get", 3, Some(404));
     std::fs::write(&log, format!("{before}{after}{{\"kind\":\"Ev")).unwrap();
     assert_eq!(audit.lines().unwrap(), ["get pods/status golden/pod1: 404"]);
 }
@@ -89,7 +116,9 @@ fn partially_written_audit_line_is_ignored() {
 #[test]
 fn overlapping_requests_count_as_one_round() {
     let at = |received: i64, answered: i64| {
-        let mut request = event::requests(line("a", "RequestReceived", "get", 0, None).lines()).unwrap().remove(0);
+        let mut request = event::requests(line("a", "RequestReceived", "get", 0, None).lines())
+            .unwrap()
+            .remove(0);
         let begin = request.received;
         request.received = begin + time::Duration::milliseconds(received);
         request.answered = begin + time::Duration::milliseconds(answered);
@@ -98,9 +127,15 @@ fn overlapping_requests_count_as_one_round() {
     assert_eq!(rounds(&[]), 0);
     assert_eq!(rounds(&[at(0, 5), at(1, 4)]), 1);
     assert_eq!(rounds(&[at(0, 5), at(1, 2), at(3, 4)]), 2);
-    assert_eq!(rounds(&[at(0, 2), at(2, 3), at(3, 9), at(4, 5), at(5, 6)]), 4);
+    assert_eq!(
+        rounds(&[at(0, 2), at(2, 3), at(3, 9), at(4, 5), at(5, 6)]),
+        4
+    );
     let apart = Duration::from_millis(10);
     assert_eq!(waves(&[], apart), 0);
     assert_eq!(waves(&[at(0, 5), at(9, 10), at(2, 3)], apart), 1);
-    assert_eq!(waves(&[at(0, 5), at(11, 12), at(12, 13), at(30, 31)], apart), 3);
+    assert_eq!(
+        waves(&[at(0, 5), at(11, 12), at(12, 13), at(30, 31)], apart),
+        3
+    );
 }

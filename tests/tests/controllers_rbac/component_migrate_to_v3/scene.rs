@@ -1,14 +1,18 @@
-//! [`Scene`]: a cluster with an object of each kind in v1 and with the objects that kube-controllers check before a
-//! migration. [`Rights`]: the role of the migration.
+//! [`Scene`]: a cluster with an object of each kind in v1 and with the objects that
+//! kube-controllers check before a migration. [`Rights`]: the role of the migration.
 
 use std::fs;
 
-use integration_tests::controllers::{Controllers, METRICS_PORT, PATIENCE, World, await_that, metrics};
+use integration_tests::controllers::{
+    Controllers, METRICS_PORT, PATIENCE, World, await_that, metrics,
+};
 use integration_tests::kubernetes::{ApiServer, Kubernetes, Role};
 use integration_tests::manifests::{compose, deploy, parse};
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::{ApiGroup, Location, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, DRY_RUN, MIGRATION_NAME, MIGRATION_TYPE, moved_kinds};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, DRY_RUN, MIGRATION_NAME, MIGRATION_TYPE, moved_kinds,
+};
 use serde_json::{Value, json};
 
 use crate::NAMESPACE;
@@ -16,7 +20,8 @@ use crate::NAMESPACE;
 pub(super) const NAME: &str = "calico-kube-controllers-migration";
 /// The pod of kube-controllers.
 pub(super) const POD: &str = "controllers-1";
-/// An object of v1 that v3 refuses after [`Scene::refuse_before_the_lock`] or [`Scene::refuse_under_the_lock`].
+/// An object of v1 that v3 refuses after [`Scene::refuse_before_the_lock`] or
+/// [`Scene::refuse_under_the_lock`].
 pub(super) const REFUSED: &str = "refused";
 
 /// An object that starts no migration.
@@ -33,17 +38,23 @@ pub(super) struct Rights {
 }
 
 impl Rights {
-    /// Reads the roles of the component. A rule about named objects counts as one about all objects.
+    /// Reads the roles of the component. A rule about named objects counts as one about all
+    /// objects.
     pub(super) fn read() -> Rights {
         let objects = parse(&manifest()).unwrap();
         let role = |kind: &str, place: &str| {
-            let mut rules = objects[&format!("{kind}.rbac.authorization.k8s.io {place}{NAME}")]["rules"].clone();
+            let mut rules =
+                objects[&format!("{kind}.rbac.authorization.k8s.io {place}{NAME}")]["rules"]
+                    .clone();
             for rule in rules.as_array_mut().unwrap() {
                 rule.as_object_mut().unwrap().remove("resourceNames");
             }
             Role::of_rules(&rules).unwrap()
         };
-        Rights { cluster: role("ClusterRole", ""), namespace: role("Role", &format!("{NAMESPACE}/")) }
+        Rights {
+            cluster: role("ClusterRole", ""),
+            namespace: role("Role", &format!("{NAMESPACE}/")),
+        }
     }
 
     pub(super) fn all(&self) -> Role {
@@ -61,24 +72,35 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// Defines all kinds, and applies the workload on nodes as if it were rolled out, and the pod of kube-controllers,
-    /// whose account exists.
+    /// Defines all kinds, and applies the workload on nodes as if it were rolled out, and the pod
+    /// of kube-controllers, whose account exists.
     pub(super) fn new(host: &Host, servers: &'a Kubernetes) -> Scene<'a> {
         let world = World::new(servers, Some(ApiGroup::CrdV1));
-        let scene = Scene { api: &servers.api, world };
+        let scene = Scene {
+            api: &servers.api,
+            world,
+        };
         scene.api.define_for_migration().unwrap();
         let overlay = ["overlays/kubernetes-v1"];
-        let objects = compose(&host.dir("manifests"), &overlay, &["components/migrate-to-v3"]).unwrap();
-        for (_, object) in
-            objects.iter().filter(|(name, _)| ["ConfigMap ", "DaemonSet."].iter().any(|kind| name.starts_with(kind)))
-        {
+        let objects = compose(
+            &host.dir("manifests"),
+            &overlay,
+            &["components/migrate-to-v3"],
+        )
+        .unwrap();
+        for (_, object) in objects.iter().filter(|(name, _)| {
+            ["ConfigMap ", "DaemonSet."]
+                .iter()
+                .any(|kind| name.starts_with(kind))
+        }) {
             world.apply(object.clone());
         }
         let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/calico-cni");
         let daemon_set = world.get(&path);
         let status = json!({
             "observedGeneration": daemon_set["metadata"]["generation"], "desiredNumberScheduled": 1,
-            "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 1, "updatedNumberScheduled": 1,
+            "currentNumberScheduled": 1, "numberMisscheduled": 0, "numberReady": 1,
+            "updatedNumberScheduled": 1,
             "numberAvailable": 1,
         });
         world.merge(&format!("{path}/status"), &json!({ "status": status }));
@@ -98,11 +120,26 @@ impl<'a> Scene<'a> {
         self.api.admin().node("n1").unwrap();
         world.pool("pool4", "10.65.0.0/16", "Workload");
         world.address_left_behind("n1", "10.65.1.0");
-        world.put("IPReservation", "ipreservations", "some", &json!({ "reservedCIDRs": ["10.65.0.0/30"] }));
+        world.put(
+            "IPReservation",
+            "ipreservations",
+            "some",
+            &json!({ "reservedCIDRs": ["10.65.0.0/30"] }),
+        );
         let settings = json!({ "strictAffinity": false, "autoAllocateBlocks": true });
         world.put("IPAMConfig", "ipamconfigs", "default", &settings);
-        world.put("HostEndpoint", "hostendpoints", "n1", &json!({ "node": "n1", "interfaceName": "eth0" }));
-        world.put("CalicoNodeStatus", "caliconodestatuses", REFUSED, &json!({}));
+        world.put(
+            "HostEndpoint",
+            "hostendpoints",
+            "n1",
+            &json!({ "node": "n1", "interfaceName": "eth0" }),
+        );
+        world.put(
+            "CalicoNodeStatus",
+            "caliconodestatuses",
+            REFUSED,
+            &json!({}),
+        );
         let policy = json!({ "tier": "default", "selector": "all()" });
         for (kind, spec) in [
             ("BGPConfiguration", &json!({})),
@@ -118,7 +155,10 @@ impl<'a> Scene<'a> {
             ("StagedKubernetesNetworkPolicy", &json!({})),
             ("StagedNetworkPolicy", &policy),
         ] {
-            let moved = moved_kinds().into_iter().find(|moved| moved.v1.kind == kind).unwrap();
+            let moved = moved_kinds()
+                .into_iter()
+                .find(|moved| moved.v1.kind == kind)
+                .unwrap();
             world.put(kind, moved.v1.plural, "a", spec);
         }
     }
@@ -129,19 +169,37 @@ impl<'a> Scene<'a> {
             let objects = self.list(resource);
             assert!(!objects.is_empty(), "v1 has no {}", resource.kind);
             for at in objects {
-                self.world.merge(&at.url_path(), &json!({ "metadata": { "finalizers": finalizers } }));
+                self.world.merge(
+                    &at.url_path(),
+                    &json!({ "metadata": { "finalizers": finalizers } }),
+                );
             }
         }
     }
 
     /// Returns the locations of all objects of a kind.
     pub(super) fn list(&self, resource: Resource) -> Vec<Location> {
-        let list = self.api.admin().get(&resource.collection(None)).unwrap().success().unwrap();
+        let list = self
+            .api
+            .admin()
+            .get(&resource.collection(None))
+            .unwrap()
+            .success()
+            .unwrap();
         let location = |object: &Value| {
             let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
-            Location { resource, namespace: text("namespace"), name: text("name").unwrap() }
+            Location {
+                resource,
+                namespace: text("namespace"),
+                name: text("name").unwrap(),
+            }
         };
-        list["items"].as_array().unwrap().iter().map(location).collect()
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(location)
+            .collect()
     }
 
     // === The object that starts a migration ===
@@ -158,13 +216,22 @@ impl<'a> Scene<'a> {
     fn create(&self, name: &str, annotations: Option<Value>) {
         let object = json!({
             "apiVersion": DATASTORE_MIGRATIONS.api_version, "kind": DATASTORE_MIGRATIONS.kind,
-            "metadata": { "name": name, "annotations": annotations }, "spec": { "type": MIGRATION_TYPE },
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": { "type": MIGRATION_TYPE },
         });
-        self.api.admin().create(&DATASTORE_MIGRATIONS.collection(None), &object).unwrap().success().unwrap();
+        self.api
+            .admin()
+            .create(&DATASTORE_MIGRATIONS.collection(None), &object)
+            .unwrap()
+            .success()
+            .unwrap();
     }
 
     pub(super) fn annotate_dry_run(&self, text: Option<&str>) {
-        self.world.merge(&path_of_migration(), &json!({ "metadata": { "annotations": { DRY_RUN: text } } }));
+        self.world.merge(
+            &path_of_migration(),
+            &json!({ "metadata": { "annotations": { DRY_RUN: text } } }),
+        );
     }
 
     pub(super) fn delete_migration(&self) {
@@ -181,7 +248,10 @@ impl<'a> Scene<'a> {
     }
 
     pub(super) fn message(&self) -> String {
-        self.status()["message"].as_str().unwrap_or_default().to_owned()
+        self.status()["message"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Returns true if kube-controllers have reported this dry run.
@@ -212,16 +282,22 @@ impl<'a> Scene<'a> {
         let expression = format!("object.metadata.name != '{REFUSED}' || {exception}");
         let api_version = "admissionregistration.k8s.io/v1";
         self.world.apply(json!({
-            "apiVersion": api_version, "kind": "ValidatingAdmissionPolicy", "metadata": { "name": name },
-            "spec": { "matchConstraints": { "resourceRules": [rule] }, "validations": [{ "expression": expression }] },
+            "apiVersion": api_version, "kind": "ValidatingAdmissionPolicy",
+            "metadata": { "name": name },
+            "spec": {
+                "matchConstraints": { "resourceRules": [rule] },
+                "validations": [{ "expression": expression }],
+            },
         }));
         self.world.apply(json!({
-            "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding", "metadata": { "name": name },
+            "apiVersion": api_version, "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": name },
             "spec": { "policyName": name, "validationActions": ["Deny"] },
         }));
         let (all, kind) = (format!("{OF_V3}/caliconodestatuses"), "CalicoNodeStatus");
         let metadata = json!({ "name": REFUSED });
-        let object = json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": kind, "metadata": metadata });
+        let object =
+            json!({ "apiVersion": ApiGroup::V3.api_version(), "kind": kind, "metadata": metadata });
         // The server applies a policy a moment after the write.
         let is_refused = || {
             let answer = self.api.admin().create(&format!("{all}{query}"), &object)?;
@@ -238,7 +314,10 @@ impl<'a> Scene<'a> {
         // The API server also writes the object, so it is not replaced.
         let service = json!({ "namespace": "calico-apiserver", "name": "calico-api" });
         let spec = json!({ "service": service, "insecureSkipTLSVerify": true });
-        self.world.merge(API_SERVICE, &json!({ "metadata": { "labels": null }, "spec": spec }));
+        self.world.merge(
+            API_SERVICE,
+            &json!({ "metadata": { "labels": null }, "spec": spec }),
+        );
         let is_unavailable = || Ok(self.api.admin().get(OF_V3)?.code == 503);
         await_that(PATIENCE, is_unavailable).unwrap();
     }
@@ -251,7 +330,12 @@ impl<'a> Scene<'a> {
     #[track_caller]
     pub(super) fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
         let seen = await_that(PATIENCE * 3, || Ok(is_so()));
-        assert!(seen.is_ok(), "{what}: not seen\n{:#}\n{}", self.status(), controllers.log().unwrap_or_default());
+        assert!(
+            seen.is_ok(),
+            "{what}: not seen\n{:#}\n{}",
+            self.status(),
+            controllers.log().unwrap_or_default()
+        );
     }
 }
 

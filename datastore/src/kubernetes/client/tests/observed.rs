@@ -19,7 +19,10 @@ impl RequestObserver for RecordedRequests {
 
 fn observed(server: &Server) -> (Arc<RecordedRequests>, KubernetesConfig) {
     let seen = Arc::new(RecordedRequests::default());
-    let config = KubernetesConfig { observer: Observer::new(seen.clone()), ..server.config(LONG) };
+    let config = KubernetesConfig {
+        observer: Observer::new(seen.clone()),
+        ..server.config(LONG)
+    };
     (seen, config)
 }
 
@@ -27,7 +30,10 @@ fn observed(server: &Server) -> (Arc<RecordedRequests>, KubernetesConfig) {
 async fn repeated_request_is_observed_once_per_attempt() {
     let server = Server::start(&["h2"], &[Reply::Busy(0), Reply::Cut]).await;
     let (seen, config) = observed(&server);
-    ApiClient::new(&config).send(&ApiRequest::get("/api/v1/nodes/n1")).await.unwrap();
+    ApiClient::new(&config)
+        .send(&ApiRequest::get("/api/v1/nodes/n1"))
+        .await
+        .unwrap();
     let expected = [Some(429), None, Some(200)].map(|code| (ApiVerb::Get, "nodes", code));
     assert_eq!(*seen.0.lock().unwrap(), expected);
     assert_eq!(server.requests().len(), expected.len());
@@ -39,10 +45,14 @@ async fn request_of_a_kube_client_is_observed_once_and_a_watch_when_it_opens() {
         let server = Server::start(alpn, &[Reply::Status(404), Reply::Ok]).await;
         let (seen, config) = observed(&server);
         let client = super::client(&config).await.unwrap();
-        let get = |target: &'static str| client.send(Request::get(target).body(Body::empty()).unwrap());
+        let get =
+            |target: &'static str| client.send(Request::get(target).body(Body::empty()).unwrap());
         get("/api/v1/namespaces/shop/pods/web").await.unwrap();
         let _open = get("/api/v1/pods?watch=true").await.unwrap();
-        let expected = [(ApiVerb::Get, "pods", Some(404)), (ApiVerb::Watch, "pods", Some(200))];
+        let expected = [
+            (ApiVerb::Get, "pods", Some(404)),
+            (ApiVerb::Watch, "pods", Some(200)),
+        ];
         assert_eq!(*seen.0.lock().unwrap(), expected, "{alpn:?}");
     }
 }

@@ -29,9 +29,23 @@ async fn second_address_of_a_name_is_used_when_the_first_is_silent() {
         return run_in_own_network();
     }
     let server = Server::start(&["h2"], &[]).await;
-    let addresses: Vec<_> = lookup_host(("localhost", server.port)).await.unwrap().map(|at| at.ip()).collect();
-    assert_eq!(addresses, ["fd00:5::2".parse::<std::net::IpAddr>().unwrap(), "127.0.0.1".parse().unwrap()]);
-    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    let addresses: Vec<_> = lookup_host(("localhost", server.port))
+        .await
+        .unwrap()
+        .map(|at| at.ip())
+        .collect();
+    assert_eq!(
+        addresses,
+        [
+            "fd00:5::2".parse::<std::net::IpAddr>().unwrap(),
+            "127.0.0.1".parse().unwrap()
+        ]
+    );
+    server
+        .client(LONG)
+        .send(&ApiRequest::get("/a"))
+        .await
+        .unwrap();
     assert_eq!(server.requests(), ["GET /a Bearer first"]);
 }
 
@@ -40,11 +54,30 @@ fn run_in_own_network() {
     let hosts = files.path().join("hosts");
     std::fs::write(&hosts, "fd00:5::2 localhost\n127.0.0.1 localhost\n").unwrap();
     let mut unshare = Command::new("unshare");
-    unshare.args(["--map-root-user", "--net", "--mount", "sh", "-c", IN_OWN_NETWORK]).arg(hosts);
+    unshare
+        .args([
+            "--map-root-user",
+            "--net",
+            "--mount",
+            "sh",
+            "-c",
+            IN_OWN_NETWORK,
+        ])
+        .arg(hosts);
     let thread = std::thread::current();
-    let test = thread.name().filter(|name| *name != "main").expect("without --test-threads=1");
-    unshare.arg(std::env::current_exe().unwrap()).args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+    let test = thread
+        .name()
+        .filter(|name| *name != "main")
+        .expect("without --test-threads=1");
+    unshare
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(INSIDE, "1");
     let outcome = unshare.output().unwrap();
-    let output = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(outcome.status.success() && output[0].contains("1 passed"), "{output:#?}");
+    let output =
+        [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(
+        outcome.status.success() && output[0].contains("1 passed"),
+        "{output:#?}"
+    );
 }

@@ -26,7 +26,8 @@ pub(in crate::kubernetes::transport) struct Route {
 }
 
 impl Route {
-    /// Prepares connections. The CA certificates of this machine verify the certificate of a proxy with TLS.
+    /// Prepares connections. The CA certificates of this machine verify the certificate of a proxy
+    /// with TLS.
     pub(in crate::kubernetes::transport) fn new(proxy: Proxy) -> io::Result<Route> {
         let tls = match proxy.protocol {
             Protocol::Http | Protocol::Socks5 => None,
@@ -34,7 +35,8 @@ impl Route {
                 let own = tls::client_config(&Config::new(proxy.address.clone()));
                 let mut config = own.map_err(|error| io::Error::other(error.to_string()))?;
                 config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                let name = ServerName::try_from(host(&proxy.address).to_owned()).map_err(io::Error::other)?;
+                let name = ServerName::try_from(host(&proxy.address).to_owned())
+                    .map_err(io::Error::other)?;
                 Some((TlsConnector::from(Arc::new(config)), name))
             }
         };
@@ -47,14 +49,20 @@ impl Route {
     }
 
     /// Asks the proxy at the other end of `stream` for a connection to `server`.
-    pub(in crate::kubernetes::transport) async fn open(&self, stream: TcpStream, server: &Uri) -> io::Result<Stream> {
+    pub(in crate::kubernetes::transport) async fn open(
+        &self,
+        stream: TcpStream,
+        server: &Uri,
+    ) -> io::Result<Stream> {
         let mut stream: Stream = match &self.tls {
             None => Box::new(stream),
             Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),
         };
         let login = self.proxy.login.as_ref();
         match self.proxy.protocol {
-            Protocol::Http | Protocol::Https => open_tunnel(&mut stream, login, &authority(server)).await?,
+            Protocol::Http | Protocol::Https => {
+                open_tunnel(&mut stream, login, &authority(server)).await?
+            }
             Protocol::Socks5 => socks5::open(&mut stream, login, server).await?,
         }
         Ok(stream)
@@ -84,13 +92,16 @@ async fn open_tunnel(stream: &mut Stream, login: Option<&Login>, target: &str) -
             "the proxy demands a user and a password ({code}); write them into its URL, as in \
              http://USER:PASSWORD@HOST:PORT"
         ),
-        (code @ (401 | 407), Some(_)) => format!("the proxy refuses the user and the password of its URL ({code})"),
+        (code @ (401 | 407), Some(_)) => {
+            format!("the proxy refuses the user and the password of its URL ({code})")
+        }
         (code, _) => format!("the proxy refuses the connection to {target} (HTTP status {code})"),
     };
     Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
 }
 
-/// Reads the header of a response up to its end and no further, because the server's bytes follow. Returns the status.
+/// Reads the header of a response up to its end and no further, because the server's bytes follow.
+/// Returns the status.
 async fn read_status(stream: &mut Stream) -> io::Result<u16> {
     let mut header = Vec::new();
     while !header.ends_with(b"\r\n\r\n") && !header.ends_with(b"\n\n") {
@@ -101,14 +112,21 @@ async fn read_status(stream: &mut Stream) -> io::Result<u16> {
     }
     let header = String::from_utf8_lossy(&header);
     let mut words = header.split_ascii_whitespace();
-    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
-    let code = words.next().filter(|_| is_http).and_then(|code| code.parse().ok());
+    let is_http = words
+        .next()
+        .is_some_and(|version| version.starts_with("HTTP/1."));
+    let code = words
+        .next()
+        .filter(|_| is_http)
+        .and_then(|code| code.parse().ok());
     code.ok_or_else(|| invalid("the proxy's response is not HTTP; compare the scheme of its URL"))
 }
 
 fn closed(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::new(error.kind(), "the proxy closed the connection"),
+        io::ErrorKind::UnexpectedEof => {
+            io::Error::new(error.kind(), "the proxy closed the connection")
+        }
         _ => error,
     }
 }
@@ -126,32 +144,66 @@ mod tests {
         let (io, mut peer) = tokio::io::duplex(1 << 16);
         peer.write_all(answer).await.unwrap();
         let mut stream: Stream = Box::new(io);
-        let outcome = open_tunnel(&mut stream, login, "api.test:6443").await.map_err(|error| error.to_string());
+        let outcome = open_tunnel(&mut stream, login, "api.test:6443")
+            .await
+            .map_err(|error| error.to_string());
         let mut request = vec![0; 4096];
         let length = peer.read(&mut request).await.unwrap();
         drop(peer);
         let mut left = Vec::new();
         stream.read_to_end(&mut left).await.unwrap();
-        (String::from_utf8_lossy(&request[..length]).into_owned(), outcome, left)
+        (
+            String::from_utf8_lossy(&request[..length]).into_owned(),
+            outcome,
+            left,
+        )
     }
 
     #[tokio::test]
     async fn tunnel_request_names_the_server_and_leaves_its_bytes_unread() {
-        let (request, outcome, left) = tunnel(None, b"HTTP/1.0 200 Connection established\r\nA: b\r\n\r\nhello").await;
-        assert_eq!(request, "CONNECT api.test:6443 HTTP/1.1\r\nHost: api.test:6443\r\n\r\n");
+        let (request, outcome, left) = tunnel(
+            None,
+            b"HTTP/1.0 200 Connection established\r\nA: b\r\n\r\nhello",
+        )
+        .await;
+        assert_eq!(
+            request,
+            "CONNECT api.test:6443 HTTP/1.1\r\nHost: api.test:6443\r\n\r\n"
+        );
         assert_eq!((outcome, &*left), (Ok(()), &b"hello"[..]));
-        let login = Login { user: "u".into(), password: "p".into() };
+        let login = Login {
+            user: "u".into(),
+            password: "p".into(),
+        };
         let (request, outcome, _) = tunnel(Some(&login), b"HTTP/1.1 200\r\n\r\n").await;
-        assert!(request.contains("\r\nProxy-Authorization: Basic dTpw\r\n") && outcome.is_ok(), "{request}");
+        assert!(
+            request.contains("\r\nProxy-Authorization: Basic dTpw\r\n") && outcome.is_ok(),
+            "{request}"
+        );
     }
 
     #[tokio::test]
     async fn refusal_of_a_proxy_is_named_without_the_password() {
-        let login = Login { user: "u".into(), password: "secret".into() };
+        let login = Login {
+            user: "u".into(),
+            password: "secret".into(),
+        };
         for (login, answer, expected) in [
-            (None, &b"HTTP/1.1 407 Auth\r\n\r\n"[..], "demands a user and a password (407)"),
-            (Some(&login), b"HTTP/1.1 407 Auth\r\n\r\n", "refuses the user and the password of its URL (407)"),
-            (Some(&login), b"HTTP/1.0 401 Auth\r\n\r\n", "refuses the user and the password of its URL (401)"),
+            (
+                None,
+                &b"HTTP/1.1 407 Auth\r\n\r\n"[..],
+                "demands a user and a password (407)",
+            ),
+            (
+                Some(&login),
+                b"HTTP/1.1 407 Auth\r\n\r\n",
+                "refuses the user and the password of its URL (407)",
+            ),
+            (
+                Some(&login),
+                b"HTTP/1.0 401 Auth\r\n\r\n",
+                "refuses the user and the password of its URL (401)",
+            ),
             (
                 Some(&login),
                 b"HTTP/1.1 403 Filtered\r\n\r\n",
@@ -162,7 +214,10 @@ mod tests {
         ] {
             let (_, outcome, _) = tunnel(login, answer).await;
             let error = outcome.unwrap_err();
-            assert!(error.contains(expected) && !error.contains("secret"), "{expected}: {error}");
+            assert!(
+                error.contains(expected) && !error.contains("secret"),
+                "{expected}: {error}"
+            );
         }
     }
 
@@ -173,7 +228,13 @@ mod tests {
         let (io, peer) = tokio::io::duplex(1 << 10);
         drop(peer);
         let mut stream: Stream = Box::new(io);
-        assert!(read_status(&mut stream).await.unwrap_err().to_string().contains("closed the connection"));
+        assert!(
+            read_status(&mut stream)
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("closed the connection")
+        );
     }
 
     #[test]
@@ -181,6 +242,9 @@ mod tests {
         let route = |url: &str| Route::new(Proxy::parse(url).unwrap());
         assert!(route("https://proxy:3129").unwrap().tls.is_some());
         assert!(route("http://me:secret@proxy:3129").unwrap().tls.is_none());
-        assert_eq!(route("http://me:secret@proxy:3129").unwrap().to_string(), "http://proxy:3129");
+        assert_eq!(
+            route("http://me:secret@proxy:3129").unwrap().to_string(),
+            "http://proxy:3129"
+        );
     }
 }

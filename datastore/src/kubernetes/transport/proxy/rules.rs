@@ -1,4 +1,5 @@
-//! [`select_proxy`]: the proxy of a server by the variables of the environment, as Go's `httpproxy` reads them.
+//! [`select_proxy`]: the proxy of a server by the variables of the environment, as Go's `httpproxy`
+//! reads them.
 
 use std::net::IpAddr;
 
@@ -11,21 +12,33 @@ use crate::dial::{host, port};
 
 /// Returns the names of the variables that select the proxy of `server`, for errors.
 pub(in crate::kubernetes) fn variables_for(server: &Uri) -> &'static str {
-    if is_encrypted(server) { "HTTPS_PROXY or https_proxy" } else { "HTTP_PROXY or http_proxy" }
+    if is_encrypted(server) {
+        "HTTPS_PROXY or https_proxy"
+    } else {
+        "HTTP_PROXY or http_proxy"
+    }
 }
 
-/// Returns the proxy of `server`, or `None` if no proxy is configured or `NO_PROXY` excludes the server. A loopback
-/// address is always reached directly.
+/// Returns the proxy of `server`, or `None` if no proxy is configured or `NO_PROXY` excludes the
+/// server. A loopback address is always reached directly.
 pub(in crate::kubernetes) fn select_proxy(
     variables: &ProxyVariables,
     server: &Uri,
 ) -> Result<Option<Proxy>, ProxyUrlError> {
-    let url = if is_encrypted(server) { &variables.https } else { &variables.http };
+    let url = if is_encrypted(server) {
+        &variables.https
+    } else {
+        &variables.http
+    };
     if url.is_empty() || is_excluded(&variables.excluded, host(server), port(server)) {
         return Ok(None);
     }
     // Go accepts an address without a scheme.
-    let proxy = if url.contains("://") { Proxy::parse(url) } else { Proxy::parse(&format!("http://{url}")) };
+    let proxy = if url.contains("://") {
+        Proxy::parse(url)
+    } else {
+        Proxy::parse(&format!("http://{url}"))
+    };
     proxy.map(Some)
 }
 
@@ -39,11 +52,14 @@ fn is_excluded(entries: &str, host: &str, port: u16) -> bool {
     if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
         return true;
     }
-    entries.split(',').any(|entry| excludes(&entry.trim().to_ascii_lowercase(), &host, ip, port))
+    entries
+        .split(',')
+        .any(|entry| excludes(&entry.trim().to_ascii_lowercase(), &host, ip, port))
 }
 
-/// Returns true if one entry of `NO_PROXY` names the server: `*`, a network, an address, a domain with its subdomains,
-/// or with a leading `.` or `*.` the subdomains alone. A port limits an address or a domain.
+/// Returns true if one entry of `NO_PROXY` names the server: `*`, a network, an address, a domain
+/// with its subdomains, or with a leading `.` or `*.` the subdomains alone. A port limits an
+/// address or a domain.
 fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     if entry == "*" {
         return true;
@@ -63,14 +79,20 @@ fn excludes(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     }
     let subdomains = name.strip_prefix("*.").or_else(|| name.strip_prefix('.'));
     let domain = subdomains.unwrap_or(name);
-    let is_subdomain = host.strip_suffix(domain).is_some_and(|before| before.ends_with('.'));
+    let is_subdomain = host
+        .strip_suffix(domain)
+        .is_some_and(|before| before.ends_with('.'));
     is_subdomain || (subdomains.is_none() && host == domain)
 }
 
 /// Splits `HOST:PORT` and `[IPV6]:PORT`. An empty port counts as missing.
 fn split_port(entry: &str) -> (&str, Option<&str>) {
-    let Some((name, port)) = entry.rsplit_once(':') else { return (entry, None) };
-    let bracketed = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let Some((name, port)) = entry.rsplit_once(':') else {
+        return (entry, None);
+    };
+    let bracketed = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
     match bracketed {
         Some(address) => (address, Some(port).filter(|port| !port.is_empty())),
         None if name.contains(':') => (entry, None),
@@ -83,29 +105,56 @@ mod tests {
     use super::*;
 
     fn variables(https: &str, http: &str, excluded: &str) -> ProxyVariables {
-        ProxyVariables { https: https.into(), http: http.into(), excluded: excluded.into() }
+        ProxyVariables {
+            https: https.into(),
+            http: http.into(),
+            excluded: excluded.into(),
+        }
     }
 
     fn selected(variables: &ProxyVariables, server: &str) -> Option<String> {
-        select_proxy(variables, &server.parse().unwrap()).unwrap().map(|proxy| proxy.to_string())
+        select_proxy(variables, &server.parse().unwrap())
+            .unwrap()
+            .map(|proxy| proxy.to_string())
     }
 
     #[test]
     fn proxy_is_selected_by_the_scheme_of_the_server() {
         let both = variables("http://s:1", "plain:2", "");
-        assert_eq!(selected(&both, "https://api.example.com:6443").as_deref(), Some("http://s:1"));
-        assert_eq!(selected(&both, "http://api.example.com").as_deref(), Some("http://plain:2"));
-        assert_eq!(selected(&variables("", "http://p", ""), "https://api.example.com"), None);
-        assert_eq!(selected(&variables("socks5://s", "", ""), "https://10.0.0.1").as_deref(), Some("socks5://s:1080"));
+        assert_eq!(
+            selected(&both, "https://api.example.com:6443").as_deref(),
+            Some("http://s:1")
+        );
+        assert_eq!(
+            selected(&both, "http://api.example.com").as_deref(),
+            Some("http://plain:2")
+        );
+        assert_eq!(
+            selected(&variables("", "http://p", ""), "https://api.example.com"),
+            None
+        );
+        assert_eq!(
+            selected(&variables("socks5://s", "", ""), "https://10.0.0.1").as_deref(),
+            Some("socks5://s:1080")
+        );
         let invalid = variables("ftp://p", "", "*.example.com");
         assert!(select_proxy(&invalid, &Uri::from_static("https://10.0.0.1")).is_err());
-        assert_eq!(selected(&invalid, "https://api.example.com"), None, "the invalid proxy is not necessary");
+        assert_eq!(
+            selected(&invalid, "https://api.example.com"),
+            None,
+            "the invalid proxy is not necessary"
+        );
     }
 
     #[test]
     fn loopback_is_reached_directly() {
         let set = variables("http://s:1", "http://p:1", "");
-        for server in ["https://localhost:6443", "https://127.0.0.1:6443", "http://127.9.9.9", "https://[::1]:6443"] {
+        for server in [
+            "https://localhost:6443",
+            "https://127.0.0.1:6443",
+            "http://127.9.9.9",
+            "https://[::1]:6443",
+        ] {
             assert_eq!(selected(&set, server), None, "{server}");
         }
         assert!(selected(&set, "https://localhost.example.com").is_some());
@@ -144,7 +193,10 @@ mod tests {
             ("10.0.0", "10.0.0.1", false),
             ("0.1", "10.0.0.1", false),
         ] {
-            let found = selected(&variables("http://s:1", "", entries), &format!("https://{host}:6443"));
+            let found = selected(
+                &variables("http://s:1", "", entries),
+                &format!("https://{host}:6443"),
+            );
             assert_eq!(found.is_none(), is_direct, "{entries} {host}");
         }
     }

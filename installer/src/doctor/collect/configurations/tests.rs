@@ -26,8 +26,17 @@ fn configuration_rejected_by_the_plugin_retains_the_reason() {
     let found = read(&[("10-calico.conflist", &bad)]);
     assert!(found.conf.is_none());
     let rejection = content(found.selected).rejection.unwrap();
-    assert!(rejection.contains("$.mtu") && rejection.contains("99999"), "{rejection}");
-    let theirs = content(read(&[("05-other.conf", r#"{"name":"other","type":"ptp","mtu":99999}"#)]).selected);
+    assert!(
+        rejection.contains("$.mtu") && rejection.contains("99999"),
+        "{rejection}"
+    );
+    let theirs = content(
+        read(&[(
+            "05-other.conf",
+            r#"{"name":"other","type":"ptp","mtu":99999}"#,
+        )])
+        .selected,
+    );
     assert_eq!(theirs.rejection, None);
 }
 
@@ -38,22 +47,35 @@ fn calico_configuration_behind_multus_is_active() {
             r#"{"name":"m","type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-calico.conflist"}"#,
             "10-calico.conflist",
         ),
-        (r#"{"name":"m","type":"multus","delegates":[{"name":"k8s-pod-network","plugins":[]}]}"#, "k8s-pod-network"),
+        (
+            r#"{"name":"m","type":"multus","delegates":[{"name":"k8s-pod-network","plugins":[]}]}"#,
+            "k8s-pod-network",
+        ),
     ] {
         let others = ("05-bridge.conf", r#"{"name":"b","type":"bridge"}"#);
-        let found = read(&[("00-multus.conf", multus), others, ("10-calico.conflist", OURS)]);
+        let found = read(&[
+            ("00-multus.conf", multus),
+            others,
+            ("10-calico.conflist", OURS),
+        ]);
         assert_eq!(found.conf.unwrap().node.nodename, "n1");
         assert_eq!(found.delegate.as_ref().unwrap().name, "10-calico.conflist");
         assert_eq!(content(found.delegate).network, "k8s-pod-network");
         assert_eq!(content(found.selected).delegate_names, [delegate_names]);
     }
-    let damaged = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#), ("10-calico.conflist", "{")]);
+    let damaged = read(&[
+        ("00-multus.conf", r#"{"name":"m","type":"multus"}"#),
+        ("10-calico.conflist", "{"),
+    ]);
     assert!(damaged.delegate.unwrap().content.is_err());
 }
 
 #[test]
 fn configuration_behind_a_plugin_other_than_multus_is_ignored() {
-    let found = read(&[("05-other.conf", r#"{"name":"o","type":"ptp"}"#), ("10-calico.conflist", OURS)]);
+    let found = read(&[
+        ("05-other.conf", r#"{"name":"o","type":"ptp"}"#),
+        ("10-calico.conflist", OURS),
+    ]);
     assert!(found.delegate.is_none() && found.conf.is_none());
     let alone = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#)]);
     assert!(alone.delegate.is_none() && alone.conf.is_none());
@@ -69,34 +91,63 @@ fn missing_unreadable_and_invalid_tls_files_are_reported() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         path.display().to_string()
     };
-    let key = file("key", "-----BEGIN EC PRIVATE KEY-----\nx\n-----END EC PRIVATE KEY-----\n", 0o600);
+    let key = file(
+        "key",
+        "-----BEGIN EC PRIVATE KEY-----\nx\n-----END EC PRIVATE KEY-----\n",
+        0o600,
+    );
     let certificate = file("cert", "words\n-----BEGIN CERTIFICATE-----\nx\n", 0o644);
     let mut conf = NetConf::default();
     conf.datastore.etcd_ca_cert_file = directory.path().join("gone").display().to_string();
     conf.datastore.etcd_cert_file = key.clone();
     conf.datastore.etcd_key_file = key;
     let found = tls_files(&conf);
-    assert!(found[0].mode.as_ref().unwrap_err().to_string().contains("No such file"), "{found:?}");
-    assert_eq!(found[1].mode, Err("the file contains no CERTIFICATE".into()));
+    assert!(
+        found[0]
+            .mode
+            .as_ref()
+            .unwrap_err()
+            .to_string()
+            .contains("No such file"),
+        "{found:?}"
+    );
+    assert_eq!(
+        found[1].mode,
+        Err("the file contains no CERTIFICATE".into())
+    );
     assert_eq!(found[2].mode, Ok(0o600));
     conf.datastore.etcd_cert_file = certificate.clone();
     conf.datastore.etcd_key_file = certificate;
     let found = tls_files(&conf);
     assert_eq!(found[1].mode, Ok(0o644));
-    assert_eq!(found[2].mode, Err("the file contains no PRIVATE KEY".into()));
+    assert_eq!(
+        found[2].mode,
+        Err("the file contains no PRIVATE KEY".into())
+    );
     assert!(tls_files(&NetConf::default()).is_empty());
 }
 
 fn program(directory: &Path, name: &str, script: &str, mode: u32) {
-    fs::write(directory.join(name), format!("#!/bin/sh\ncat >/dev/null\n{script}\n")).unwrap();
+    fs::write(
+        directory.join(name),
+        format!("#!/bin/sh\ncat >/dev/null\n{script}\n"),
+    )
+    .unwrap();
     fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
 }
 
 /// Returns a probe whose first directory does not exist.
 fn probe<'a>(here: &Path, recorded: Option<&'a State>) -> VersionProbe<'a> {
-    let directories =
-        vec![(DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")), (DirectoryRole::Bin, here.to_owned())];
-    VersionProbe { directories, recorded, deadline: Duration::from_secs(60), is_container: false }
+    let directories = vec![
+        (DirectoryRole::SecondaryBin, PathBuf::from("/no/such/place")),
+        (DirectoryRole::Bin, here.to_owned()),
+    ];
+    VersionProbe {
+        directories,
+        recorded,
+        deadline: Duration::from_secs(60),
+        is_container: false,
+    }
 }
 
 const ANSWER: &str = r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'"#;
@@ -109,10 +160,15 @@ fn program_is_found_run_and_classified_by_its_response() {
     program(here, "mute", "exit 3", 0o755);
     program(here, "dead", "", 0o644);
     let look = |name: &str| probe(here, None).examine(name.into(), "1.0.0".into()).state;
-    assert_eq!(look("good"), ProgramState::Supports(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()]));
+    assert_eq!(
+        look("good"),
+        ProgramState::Supports(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()])
+    );
     assert_eq!(look("dead"), ProgramState::NotExecutable(here.join("dead")));
     assert_eq!(look("gone"), ProgramState::Missing);
-    let ProgramState::Broken(_, reason) = look("mute") else { panic!() };
+    let ProgramState::Broken(_, reason) = look("mute") else {
+        panic!()
+    };
     assert_eq!(reason, "does not answer VERSION (exit status: 3)");
 }
 
@@ -122,8 +178,14 @@ fn program_with_a_separator_in_its_name_is_not_run() {
     let bin = directory.path().join("bin");
     fs::create_dir(&bin).unwrap();
     program(directory.path(), "x", ANSWER, 0o755);
-    for name in ["../x".to_owned(), directory.path().join("x").display().to_string()] {
-        assert_eq!(probe(&bin, None).examine(name, "1.0.0".into()).state, ProgramState::InvalidName);
+    for name in [
+        "../x".to_owned(),
+        directory.path().join("x").display().to_string(),
+    ] {
+        assert_eq!(
+            probe(&bin, None).examine(name, "1.0.0".into()).state,
+            ProgramState::InvalidName
+        );
     }
 }
 
@@ -134,9 +196,19 @@ fn programs_that_a_plugin_calls_are_examined_after_the_plugins() {
     let content = content(read(&[("10-canal.conflist", flannel)]).selected);
     let root = tempfile::tempdir().unwrap();
     let programs = examine_programs(&[&content], None, &Layout::below(root.path()), None);
-    let names: Vec<_> = programs.iter().map(|program| program.name.as_str()).collect();
-    assert_eq!(names, ["flannel", "portmap", "calico", "host-local", "loopback"]);
-    assert!(programs.iter().all(|program| program.state == ProgramState::Missing));
+    let names: Vec<_> = programs
+        .iter()
+        .map(|program| program.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        ["flannel", "portmap", "calico", "host-local", "loopback"]
+    );
+    assert!(
+        programs
+            .iter()
+            .all(|program| program.state == ProgramState::Missing)
+    );
 }
 
 /// A container may lack an interpreter that the node has.
@@ -147,7 +219,10 @@ fn program_without_its_interpreter_is_broken_only_on_the_node() {
     fs::write(&path, "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
     let look = |is_container: bool| {
-        let probe = VersionProbe { is_container, ..probe(directory.path(), None) };
+        let probe = VersionProbe {
+            is_container,
+            ..probe(directory.path(), None)
+        };
         probe.examine("portmap".into(), "1.0.0".into()).state
     };
     assert_eq!(look(true), ProgramState::OnlyOnNode(path.clone()));
@@ -158,8 +233,14 @@ fn program_without_its_interpreter_is_broken_only_on_the_node() {
 fn hanging_program_is_reported_and_not_awaited() {
     let directory = tempfile::tempdir().unwrap();
     program(directory.path(), "portmap", "exec sleep 1000", 0o755);
-    let probe = VersionProbe { deadline: Duration::from_millis(50), ..probe(directory.path(), None) };
-    let ProgramState::Broken(_, reason) = probe.examine("portmap".into(), "1.0.0".into()).state else { panic!() };
+    let probe = VersionProbe {
+        deadline: Duration::from_millis(50),
+        ..probe(directory.path(), None)
+    };
+    let ProgramState::Broken(_, reason) = probe.examine("portmap".into(), "1.0.0".into()).state
+    else {
+        panic!()
+    };
     assert_eq!(reason, "does not answer within 50ms");
 }
 
@@ -170,7 +251,11 @@ fn program_origin_is_derived_from_the_install_record() {
     program(here, "portmap", ANSWER, 0o755);
     let digest = digest::of_file(&here.join("portmap")).unwrap();
     let mut state = State::default();
-    let origin = |state: &State| probe(here, Some(state)).examine("portmap".into(), String::new()).origin;
+    let origin = |state: &State| {
+        probe(here, Some(state))
+            .examine("portmap".into(), String::new())
+            .origin
+    };
     assert_eq!(origin(&state), ProgramOrigin::Unknown);
     state.record(DirectoryRole::Bin, "portmap", None, false);
     assert_eq!(origin(&state), ProgramOrigin::Unknown);
@@ -189,6 +274,13 @@ fn only_calicos_programs_are_run_for_their_version() {
     for name in ["calico", "portmap"] {
         program(directory.path(), name, &version, 0o755);
     }
-    let version = |name: &str| probe(directory.path(), None).examine(name.into(), "1.0.0".into()).version;
-    assert_eq!((version("calico").as_deref(), version("portmap")), (Some("v1.2.3"), None));
+    let version = |name: &str| {
+        probe(directory.path(), None)
+            .examine(name.into(), "1.0.0".into())
+            .version
+    };
+    assert_eq!(
+        (version("calico").as_deref(), version("portmap")),
+        (Some("v1.2.3"), None)
+    );
 }

@@ -10,8 +10,8 @@ use crate::testing::{Cluster, MemoryStore, affinity_key, assert_consistent, cidr
 /// The first block of `node1` in the pool.
 const FORMER: &str = "10.65.166.128/26";
 
-/// Creates a cluster whose pool now has blocks of 16 addresses. `node1` has a block of 64 from before, with the address
-/// of `net.old`.
+/// Creates a cluster whose pool now has blocks of 16 addresses. `node1` has a block of 64 from
+/// before, with the address of `net.old`.
 async fn with_a_former_block(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.65.0.0/16", 26);
@@ -21,7 +21,13 @@ async fn with_a_former_block(store: MemoryStore) -> Cluster {
 }
 
 fn blocks(cluster: &Cluster) -> Vec<Cidr> {
-    cluster.store.pairs().list::<Block>(&None).into_iter().map(|(cidr, _)| cidr).collect()
+    cluster
+        .store
+        .pairs()
+        .list::<Block>(&None)
+        .into_iter()
+        .map(|(cidr, _)| cidr)
+        .collect()
 }
 
 #[tokio::test]
@@ -41,7 +47,10 @@ async fn empty_block_of_a_former_size_stays_with_another_node() {
     let cluster = with_a_former_block(MemoryStore::transactional()).await;
     cluster.release("net.old").await.unwrap();
     cluster.one("node2", "net.a").await.unwrap();
-    assert_eq!(cluster.affinity("node1", FORMER), Some(AffinityState::Confirmed));
+    assert_eq!(
+        cluster.affinity("node1", FORMER),
+        Some(AffinityState::Confirmed)
+    );
     assert_consistent(&cluster.store.pairs(), true);
 }
 
@@ -77,7 +86,11 @@ async fn former_block_that_covers_its_pool_is_used_before_all_blocks_are_searche
     cluster.store.take_counts();
     cluster.one("node1", "net.a").await.unwrap();
     assert_eq!(cluster.store.take_surveys().0, 0);
-    assert_eq!(cluster.store.take_counts(), (3, 1), "the ranges are read, too");
+    assert_eq!(
+        cluster.store.take_counts(),
+        (3, 1),
+        "the ranges are read, too"
+    );
     assert_eq!(blocks(&cluster), [cidr("10.66.0.0/26")]);
     cluster.one("node2", "net.b").await.unwrap_err();
     for handle in ["net.old", "net.a"] {
@@ -99,14 +112,28 @@ async fn former_block_is_used_if_no_block_may_be_claimed() {
 
 #[tokio::test]
 async fn affinity_of_a_former_size_without_a_block_is_deleted_unless_pending() {
-    for state in [AffinityState::Confirmed, AffinityState::Pending, AffinityState::PendingDeletion] {
+    for state in [
+        AffinityState::Confirmed,
+        AffinityState::Pending,
+        AffinityState::PendingDeletion,
+    ] {
         let cluster = Cluster::new();
         cluster.pool("pool4", "10.65.0.0/16", 28);
-        cluster.store.put(&affinity_key("node1", FORMER), &BlockAffinity { state, ..BlockAffinity::default() });
+        cluster.store.put(
+            &affinity_key("node1", FORMER),
+            &BlockAffinity {
+                state,
+                ..BlockAffinity::default()
+            },
+        );
         let ip = cluster.one("node1", "net.a").await.unwrap();
         assert_eq!(blocks(&cluster), [Cidr::new(ip, 28).unwrap()], "{state:?}");
         let left = Some(state).filter(|state| *state == AffinityState::Pending);
-        assert_eq!(cluster.affinity("node1", FORMER), left, "another process may be about to create the block");
+        assert_eq!(
+            cluster.affinity("node1", FORMER),
+            left,
+            "another process may be about to create the block"
+        );
     }
 }
 
@@ -115,7 +142,11 @@ async fn affinity_of_a_former_size_without_a_block_is_deleted_unless_pending() {
 async fn no_range_overlaps_in_any_order() {
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let store = if seed % 2 == 0 { MemoryStore::sequential() } else { MemoryStore::transactional() };
+        let store = if seed % 2 == 0 {
+            MemoryStore::sequential()
+        } else {
+            MemoryStore::transactional()
+        };
         let cluster = Cluster::on(store);
         cluster.pool("pool4", "10.65.0.0/24", 27);
         let mut held: Vec<String> = Vec::new();
@@ -128,7 +159,8 @@ async fn no_range_overlaps_in_any_order() {
                     cluster.release(&handle).await.unwrap();
                 }
                 _ => {
-                    let (node, handle) = (format!("node{}", random.u8(1..=3)), format!("net.{step}"));
+                    let (node, handle) =
+                        (format!("node{}", random.u8(1..=3)), format!("net.{step}"));
                     if cluster.one(&node, &handle).await.is_ok() {
                         held.push(handle);
                     }
@@ -136,7 +168,10 @@ async fn no_range_overlaps_in_any_order() {
             }
             let blocks = blocks(&cluster);
             for (n, block) in blocks.iter().enumerate() {
-                assert!(!blocks[..n].iter().any(|other| other.overlaps(block)), "seed {seed}, step {step}: {blocks:?}");
+                assert!(
+                    !blocks[..n].iter().any(|other| other.overlaps(block)),
+                    "seed {seed}, step {step}: {blocks:?}"
+                );
             }
             assert_consistent(&cluster.store.pairs(), true);
         }

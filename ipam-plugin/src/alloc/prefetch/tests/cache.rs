@@ -65,16 +65,34 @@ async fn block_empty_only_in_the_cache_is_not_released() {
     let first = node.address("a").await;
     node.free("a").await;
     let block = node.cluster.store.pairs().list::<Block>(&None).remove(0).0;
-    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.node_selector = "rack == 'x'".into());
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| {
+        spec.node_selector = "rack == 'x'".into()
+    });
     node.cluster.pool("other", "10.66.0.0/24", 29);
     node.cluster.store.stop_cache();
-    let request = node.call("by hand").assign_request(node.cluster.clock.now());
-    let inputs = AllocationInputs::read(&node.cluster.store, &node.call("by hand").inputs_query()).await.unwrap();
-    assign_address(&node.cluster.store, &node.cluster.clock, &request, first, inputs).await.unwrap();
+    let request = node
+        .call("by hand")
+        .assign_request(node.cluster.clock.now());
+    let inputs = AllocationInputs::read(&node.cluster.store, &node.call("by hand").inputs_query())
+        .await
+        .unwrap();
+    assign_address(
+        &node.cluster.store,
+        &node.cluster.clock,
+        &request,
+        first,
+        inputs,
+    )
+    .await
+    .unwrap();
     let claims = || {
         let own = AffinitySelect::of(AffinityOwner::Host("node1".into()));
         let found = node.cluster.store.pairs().list::<BlockAffinity>(&own);
-        found.into_iter().filter(|(key, _)| key.cidr == block).map(|(_, claim)| claim.state).collect::<Vec<_>>()
+        found
+            .into_iter()
+            .filter(|(key, _)| key.cidr == block)
+            .map(|(_, claim)| claim.state)
+            .collect::<Vec<_>>()
     };
     assert_eq!(claims(), [AffinityState::Confirmed]);
     let address = node.address("b").await;

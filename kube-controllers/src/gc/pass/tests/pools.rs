@@ -19,13 +19,25 @@ fn block(in_use: usize) -> Block {
     let owner = AffinityOwner::Host("node-a".into());
     let mut block = Block::new(BLOCK.parse().unwrap(), &owner, OffsetDateTime::now_utc()).unwrap();
     let attributes = BTreeMap::new();
-    let request = BlockRequest { handle: None, attributes: &attributes, requester: &owner, check_affinity: true };
-    block.assign(in_use, &request, &Reservations::none()).unwrap();
+    let request = BlockRequest {
+        handle: None,
+        attributes: &attributes,
+        requester: &owner,
+        check_affinity: true,
+    };
+    block
+        .assign(in_use, &request, &Reservations::none())
+        .unwrap();
     block
 }
 
 fn pool(uid: &str) -> PoolShape {
-    PoolShape { cidr: BLOCK.parse().unwrap(), block_prefix: 28, uid: uid.into(), in_service: true }
+    PoolShape {
+        cidr: BLOCK.parse().unwrap(),
+        block_prefix: 28,
+        uid: uid.into(),
+        in_service: true,
+    }
 }
 
 fn index(in_use: usize) -> Index {
@@ -46,7 +58,10 @@ async fn use_addresses(replica: &mut GcPass, in_use: usize, wait: Duration) {
 
 fn told(server: &Server) -> Vec<String> {
     let events = server.events.lock().unwrap();
-    events.iter().map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
+    events
+        .iter()
+        .map(|event| event["reason"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,17 +85,25 @@ async fn pool_tells_each_crossing_of_a_threshold_once() {
         assert_eq!(told(&server), expected, "{in_use} in use");
     }
     let event = server.events.lock().unwrap()[0].clone();
-    let message = "81 % of the 16 usable addresses of IP pool small are in use; 3 are free; create another pool, or \
-                   see `calico-ipam usage`";
+    let message = "81 % of the 16 usable addresses of IP pool small are in use; 3 are free; create \
+                   another pool, or see `calico-ipam usage`";
     assert_eq!(event["message"], message);
-    let object = json!({ "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "name": "small", "uid": "u1" });
-    assert_eq!((&event["involvedObject"], &event["type"]), (&object, &json!("Warning")));
+    let object = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "name": "small", "uid": "u1",
+    });
+    assert_eq!(
+        (&event["involvedObject"], &event["type"]),
+        (&object, &json!("Warning"))
+    );
     assert_eq!(event["metadata"]["namespace"], "default");
 }
 
 #[tokio::test(start_paused = true)]
 async fn event_has_the_uid_that_the_api_server_shows() {
-    let (in_store, reversed) = ("fe392417-dc50-4cba-9ef8-45cd23ab67ef", "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7");
+    let (in_store, reversed) = (
+        "fe392417-dc50-4cba-9ef8-45cd23ab67ef",
+        "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7",
+    );
     for (group, uid) in [(ApiGroup::CrdV1, reversed), (ApiGroup::V3, in_store)] {
         let (_dir, calico) = embedded();
         let server = Server::default();
@@ -90,7 +113,9 @@ async fn event_has_the_uid_that_the_api_server_shows() {
         replica.context.mode = Mode::Kubernetes(group);
         replica.run(Scope::Everything).await;
         let event = server.events.lock().unwrap()[0].clone();
-        let object = json!({ "apiVersion": group.api_version(), "kind": "IPPool", "name": "small", "uid": uid });
+        let object = json!({
+            "apiVersion": group.api_version(), "kind": "IPPool", "name": "small", "uid": uid,
+        });
         assert_eq!(event["involvedObject"], object);
     }
 }
@@ -100,7 +125,12 @@ async fn replica_started_above_a_threshold_posts_no_second_event() {
     let (_dir, calico) = embedded();
     let server = Server::default();
     for in_use in [13, 14, 14] {
-        let mut replica = new_pass(server.client(), calico.clone(), index(in_use), Leadership::always());
+        let mut replica = new_pass(
+            server.client(),
+            calico.clone(),
+            index(in_use),
+            Leadership::always(),
+        );
         replica.run(Scope::Everything).await;
         assert_eq!(told(&server), ["IPPoolUsage80"]);
     }
@@ -114,7 +144,15 @@ async fn standby_counts_and_posts_no_event_until_it_leads() {
     let mut replica = new_pass(server.client(), calico, index(12), Leadership::new(term));
     replica.run(Scope::Everything).await;
     use_addresses(&mut replica, 13, Duration::from_secs(10)).await;
-    assert_eq!(replica.cache.index().rooms().next().map(|named| named.room.free), Some(3));
+    assert_eq!(
+        replica
+            .cache
+            .index()
+            .rooms()
+            .next()
+            .map(|named| named.room.free),
+        Some(3)
+    );
     assert_eq!(told(&server).len(), 0);
     sender.send_replace(LeadershipTerm::Always);
     replica.run(Scope::Changed).await;
@@ -161,7 +199,12 @@ async fn refused_event_is_posted_after_the_pause_if_the_pool_is_still_above_the_
     let (_dir, calico) = embedded();
     for (later, expected) in [(14, vec!["IPPoolUsage80"]), (2, Vec::new())] {
         let server = Server::default();
-        let mut replica = new_pass(server.client(), calico.clone(), index(12), Leadership::always());
+        let mut replica = new_pass(
+            server.client(),
+            calico.clone(),
+            index(12),
+            Leadership::always(),
+        );
         replica.run(Scope::Everything).await;
         server.failure.store(403, Ordering::Relaxed);
         for in_use in [13, 14, 13] {
@@ -178,20 +221,38 @@ async fn refused_event_is_posted_after_the_pause_if_the_pool_is_still_above_the_
 async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes() {
     let (_dir, calico) = embedded();
     let server = Server::default();
-    let mut replica = new_pass(server.client(), calico.clone(), index(4), Leadership::always());
+    let mut replica = new_pass(
+        server.client(),
+        calico.clone(),
+        index(4),
+        Leadership::always(),
+    );
     replica.run(Scope::Everything).await;
     let fullest = |replica: &GcPass| {
         let index = replica.cache.index();
-        let fullest = index.rooms().next().and_then(|named| named.room.fullest.clone());
+        let fullest = index
+            .rooms()
+            .next()
+            .and_then(|named| named.room.fullest.clone());
         fullest.map(|(_, addresses)| addresses)
     };
-    let config = IpamConfig { auto_allocate_blocks: false, strict_affinity: true, ..IpamConfig::absent() };
+    let config = IpamConfig {
+        auto_allocate_blocks: false,
+        strict_affinity: true,
+        ..IpamConfig::absent()
+    };
     calico.create(&IpamConfigKey, &config).await.unwrap();
-    let wider = PoolShape { cidr: "10.0.0.0/24".parse().unwrap(), ..pool("u1") };
+    let wider = PoolShape {
+        cidr: "10.0.0.0/24".parse().unwrap(),
+        ..pool("u1")
+    };
     replica.cache.index().put_pool("small", wider);
     replica.run(Scope::Changed).await;
     assert_eq!(fullest(&replica), Some(12), "not yet counted again");
-    assert!(replica.next_deadline() <= Duration::from_secs(10), "the next pass counts");
+    assert!(
+        replica.next_deadline() <= Duration::from_secs(10),
+        "the next pass counts"
+    );
     advance(Duration::from_secs(10)).await;
     replica.run(Scope::Changed).await;
     assert_eq!(fullest(&replica), Some(12 + 15 * 16));

@@ -14,7 +14,9 @@ fn server_at(time: OffsetDateTime) -> (kube::Client, Arc<AtomicUsize>) {
     let date = time.format(&Rfc2822).unwrap().replace("+0000", "GMT");
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         counted.fetch_add(1, Ordering::Relaxed);
-        let answer = hyper::Response::builder().header("date", &date).body(kube::client::Body::empty());
+        let answer = hyper::Response::builder()
+            .header("date", &date)
+            .body(kube::client::Body::empty());
         async move { Ok::<_, std::convert::Infallible>(answer.unwrap()) }
     });
     (kube::Client::new(service, "default"), requests)
@@ -25,13 +27,26 @@ fn block_of(at: OffsetDateTime) -> Block {
     let owner = AffinityOwner::Host("node-a".into());
     let mut block = Block::new("10.0.0.0/26".parse().unwrap(), &owner, at).unwrap();
     for (address, name) in [("10.0.0.1", "net.stays"), ("10.0.0.2", "net.gone")] {
-        let (id, time) = (HandleId::new(name), format!("{} {:02}:00:00 +0000 UTC", at.date(), at.hour()));
+        let (id, time) = (
+            HandleId::new(name),
+            format!("{} {:02}:00:00 +0000 UTC", at.date(), at.hour()),
+        );
         let attributes = [("timestamp".to_owned(), time)].into();
-        let request =
-            BlockRequest { handle: Some(&id), attributes: &attributes, requester: &owner, check_affinity: true };
-        block.assign_address(address.parse().unwrap(), &request).unwrap();
+        let request = BlockRequest {
+            handle: Some(&id),
+            attributes: &attributes,
+            requester: &owner,
+            check_affinity: true,
+        };
+        block
+            .assign_address(address.parse().unwrap(), &request)
+            .unwrap();
     }
-    let request = ReleaseRequest { ip: "10.0.0.2".parse().unwrap(), handle: None, sequence: None };
+    let request = ReleaseRequest {
+        ip: "10.0.0.2".parse().unwrap(),
+        handle: None,
+        sequence: None,
+    };
     block.release(&[request], 60, at).unwrap();
     block
 }
@@ -54,11 +69,22 @@ async fn release_time_ahead_of_the_api_server_is_corrected_once() {
         let mut gc_pass = new_pass(client, calico.clone(), index, Leadership::always());
         gc_pass.correct_release_times().await;
         gc_pass.correct_release_times().await;
-        assert_eq!(requests.load(Ordering::Relaxed), usize::from(written > now), "at most one request a minute");
+        assert_eq!(
+            requests.load(Ordering::Relaxed),
+            usize::from(written > now),
+            "at most one request a minute"
+        );
         let stored = calico.get::<Block>(&block.cidr).await.unwrap().value;
-        let released =
-            |block: &Block| block.allocation("10.0.0.2".parse().unwrap()).and_then(|held| held.released_at());
-        let expected = if is_wrong { server.replace_nanosecond(0).ok() } else { released(&block) };
+        let released = |block: &Block| {
+            block
+                .allocation("10.0.0.2".parse().unwrap())
+                .and_then(|held| held.released_at())
+        };
+        let expected = if is_wrong {
+            server.replace_nanosecond(0).ok()
+        } else {
+            released(&block)
+        };
         assert_eq!(released(&stored), expected, "{written}");
         assert_eq!(stored.allocated().count(), 2);
     }

@@ -6,7 +6,12 @@ use super::*;
 const SETTLING: Duration = Duration::from_secs(25);
 
 fn duration_of(server: &Server) -> i32 {
-    server.state().lease.as_ref().map(duration).unwrap_or_default()
+    server
+        .state()
+        .lease
+        .as_ref()
+        .map(duration)
+        .unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -16,10 +21,17 @@ async fn lease_creator_waits_before_writing_and_records_the_wait_in_the_lease() 
     for _ in 0..24 {
         seconds(1).await;
         assert!(!one.leadership.holds());
-        assert_eq!((server.holder().as_str(), duration_of(&server)), ("one", 25));
+        assert_eq!(
+            (server.holder().as_str(), duration_of(&server)),
+            ("one", 25)
+        );
     }
     in_the_end(one.leadership.gained()).await;
-    assert!((SETTLING..SETTLING + Duration::from_secs(2)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!(
+        (SETTLING..SETTLING + Duration::from_secs(2)).contains(&begin.elapsed()),
+        "{:?}",
+        begin.elapsed()
+    );
     assert_eq!(duration_of(&server), 15);
     assert!(server.state().writes > 10, "it is renewed meanwhile");
 }
@@ -36,8 +48,16 @@ async fn creator_stopped_before_its_wait_ends_does_not_release_the_lease() {
         let mut two = replica(&server, "two", Weather::Fair, false);
         let begin = Instant::now();
         in_the_end(two.leadership.gained()).await;
-        let expected = if holder.is_empty() { Duration::ZERO } else { SETTLING };
-        assert!((expected..=expected + Duration::from_secs(2)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+        let expected = if holder.is_empty() {
+            Duration::ZERO
+        } else {
+            SETTLING
+        };
+        assert!(
+            (expected..=expected + Duration::from_secs(2)).contains(&begin.elapsed()),
+            "{:?}",
+            begin.elapsed()
+        );
     }
 }
 
@@ -47,15 +67,28 @@ async fn lease_of_a_dead_creator_is_acquired_after_the_same_wait() {
     let one = replica(&server, "one", Weather::Fair, false);
     let mut two = replica(&server, "two", Weather::Fair, false);
     seconds(20).await;
-    let (one, two) = if server.holder() == "one" { (one, &mut two) } else { panic!("the second was faster") };
+    let (one, two) = if server.holder() == "one" {
+        (one, &mut two)
+    } else {
+        panic!("the second was faster")
+    };
     one.task.abort();
     let last = Instant::now();
     in_the_end(two.leadership.gained()).await;
-    assert!(last.elapsed() >= SETTLING - Duration::from_secs(2), "{:?}", last.elapsed());
-    assert_eq!((server.holder().as_str(), duration_of(&server)), ("two", 15), "who has waited writes at once");
+    assert!(
+        last.elapsed() >= SETTLING - Duration::from_secs(2),
+        "{:?}",
+        last.elapsed()
+    );
+    assert_eq!(
+        (server.holder().as_str(), duration_of(&server)),
+        ("two", 15),
+        "who has waited writes at once"
+    );
 }
 
-/// The response to the creation is lost, and the next read shows the Lease with this replica as the holder.
+/// The response to the creation is lost, and the next read shows the Lease with this replica as the
+/// holder.
 #[tokio::test(start_paused = true)]
 async fn creator_that_lost_the_creation_response_waits_too() {
     let (server, begin) = (Server::default(), Instant::now());

@@ -4,8 +4,8 @@ use tokio::time::advance;
 
 use super::super::*;
 
-/// Advances the clock by `seconds` and records a refusal. Returns true if the refusals have lasted longer than a Lease
-/// and a write.
+/// Advances the clock by `seconds` and records a refusal. Returns true if the refusals have lasted
+/// longer than a Lease and a write.
 async fn after(refusals: &mut RefusalLog, seconds: u64) -> bool {
     advance(Duration::from_secs(seconds)).await;
     refusals.record(&Timing::default())

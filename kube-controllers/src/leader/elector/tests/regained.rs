@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A replica that writes without a Lease, beside a replica that held the Lease when the role lost the permission.
+/// A replica that writes without a Lease, beside a replica that held the Lease when the role lost
+/// the permission.
 struct Scene {
     server: Server,
     role: watch::Sender<Answer>,
@@ -22,15 +23,27 @@ async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     role.send_replace(Answer::Forbidden);
     let mut alone = replica(&server, "alone", weather.clone(), false);
     in_the_end(alone.leadership.gained()).await;
-    (Scene { server, role, weather, before, alone }, standby)
+    (
+        Scene {
+            server,
+            role,
+            weather,
+            before,
+            alone,
+        },
+        standby,
+    )
 }
 
-/// Asserts for `tenths` tenths of a second that at most one replica may write. Returns the replica that may write at
-/// the end.
+/// Asserts for `tenths` tenths of a second that at most one replica may write. Returns the replica
+/// that may write at the end.
 async fn watched(server: &Server, tenths: u32) -> String {
     let leaders = || -> Vec<String> {
         let state = server.state();
-        let leading = state.leaderships.iter().filter(|(_, leadership)| leadership.holds());
+        let leading = state
+            .leaderships
+            .iter()
+            .filter(|(_, leadership)| leadership.holds());
         leading.map(|(identity, _)| identity.clone()).collect()
     };
     for _ in 0..tenths {
@@ -43,8 +56,8 @@ async fn watched(server: &Server, tenths: u32) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn refused_holder_waits_for_a_leaseless_replica_when_leases_are_allowed_again() {
-    // The role allows Leases again at various times between the attempts of the replica without a Lease, which are 5 s
-    // apart.
+    // The role allows Leases again at various times between the attempts of the replica without a
+    // Lease, which are 5 s apart.
     for distance in 0..5 {
         let (scene, _) = scene(false).await;
         seconds(distance).await;
@@ -62,13 +75,20 @@ async fn refused_standby_waits_for_a_leaseless_replica_when_leases_are_allowed_a
         seconds(30 + distance).await;
         scene.role.send_replace(Answer::Allowed);
         let leader = watched(&scene.server, 600).await;
-        assert!(["standby", "alone"].contains(&leader.as_str()), "{leader:?}");
+        assert!(
+            ["standby", "alone"].contains(&leader.as_str()),
+            "{leader:?}"
+        );
         // A failed assertion in the server makes the task of a replica panic.
-        assert!(standby.is_some_and(|standby| !standby.task.is_finished()) && !scene.alone.task.is_finished());
+        assert!(
+            standby.is_some_and(|standby| !standby.task.is_finished())
+                && !scene.alone.task.is_finished()
+        );
     }
 }
 
-/// The waiting holder dies. The replica that takes its Lease has seen the Lease unchanged for as long as the wait.
+/// The waiting holder dies. The replica that takes its Lease has seen the Lease unchanged for as
+/// long as the wait.
 #[tokio::test(start_paused = true)]
 async fn lease_of_a_dead_waiting_holder_is_acquired_after_the_wait() {
     let (scene, _) = scene(false).await;
@@ -121,33 +141,48 @@ async fn refusal_beyond_the_right_to_write_delays_the_next_write() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The role loses and regains the permission, each time for longer than the delay between two attempts. In between,
-    /// replicas die and start, but at most one starts while the role forbids Leases: two would both act as the only
-    /// replica.
+    /// The role loses and regains the permission, each time for longer than the delay between two
+    /// attempts. In between, replicas die and start, but at most one starts while the role forbids
+    /// Leases: two would both act as the only replica.
     #[test]
     fn replicas_with_intermittent_lease_permission_never_write_at_once(
-        seed in any::<u64>(), turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
+        seed in any::<u64>(),
+        turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build();
         let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             fastrand::seed(seed);
             let server = Server::unheld(None);
             let (role, answer) = watch::channel(Answer::Allowed);
             let weather = Weather::Changing(answer);
-            let mut replicas: Vec<_> = ["a", "b"].map(|name| replica(&server, name, weather.clone(), false)).into();
+            let mut replicas: Vec<_> = ["a", "b"]
+                .map(|name| replica(&server, name, weather.clone(), false))
+                .into();
             watched(&server, 300).await;
             let mut may_write_without_lease = true;
             for (number, (tenths, dies, starts)) in turns.into_iter().enumerate() {
                 let forbids = number % 2 == 0;
-                role.send_replace(if forbids { Answer::Forbidden } else { Answer::Allowed });
+                role.send_replace(if forbids {
+                    Answer::Forbidden
+                } else {
+                    Answer::Allowed
+                });
                 if dies && replicas.len() > 1 {
                     let died = replicas.remove(fastrand::usize(0..replicas.len()));
                     died.task.abort();
                 }
                 if starts && (may_write_without_lease || !forbids) {
                     may_write_without_lease &= !forbids;
-                    replicas.push(replica(&server, &format!("next {number}"), weather.clone(), false));
+                    replicas.push(replica(
+                        &server,
+                        &format!("next {number}"),
+                        weather.clone(),
+                        false,
+                    ));
                 }
                 watched(&server, tenths).await;
             }

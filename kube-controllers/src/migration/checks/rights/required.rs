@@ -3,7 +3,9 @@
 use std::fmt;
 
 use libcalico::kubernetes::{ApiGroup, PODS, Resource};
-use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds};
+use libcalico::migration::{
+    DATASTORE_MIGRATIONS, cluster_information, definition_name, moved_kinds,
+};
 use serde_json::{Value, json};
 
 use super::super::super::api_service;
@@ -11,11 +13,16 @@ use super::super::super::report::{self, CONFIG_MAPS};
 use super::super::definitions::DEFINITIONS;
 use crate::rollout::{DAEMON_SETS, DEPLOYMENTS};
 
-/// The kind whose objects in v1 are read one by one. A changed object of any kind is read by a list.
+/// The kind whose objects in v1 are read one by one. A changed object of any kind is read by a
+/// list.
 const READ_ALONE: &str = "Tier";
 /// The kinds in the namespace of Calico's DaemonSets, and the requests to them.
-const BESIDE: [(Resource, &[&str]); 4] =
-    [(DAEMON_SETS, &["get"]), (DEPLOYMENTS, &["get"]), (PODS, &["get", "list"]), (CONFIG_MAPS, &["get", "create"])];
+const BESIDE: [(Resource, &[&str]); 4] = [
+    (DAEMON_SETS, &["get"]),
+    (DEPLOYMENTS, &["get"]),
+    (PODS, &["get", "list"]),
+    (CONFIG_MAPS, &["get", "create"]),
+];
 
 /// The right to send a kind of request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +43,10 @@ pub(super) struct Right {
 pub(super) fn required() -> Vec<Right> {
     let mut rights = Vec::new();
     rights.extend(of(&DATASTORE_MIGRATIONS, &["get", "list", "update"]));
-    rights.extend(of(&DATASTORE_MIGRATIONS, &["update"]).map(|right| Right { subresource: "status", ..right }));
+    rights.extend(of(&DATASTORE_MIGRATIONS, &["update"]).map(|right| Right {
+        subresource: "status",
+        ..right
+    }));
     for kind in moved_kinds() {
         rights.extend(of(&kind.v1, &["list"]));
         if kind.v1.kind == READ_ALONE {
@@ -51,9 +61,16 @@ pub(super) fn required() -> Vec<Right> {
     rights.extend(named(&DEFINITIONS, &["delete"], &definition_name(&v1)));
     rights.extend(of(&DEFINITIONS, &["list"]));
     let api_service = api_service::location();
-    rights.extend(named(&api_service.resource, &["get", "update", "delete"], &api_service.name));
+    rights.extend(named(
+        &api_service.resource,
+        &["get", "update", "delete"],
+        &api_service.name,
+    ));
     rights.extend(of(&api_service.resource, &["create"]));
-    let in_own_namespace = |right: Right| Right { in_own_namespace: true, ..right };
+    let in_own_namespace = |right: Right| Right {
+        in_own_namespace: true,
+        ..right
+    };
     for (resource, verbs) in BESIDE {
         rights.extend(of(&resource, verbs).map(in_own_namespace));
     }
@@ -65,7 +82,11 @@ fn of(resource: &Resource, verbs: &'static [&'static str]) -> impl Iterator<Item
     named(resource, verbs, "")
 }
 
-fn named(resource: &Resource, verbs: &'static [&'static str], name: &str) -> impl Iterator<Item = Right> + use<> {
+fn named(
+    resource: &Resource,
+    verbs: &'static [&'static str],
+    name: &str,
+) -> impl Iterator<Item = Right> + use<> {
     let (group, resource) = (group_of(resource), resource.plural);
     let name = name.to_owned();
     verbs.iter().map(move |&verb| Right {
@@ -79,28 +100,49 @@ fn named(resource: &Resource, verbs: &'static [&'static str], name: &str) -> imp
 }
 
 fn group_of(resource: &Resource) -> &'static str {
-    resource.api_version.split_once('/').map_or("", |(group, _)| group)
+    resource
+        .api_version
+        .split_once('/')
+        .map_or("", |(group, _)| group)
 }
 
 impl Right {
     /// Returns true if one of an account's rules includes the right.
     pub(super) fn is_granted_by(&self, rule: &Value) -> bool {
         let has = |field: &str, value: &str| {
-            let mut values = rule[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+            let mut values = rule[field]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
             values.any(|present| present == "*" || present == value)
         };
-        let names = rule["resourceNames"].as_array().filter(|names| !names.is_empty());
-        let is_named = names.is_none_or(|names| !self.name.is_empty() && names.iter().any(|name| *name == self.name));
-        is_named && has("verbs", self.verb) && has("apiGroups", self.group) && has("resources", &self.full_resource())
+        let names = rule["resourceNames"]
+            .as_array()
+            .filter(|names| !names.is_empty());
+        let is_named = names.is_none_or(|names| {
+            !self.name.is_empty() && names.iter().any(|name| *name == self.name)
+        });
+        is_named
+            && has("verbs", self.verb)
+            && has("apiGroups", self.group)
+            && has("resources", &self.full_resource())
     }
 
     /// Returns the attributes of a review.
     pub(super) fn attributes(&self, own_namespace: &str) -> Value {
-        let mut attributes = json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
-        let namespace = if self.in_own_namespace { own_namespace } else { "" };
-        for (field, value) in
-            [("subresource", self.subresource), ("name", self.name.as_str()), ("namespace", namespace)]
-        {
+        let mut attributes =
+            json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
+        let namespace = if self.in_own_namespace {
+            own_namespace
+        } else {
+            ""
+        };
+        for (field, value) in [
+            ("subresource", self.subresource),
+            ("name", self.name.as_str()),
+            ("namespace", namespace),
+        ] {
             if !value.is_empty() {
                 attributes[field] = value.into();
             }
@@ -127,7 +169,10 @@ mod tests {
     use super::*;
 
     fn right(text: &str, name: &str) -> Right {
-        required().into_iter().find(|right| right.to_string() == text && right.name == name).unwrap()
+        required()
+            .into_iter()
+            .find(|right| right.to_string() == text && right.name == name)
+            .unwrap()
     }
 
     fn rule(groups: &[&str], resources: &[&str], verbs: &[&str]) -> Value {
@@ -140,12 +185,28 @@ mod tests {
         let status = right("update datastoremigrations/status", "");
         let group = "migration.projectcalico.org";
         for (right, rule, expected) in [
-            (&update, rule(&[""], &["secrets", "configmaps"], &["get", "update"]), true),
+            (
+                &update,
+                rule(&[""], &["secrets", "configmaps"], &["get", "update"]),
+                true,
+            ),
             (&update, rule(&["*"], &["*"], &["*"]), true),
             (&update, rule(&[""], &["configmaps"], &["get"]), false),
-            (&update, rule(&["apps"], &["configmaps"], &["update"]), false),
-            (&status, rule(&[group], &["datastoremigrations/status"], &["update"]), true),
-            (&status, rule(&[group], &["datastoremigrations"], &["update"]), false),
+            (
+                &update,
+                rule(&["apps"], &["configmaps"], &["update"]),
+                false,
+            ),
+            (
+                &status,
+                rule(&[group], &["datastoremigrations/status"], &["update"]),
+                true,
+            ),
+            (
+                &status,
+                rule(&[group], &["datastoremigrations"], &["update"]),
+                false,
+            ),
         ] {
             assert_eq!(right.is_granted_by(&rule), expected, "{right} {rule}");
         }
@@ -163,10 +224,14 @@ mod tests {
         assert_eq!(right("get pods", "").attributes("ns"), expected);
         let definition = "tiers.crd.projectcalico.org";
         let expected = json!({
-            "verb": "delete", "group": "apiextensions.k8s.io", "resource": "customresourcedefinitions",
+            "verb": "delete", "group": "apiextensions.k8s.io",
+            "resource": "customresourcedefinitions",
             "name": definition,
         });
-        assert_eq!(right("delete customresourcedefinitions", definition).attributes("ns"), expected);
+        assert_eq!(
+            right("delete customresourcedefinitions", definition).attributes("ns"),
+            expected
+        );
         let attributes = right("update datastoremigrations/status", "").attributes("ns");
         assert_eq!(
             (&attributes["resource"], &attributes["subresource"]),
@@ -177,10 +242,26 @@ mod tests {
     #[test]
     fn each_moved_kind_may_be_read_in_v1_and_written_in_v3() {
         let rights = required();
-        let count =
-            |verb: &str, group: &str| rights.iter().filter(|right| right.verb == verb && right.group == group).count();
-        assert_eq!((count("list", "crd.projectcalico.org"), count("create", "projectcalico.org")), (21, 22));
+        let count = |verb: &str, group: &str| {
+            rights
+                .iter()
+                .filter(|right| right.verb == verb && right.group == group)
+                .count()
+        };
+        assert_eq!(
+            (
+                count("list", "crd.projectcalico.org"),
+                count("create", "projectcalico.org")
+            ),
+            (21, 22)
+        );
         assert_eq!(count("delete", "apiextensions.k8s.io"), 22);
-        assert_eq!((count("update", "crd.projectcalico.org"), count("delete", "crd.projectcalico.org")), (1, 0));
+        assert_eq!(
+            (
+                count("update", "crd.projectcalico.org"),
+                count("delete", "crd.projectcalico.org")
+            ),
+            (1, 0)
+        );
     }
 }

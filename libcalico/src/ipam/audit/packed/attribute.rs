@@ -10,7 +10,8 @@ const OTHERS: usize = HANDLE + 1;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PackedAttribute {
-    /// The values of `KEYS`, the handle, and the attribute without both as JSON, unless it is empty then.
+    /// The values of `KEYS`, the handle, and the attribute without both as JSON, unless it is empty
+    /// then.
     texts: Texts<6>,
     pub(super) is_cooling: bool,
 }
@@ -22,9 +23,16 @@ impl PackedAttribute {
         let [namespace, node, pod, timestamp] = KEYS.map(|key| attribute.active_owner.remove(key));
         let is_empty = attribute == Attribute::default();
         // An object that was decoded from JSON can be encoded.
-        let others = if is_empty { None } else { serde_json::to_string(&attribute).ok() };
+        let others = if is_empty {
+            None
+        } else {
+            serde_json::to_string(&attribute).ok()
+        };
         let texts = [namespace, node, pod, timestamp, handle, others];
-        PackedAttribute { texts: Texts::of(texts.each_ref().map(Option::as_deref)), is_cooling }
+        PackedAttribute {
+            texts: Texts::of(texts.each_ref().map(Option::as_deref)),
+            is_cooling,
+        }
     }
 
     pub(super) fn handle(&self) -> Option<&str> {
@@ -32,11 +40,19 @@ impl PackedAttribute {
     }
 
     pub(super) fn unpack(&self) -> Attribute {
-        let others = self.texts.get(OTHERS).and_then(|text| serde_json::from_str(text).ok());
+        let others = self
+            .texts
+            .get(OTHERS)
+            .and_then(|text| serde_json::from_str(text).ok());
         let mut attribute: Attribute = others.unwrap_or_default();
         attribute.handle_id = self.handle().map(str::to_owned);
-        let owner = KEYS.iter().enumerate().filter_map(|(index, key)| Some((*key, self.texts.get(index)?)));
-        attribute.active_owner.extend(owner.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        let owner = KEYS
+            .iter()
+            .enumerate()
+            .filter_map(|(index, key)| Some((*key, self.texts.get(index)?)));
+        attribute
+            .active_owner
+            .extend(owner.map(|(key, value)| (key.to_owned(), value.to_owned())));
         attribute
     }
 

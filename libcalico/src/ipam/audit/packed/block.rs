@@ -53,7 +53,11 @@ impl PackedBlock {
             is_empty: block.is_empty(),
             is_deleted: block.deleted,
             addresses: block.allocated().map(address).collect(),
-            attributes: block.attributes.into_iter().map(PackedAttribute::of).collect(),
+            attributes: block
+                .attributes
+                .into_iter()
+                .map(PackedAttribute::of)
+                .collect(),
         }
     }
 
@@ -89,25 +93,37 @@ impl PackedBlock {
 
     /// Does the same as [`Block::allocated`].
     pub fn allocated(&self) -> impl Iterator<Item = PackedAllocation<'_>> {
-        self.addresses.iter().filter_map(|address| self.allocation_at(address))
+        self.addresses
+            .iter()
+            .filter_map(|address| self.allocation_at(address))
     }
 
     /// Does the same as [`Block::allocation`].
     pub fn allocation(&self, ip: IpAddr) -> Option<PackedAllocation<'_>> {
         let ordinal = u32::try_from(self.cidr.offset_of(ip)?).ok()?;
-        let found = self.addresses.binary_search_by_key(&ordinal, |address| address.ordinal).ok()?;
+        let found = self
+            .addresses
+            .binary_search_by_key(&ordinal, |address| address.ordinal)
+            .ok()?;
         self.allocation_at(&self.addresses[found])
     }
 
     fn allocation_at<'a>(&'a self, address: &'a PackedAddress) -> Option<PackedAllocation<'a>> {
         let ip = self.cidr.nth(u128::from(address.ordinal))?;
-        Some(PackedAllocation { ip, address, attribute: self.attributes.get(address.attribute as usize) })
+        Some(PackedAllocation {
+            ip,
+            address,
+            attribute: self.attributes.get(address.attribute as usize),
+        })
     }
 
     /// Returns the number of bytes, including those on the heap.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let texts = [&self.affinity, &self.problem].into_iter().flatten().map(|text| text.len());
+        let texts = [&self.affinity, &self.problem]
+            .into_iter()
+            .flatten()
+            .map(|text| text.len());
         let attributes = self.attributes.iter().map(PackedAttribute::bytes);
         size_of_val(self) + size_of_val(&*self.addresses) + texts.chain(attributes).sum::<usize>()
     }
@@ -118,7 +134,12 @@ impl<'a> PackedAllocation<'a> {
     pub fn read<T>(&self, read: impl FnOnce(&Allocation<'_>) -> T) -> T {
         let attribute = self.attribute.map(PackedAttribute::unpack);
         let (ordinal, sequence) = (self.address.ordinal as usize, self.address.sequence);
-        read(&Allocation { ip: self.ip, ordinal, attribute: attribute.as_ref(), sequence })
+        read(&Allocation {
+            ip: self.ip,
+            ordinal,
+            attribute: attribute.as_ref(),
+            sequence,
+        })
     }
 
     /// Returns the allocation's handle; `None` if it is missing or empty.
@@ -128,11 +149,16 @@ impl<'a> PackedAllocation<'a> {
 
     /// Returns the text of [`PackedAllocation::handle`], without a copy.
     pub(in crate::ipam) fn handle_text(&self) -> Option<&'a str> {
-        self.attribute?.handle().filter(|id| !id.is_empty()).map(HandleId::cut)
+        self.attribute?
+            .handle()
+            .filter(|id| !id.is_empty())
+            .map(HandleId::cut)
     }
 
     pub(in crate::ipam) fn is_windows_reserved(&self) -> bool {
-        self.attribute.and_then(PackedAttribute::handle).is_some_and(Attribute::is_handle_of_windows)
+        self.attribute
+            .and_then(PackedAttribute::handle)
+            .is_some_and(Attribute::is_handle_of_windows)
     }
 
     /// Does the same as [`Allocation::is_cooling`].

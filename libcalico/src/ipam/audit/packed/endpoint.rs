@@ -9,7 +9,8 @@ use crate::ipam::AuditedEndpoint;
 /// An [`AuditedEndpoint`] in a fraction of its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedEndpoint {
-    /// Name, object, node, container, and `namespace/name` of the pod unless the endpoint has the same name.
+    /// Name, object, node, container, and `namespace/name` of the pod unless the endpoint has the
+    /// same name.
     texts: Texts<5>,
     /// The length of the pod's namespace; `None` without a pod.
     pod_namespace: Option<u32>,
@@ -19,12 +20,29 @@ pub struct PackedEndpoint {
 impl PackedEndpoint {
     /// Packs an endpoint.
     pub fn of(endpoint: &AuditedEndpoint) -> Self {
-        let AuditedEndpoint { name, object, node, pod, addresses, container_id } = endpoint;
-        let namespace = pod.as_ref().map(|pod| pod.namespace.as_deref().unwrap_or_default());
-        let pod = pod.as_ref().map(|pod| format!("{}/{}", namespace.unwrap_or_default(), pod.name));
+        let AuditedEndpoint {
+            name,
+            object,
+            node,
+            pod,
+            addresses,
+            container_id,
+        } = endpoint;
+        let namespace = pod
+            .as_ref()
+            .map(|pod| pod.namespace.as_deref().unwrap_or_default());
+        let pod = pod
+            .as_ref()
+            .map(|pod| format!("{}/{}", namespace.unwrap_or_default(), pod.name));
         let pod = pod.as_deref().filter(|pod| pod != name);
         PackedEndpoint {
-            texts: Texts::of([Some(name), Some(object), Some(node), container_id.as_deref(), pod]),
+            texts: Texts::of([
+                Some(name),
+                Some(object),
+                Some(node),
+                container_id.as_deref(),
+                pod,
+            ]),
             pod_namespace: namespace.and_then(|namespace| u32::try_from(namespace.len()).ok()),
             addresses: Few::of(addresses),
         }

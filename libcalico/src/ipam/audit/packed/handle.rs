@@ -18,9 +18,17 @@ pub struct PackedHandle {
 impl PackedHandle {
     /// Packs a handle.
     pub fn of(entry: &Entry<Handle>) -> Self {
-        let counts: Vec<_> = entry.value.block.iter().map(|(block, count)| (*block, *count)).collect();
+        let counts: Vec<_> = entry
+            .value
+            .block
+            .iter()
+            .map(|(block, count)| (*block, *count))
+            .collect();
         let texts = [entry.key.as_str(), &entry.revision.0];
-        PackedHandle { texts: Texts::of(texts.map(Some)), counts: Few::of(&counts) }
+        PackedHandle {
+            texts: Texts::of(texts.map(Some)),
+            counts: Few::of(&counts),
+        }
     }
 
     /// Returns the handle's ID as stored.
@@ -50,7 +58,11 @@ impl PackedHandle {
 
     /// Returns the number of the handle's addresses in `block`.
     pub fn count(&self, block: &Cidr) -> Option<i64> {
-        self.counts.get().iter().find(|(counted, _)| counted == block).map(|(_, count)| *count)
+        self.counts
+            .get()
+            .iter()
+            .find(|(counted, _)| counted == block)
+            .map(|(_, count)| *count)
     }
 
     /// Returns the number of bytes, including those on the heap.

@@ -27,9 +27,12 @@ fn block() -> Block {
     let slots: Vec<Option<usize>> = (0..64).map(|n| (n < 4).then_some(n)).collect();
     let stored = json!({
         "cidr": "10.0.0.0/26", "affinity": format!("host:{NODE}"), "allocations": slots,
-        "unallocated": (4..64).collect::<Vec<_>>(), "attributes": (0..4).map(attribute).collect::<Vec<_>>(),
+        "unallocated": (4..64).collect::<Vec<_>>(),
+        "attributes": (0..4).map(attribute).collect::<Vec<_>>(),
         "sequenceNumber": 1_764_360_000_000_000_009_u64,
-        "sequenceNumberForAllocation": {"0": 1_764_360_000_000_000_001_u64, "3": 1_764_360_000_000_000_004_u64},
+        "sequenceNumberForAllocation": {
+            "0": 1_764_360_000_000_000_001_u64, "3": 1_764_360_000_000_000_004_u64,
+        },
     });
     Block::decode(stored.to_string().as_bytes()).unwrap()
 }
@@ -40,12 +43,25 @@ fn assert_same(block: &Block) {
     assert_eq!(packed.allocated().count(), whole.len());
     for (packed_one, held) in packed.allocated().zip(&whole) {
         packed_one.read(|read| assert_eq!(read, held));
-        assert_eq!((packed_one.handle(), packed_one.is_cooling()), (held.handle(), held.is_cooling()));
-        assert!(packed.allocation(held.ip).is_some_and(|found| found.read(|read| read == held)));
+        assert_eq!(
+            (packed_one.handle(), packed_one.is_cooling()),
+            (held.handle(), held.is_cooling())
+        );
+        assert!(
+            packed
+                .allocation(held.ip)
+                .is_some_and(|found| found.read(|read| read == held))
+        );
     }
-    assert_eq!((packed.owner(), packed.affinity()), (block.owner(), block.affinity.as_deref()));
+    assert_eq!(
+        (packed.owner(), packed.affinity()),
+        (block.owner(), block.affinity.as_deref())
+    );
     assert_eq!(packed.contradiction(), block.contradiction().as_deref());
-    assert_eq!((packed.is_empty(), packed.awaits_deletion()), (block.is_empty(), block.awaits_deletion()));
+    assert_eq!(
+        (packed.is_empty(), packed.awaits_deletion()),
+        (block.is_empty(), block.awaits_deletion())
+    );
 }
 
 #[test]
@@ -53,7 +69,12 @@ fn packed_block_has_the_allocations_of_the_block() {
     assert_same(&block());
     let free: IpAddr = "10.0.0.9".parse().unwrap();
     assert!(PackedBlock::of(block()).allocation(free).is_none());
-    assert_same(&Block { deleted: true, allocations: vec![None; 64], unallocated: (0..64).collect(), ..block() });
+    assert_same(&Block {
+        deleted: true,
+        allocations: vec![None; 64],
+        unallocated: (0..64).collect(),
+        ..block()
+    });
 }
 
 #[test]
@@ -64,7 +85,9 @@ fn packed_block_has_unusual_attributes_and_contradictions_of_the_block() {
     unusual.attributes[1].handle_id = Some(String::new());
     unusual.attributes[2].released_at = Some("2026-11-28T20:00:00Z".into());
     unusual.attributes[2].alternate_owner = [("pod".to_owned(), "\"ü\\\n".to_owned())].into();
-    unusual.attributes[3].unknown.insert("later".into(), json!({"a": [1, 2.5, null]}));
+    unusual.attributes[3]
+        .unknown
+        .insert("later".into(), json!({"a": [1, 2.5, null]}));
     assert_same(&unusual);
     unusual.allocations[3] = Some(usize::MAX);
     unusual.allocations[5] = Some(0);
@@ -98,14 +121,21 @@ fn packed_endpoint_has_the_texts_of_the_endpoint() {
 
 fn handle() -> Entry<Handle> {
     let value: Handle = Handle::decode(br#"{"block":{"10.0.0.0/26":1},"deleted":false}"#).unwrap();
-    Entry { key: HandleId::for_container("k8s-pod-network", CONTAINER), value, revision: Revision("12345678".into()) }
+    Entry {
+        key: HandleId::for_container("k8s-pod-network", CONTAINER),
+        value,
+        revision: Revision("12345678".into()),
+    }
 }
 
 #[test]
 fn packed_handle_has_the_counts_of_the_handle() {
     let packed = PackedHandle::of(&handle());
     let block: Cidr = "10.0.0.0/26".parse().unwrap();
-    assert_eq!((packed.counts(), packed.count(&block)), (BTreeMap::from([(block, 1)]), Some(1)));
+    assert_eq!(
+        (packed.counts(), packed.count(&block)),
+        (BTreeMap::from([(block, 1)]), Some(1))
+    );
     assert_eq!(packed.count(&"10.0.0.64/26".parse().unwrap()), None);
 }
 

@@ -18,8 +18,19 @@ fn service(name: &str, ingress: Value) -> Service {
 
 /// Returns a world in which the block has no address in use.
 fn empty() -> World {
-    let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
-    world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
+    let mut world = World {
+        endpoints: Vec::new(),
+        handles: BTreeMap::new(),
+        ..World::healthy()
+    };
+    world.blocks = vec![
+        Block::new(
+            cidr("10.0.0.0/30"),
+            &AffinityOwner::Host("node1".into()),
+            NOW,
+        )
+        .unwrap(),
+    ];
     world
 }
 
@@ -32,9 +43,17 @@ fn tunnels(spec: NodeSpec) -> Owners {
 #[test]
 fn service_address_without_allocation_is_found() {
     let mut world = empty();
-    let services = [service("lb", json!([{"ip": "10.0.0.9"}])), service("away", json!([{"ip": "192.0.2.1"}]))];
-    world.owners.set_services(&services, Some(AssignIps::AllServices));
-    assert_eq!(world.texts(), ["owner without address: Service(ns/lb) has 10.0.0.9, which is not allocated"]);
+    let services = [
+        service("lb", json!([{"ip": "10.0.0.9"}])),
+        service("away", json!([{"ip": "192.0.2.1"}])),
+    ];
+    world
+        .owners
+        .set_services(&services, Some(AssignIps::AllServices));
+    assert_eq!(
+        world.texts(),
+        ["owner without address: Service(ns/lb) has 10.0.0.9, which is not allocated"]
+    );
     for assign in [Some(AssignIps::RequestedServicesOnly), None] {
         world.owners = Owners::default();
         world.owners.set_services(&services, assign);
@@ -46,54 +65,99 @@ fn service_address_without_allocation_is_found() {
 fn service_with_a_host_name_is_skipped() {
     let mut world = empty();
     let named = service("lb", json!([{"hostname": "lb.example"}, {"ip": ""}]));
-    world.owners.set_services([&named], Some(AssignIps::AllServices));
+    world
+        .owners
+        .set_services([&named], Some(AssignIps::AllServices));
     assert_eq!(world.owners.addresses, []);
     assert_eq!(world.texts(), NOTHING);
 }
 
 #[test]
 fn allocation_of_a_missing_service_is_a_leak_if_services_were_read() {
-    let of_service = [("namespace", "ns"), ("service", "lb"), ("type", "LoadBalancer")];
+    let of_service = [
+        ("namespace", "ns"),
+        ("service", "lb"),
+        ("type", "LoadBalancer"),
+    ];
     let mut world = empty();
     world.allocate("lb-x", &of_service);
     assert_eq!(world.texts(), NOTHING, "Services were not read");
     world.owners.set_services([&service("lb", json!([]))], None);
     assert_eq!(world.texts(), NOTHING);
     world.owners.set_services(&[], None);
-    assert!(matches!(world.findings()[..], [Finding::AddressWithoutEndpoint(_)]));
+    assert!(matches!(
+        world.findings()[..],
+        [Finding::AddressWithoutEndpoint(_)]
+    ));
 }
 
 #[test]
 fn tunnel_address_without_allocation_is_found() {
     let mut world = empty();
-    world.owners = tunnels(NodeSpec { ipv4_vxlan_tunnel_addr: "10.0.0.250".into(), ..NodeSpec::default() });
-    assert_eq!(world.texts(), ["owner without address: Node(node2) has 10.0.0.250, which is not allocated"]);
+    world.owners = tunnels(NodeSpec {
+        ipv4_vxlan_tunnel_addr: "10.0.0.250".into(),
+        ..NodeSpec::default()
+    });
+    assert_eq!(
+        world.texts(),
+        ["owner without address: Node(node2) has 10.0.0.250, which is not allocated"]
+    );
 }
 
 #[test]
 fn ipv6_tunnel_address_is_in_use() {
     let mut world = empty();
     world.pools.push(cidr("fd00::/120"));
-    world.blocks = vec![Block::new(cidr("fd00::/124"), &AffinityOwner::Host("node1".into()), NOW).unwrap()];
+    world.blocks = vec![
+        Block::new(
+            cidr("fd00::/124"),
+            &AffinityOwner::Host("node1".into()),
+            NOW,
+        )
+        .unwrap(),
+    ];
     world.affinities = vec![affinity("node1", "fd00::/124", AffinityState::Confirmed)];
     world.allocate("nobodys", &[]);
-    assert!(matches!(world.findings()[..], [Finding::AddressWithoutEndpoint(_)]));
+    assert!(matches!(
+        world.findings()[..],
+        [Finding::AddressWithoutEndpoint(_)]
+    ));
     let address = world.blocks[0].allocated().next().unwrap().ip.to_string();
-    world.owners = tunnels(NodeSpec { ipv6_vxlan_tunnel_addr: address, ..NodeSpec::default() });
+    world.owners = tunnels(NodeSpec {
+        ipv6_vxlan_tunnel_addr: address,
+        ..NodeSpec::default()
+    });
     assert_eq!(world.texts(), NOTHING);
 }
 
 #[test]
 fn address_of_a_stopped_virtual_machine_is_no_leak() {
     let mut world = empty();
-    world.allocate("net.vmi.ns.vm", &[("namespace", "ns"), ("pod", "virt-launcher-vm-x"), ("vmi-name", "vm")]);
+    world.allocate(
+        "net.vmi.ns.vm",
+        &[
+            ("namespace", "ns"),
+            ("pod", "virt-launcher-vm-x"),
+            ("vmi-name", "vm"),
+        ],
+    );
     let key = || ObjectKey::namespaced("ns", "vm");
-    for (lookup, leaks) in
-        [(VmiLookup::Present, 0), (VmiLookup::Unknown, 0), (VmiLookup::Undefined, 1), (VmiLookup::Absent, 1)]
-    {
+    for (lookup, leaks) in [
+        (VmiLookup::Present, 0),
+        (VmiLookup::Unknown, 0),
+        (VmiLookup::Undefined, 1),
+        (VmiLookup::Absent, 1),
+    ] {
         world.owners.machines = [(key(), lookup)].into();
         assert_eq!(world.findings().len(), leaks, "{lookup:?}");
     }
-    world.pods = Pods::from([(ObjectKey::namespaced("ns", "virt-launcher-vm-x"), Lookup::Unknown)]);
-    assert_eq!(world.texts(), NOTHING, "a pod that cannot be read may have the address");
+    world.pods = Pods::from([(
+        ObjectKey::namespaced("ns", "virt-launcher-vm-x"),
+        Lookup::Unknown,
+    )]);
+    assert_eq!(
+        world.texts(),
+        NOTHING,
+        "a pod that cannot be read may have the address"
+    );
 }

@@ -1,4 +1,5 @@
-//! Tests that random sequences of operations preserve the invariants of a consistent block (IPAM-64).
+//! Tests that random sequences of operations preserve the invariants of a consistent block
+//! (IPAM-64).
 
 use std::collections::VecDeque;
 
@@ -24,8 +25,10 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let handle = 0..4usize;
     let operation = prop_oneof![
         4 => (0..4usize, handle.clone()).prop_map(|(n, handle)| Operation::Assign { n, handle }),
-        1 => (0..CAPACITY, handle.clone()).prop_map(|(ordinal, handle)| Operation::AssignAddress { ordinal, handle }),
-        3 => prop::collection::vec(0..CAPACITY + 2, 0..4).prop_map(|ordinals| Operation::Release { ordinals }),
+        1 => (0..CAPACITY, handle.clone())
+            .prop_map(|(ordinal, handle)| Operation::AssignAddress { ordinal, handle }),
+        3 => prop::collection::vec(0..CAPACITY + 2, 0..4)
+            .prop_map(|ordinals| Operation::Release { ordinals }),
         2 => handle.prop_map(|handle| Operation::ReleaseByHandle { handle }),
         1 => Just(Operation::Collect),
         1 => (0..40i64).prop_map(|seconds| Operation::Wait { seconds }),
@@ -45,7 +48,9 @@ struct World {
 
 impl World {
     fn new(cooldown: i64, reserved: &[u8]) -> Self {
-        let ranges = reserved.iter().map(|ordinal| Cidr::host(ip(&format!("10.0.0.{ordinal}"))));
+        let ranges = reserved
+            .iter()
+            .map(|ordinal| Cidr::host(ip(&format!("10.0.0.{ordinal}"))));
         World {
             block: Block::new(cidr("10.0.0.0/29"), &host("node1"), NOW).unwrap(),
             handles: BTreeMap::new(),
@@ -70,7 +75,11 @@ impl World {
         self.note_freed();
     }
 
-    fn request<T>(&mut self, handle: usize, ask: impl FnOnce(&mut Block, &BlockRequest<'_>, &Reservations) -> T) -> T {
+    fn request<T>(
+        &mut self,
+        handle: usize,
+        ask: impl FnOnce(&mut Block, &BlockRequest<'_>, &Reservations) -> T,
+    ) -> T {
         let request = BlockRequest {
             handle: Some(&handle_id(handle)),
             attributes: &attributes(&format!("pod{handle}")),
@@ -82,26 +91,47 @@ impl World {
 
     fn assign(&mut self, n: usize, handle: usize) {
         let number = self.block.sequence_number;
-        let assigned = self.request(handle, |block, request, reserved| block.assign(n, request, reserved)).unwrap();
-        let expected: Vec<usize> =
-            self.free.iter().copied().filter(|&o| !self.reserved.contains(address(o))).take(n).collect();
-        assert_eq!(assigned, expected.iter().map(|&o| address(o)).collect::<Vec<_>>(), "first in, first out");
+        let assigned = self
+            .request(handle, |block, request, reserved| {
+                block.assign(n, request, reserved)
+            })
+            .unwrap();
+        let expected: Vec<usize> = self
+            .free
+            .iter()
+            .copied()
+            .filter(|&o| !self.reserved.contains(address(o)))
+            .take(n)
+            .collect();
+        assert_eq!(
+            assigned,
+            expected.iter().map(|&o| address(o)).collect::<Vec<_>>(),
+            "first in, first out"
+        );
         self.free.retain(|ordinal| !expected.contains(ordinal));
         for ordinal in expected {
             assert_eq!(self.block.sequence_of(ordinal), Some(number));
         }
         if !assigned.is_empty() {
-            self.handles.entry(handle_id(handle)).or_default().increment(self.block.cidr, assigned.len());
+            self.handles
+                .entry(handle_id(handle))
+                .or_default()
+                .increment(self.block.cidr, assigned.len());
             self.block.count_write();
         }
     }
 
     fn assign_address(&mut self, ordinal: usize, handle: usize) {
-        let assigned = self.request(handle, |block, request, _| block.assign_address(address(ordinal), request));
+        let assigned = self.request(handle, |block, request, _| {
+            block.assign_address(address(ordinal), request)
+        });
         assert_eq!(assigned.is_ok(), self.free.contains(&ordinal));
         if assigned.is_ok() {
             self.free.retain(|&free| free != ordinal);
-            self.handles.entry(handle_id(handle)).or_default().increment(self.block.cidr, 1);
+            self.handles
+                .entry(handle_id(handle))
+                .or_default()
+                .increment(self.block.cidr, 1);
             self.block.count_write();
         }
     }
@@ -118,9 +148,15 @@ impl World {
                 }
             })
             .collect();
-        let released = self.block.release(&requests, self.cooldown, self.now).unwrap();
+        let released = self
+            .block
+            .release(&requests, self.cooldown, self.now)
+            .unwrap();
         let distinct: std::collections::BTreeSet<_> = ordinals.iter().collect();
-        assert_eq!(released.released.len() + released.unallocated.len(), distinct.len());
+        assert_eq!(
+            released.released.len() + released.unallocated.len(),
+            distinct.len()
+        );
         for (handle, n) in &released.per_handle {
             self.take_off(handle, *n);
         }
@@ -132,7 +168,10 @@ impl World {
     fn release_by_handle(&mut self, handle: usize) {
         let handle = handle_id(handle);
         let expected = self.block.addresses_of(&handle).len();
-        let released = self.block.release_by_handle(&handle, None, self.cooldown, self.now).unwrap();
+        let released = self
+            .block
+            .release_by_handle(&handle, None, self.cooldown, self.now)
+            .unwrap();
         assert_eq!(released, expected);
         assert!(self.block.addresses_of(&handle).is_empty());
         if released > 0 {
@@ -151,25 +190,46 @@ impl World {
 
     fn note_freed(&mut self) {
         let freed = (0..CAPACITY).filter(|&o| self.block.allocations[o].is_none());
-        let fresh: Vec<usize> = freed.filter(|ordinal| !self.free.contains(ordinal)).collect();
+        let fresh: Vec<usize> = freed
+            .filter(|ordinal| !self.free.contains(ordinal))
+            .collect();
         self.free.extend(fresh);
     }
 
     fn check(&self) {
         let block = &self.block;
         assert_eq!(block.verify(), Ok(()));
-        assert!(block.unallocated.iter().eq(&self.free), "{:?} is not {:?}", block.unallocated, self.free);
+        assert!(
+            block.unallocated.iter().eq(&self.free),
+            "{:?} is not {:?}",
+            block.unallocated,
+            self.free
+        );
         for ordinal in 0..CAPACITY {
-            let (held, free) = (block.allocations[ordinal].is_some(), block.unallocated.contains(&ordinal));
+            let (held, free) = (
+                block.allocations[ordinal].is_some(),
+                block.unallocated.contains(&ordinal),
+            );
             assert!(held != free, "ordinal {ordinal} is free or held once");
             assert_eq!(block.sequence_of(ordinal).is_some(), held);
         }
         for index in 0..block.attributes.len() {
-            assert!(block.allocations.contains(&Some(index)), "attribute {index} is referred to");
+            assert!(
+                block.allocations.contains(&Some(index)),
+                "attribute {index} is referred to"
+            );
         }
         for handle in (0..4).map(handle_id) {
-            let counted = self.handles.get(&handle).and_then(|stored| stored.block.get(&block.cidr)).copied();
-            assert_eq!(counted.unwrap_or(0) as usize, block.addresses_of(&handle).len(), "count of {handle}");
+            let counted = self
+                .handles
+                .get(&handle)
+                .and_then(|stored| stored.block.get(&block.cidr))
+                .copied();
+            assert_eq!(
+                counted.unwrap_or(0) as usize,
+                block.addresses_of(&handle).len(),
+                "count of {handle}"
+            );
         }
         assert_eq!(Block::decode(&block.encode().unwrap()).unwrap(), *block);
     }

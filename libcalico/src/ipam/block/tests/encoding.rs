@@ -6,11 +6,17 @@ use crate::store::{RawEntry, Revision, StoreError, decode_entry};
 fn first_allocation_encodes_to_upstreams_bytes() {
     let clock = time::OffsetDateTime::from_unix_timestamp_nanos(1_787_360_523_123_400_000).unwrap();
     let mut block = Block::new(cidr("10.0.0.0/30"), &host("node-a"), clock).unwrap();
-    let pairs =
-        [("node", "node-a"), ("pod", "p"), ("namespace", "n"), ("timestamp", "2026-08-22 01:02:03.1234 +0000 UTC")];
+    let pairs = [
+        ("node", "node-a"),
+        ("pod", "p"),
+        ("namespace", "n"),
+        ("timestamp", "2026-08-22 01:02:03.1234 +0000 UTC"),
+    ];
     let request = BlockRequest {
         handle: Some(&HandleId::for_container("k8s-pod-network", "abc")),
-        attributes: &pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        attributes: &pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
         requester: &host("node-a"),
         check_affinity: true,
     };
@@ -31,7 +37,11 @@ fn block_operations_match_upstreams_transcript() {
             block.unallocated,
             holders(block),
             block.sequence_number - s,
-            block.sequence_number_for_allocation.iter().map(|(k, v)| (k, v - s)).collect::<BTreeMap<_, _>>()
+            block
+                .sequence_number_for_allocation
+                .iter()
+                .map(|(k, v)| (k, v - s))
+                .collect::<BTreeMap<_, _>>()
         ])
         .to_string()
     };
@@ -40,7 +50,9 @@ fn block_operations_match_upstreams_transcript() {
     rows.push(row(&block));
     assign(&mut block, 1, "A1");
     rows.push(row(&block));
-    block.release_by_handle(&HandleId::new("A0"), None, 0, NOW).unwrap();
+    block
+        .release_by_handle(&HandleId::new("A0"), None, 0, NOW)
+        .unwrap();
     block.count_write();
     rows.push(row(&block));
     assign(&mut block, 1, "A2");
@@ -63,10 +75,20 @@ fn unknown_fields_of_a_newer_calico_survive_a_block_operation() {
     let mut block = Block::decode(stored.as_bytes()).unwrap();
     assert_eq!(String::from_utf8(block.encode().unwrap()).unwrap(), stored);
     assign(&mut block, 1, "a");
-    assert_eq!(block.attributes.len(), 2, "an attribute with more fields is not reused");
-    assert_eq!(block.sequence_number, 0, "the number wraps as upstream's does");
+    assert_eq!(
+        block.attributes.len(),
+        2,
+        "an attribute with more fields is not reused"
+    );
+    assert_eq!(
+        block.sequence_number, 0,
+        "the number wraps as upstream's does"
+    );
     let written: serde_json::Value = serde_json::to_value(&block).unwrap();
-    assert_eq!((&written["future"]["x"], &written["attributes"][0]["colour"]), (&1.into(), &"red".into()));
+    assert_eq!(
+        (&written["future"]["x"], &written["attributes"][0]["colour"]),
+        (&1.into(), &"red".into())
+    );
 }
 
 #[test]
@@ -82,8 +104,11 @@ fn absent_and_null_block_lists_decode_as_empty() {
 
 #[test]
 fn block_under_the_key_of_another_block_is_corrupt() {
-    let raw =
-        |path: &str| RawEntry { path: path.into(), value: fresh().encode().unwrap(), revision: Revision("1".into()) };
+    let raw = |path: &str| RawEntry {
+        path: path.into(),
+        value: fresh().encode().unwrap(),
+        revision: Revision("1".into()),
+    };
     assert!(decode_entry::<Block>(&raw(&Block::path(&fresh().cidr))).is_ok());
     let error = decode_entry::<Block>(&raw(&Block::path(&cidr("10.0.0.4/30")))).unwrap_err();
     assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");

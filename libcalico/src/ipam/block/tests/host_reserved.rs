@@ -18,7 +18,8 @@ pub(crate) struct HostReserved {
 }
 
 impl Block {
-    /// Allocates the addresses that the host reserves in a new block, as in upstream without sequence numbers.
+    /// Allocates the addresses that the host reserves in a new block, as in upstream without
+    /// sequence numbers.
     #[must_use]
     pub(crate) fn with_host_reserved(mut self, reserved: &HostReserved) -> Self {
         let capacity = self.allocations.len();

@@ -1,4 +1,5 @@
-//! Tests that no operation panics on a generated or damaged block. `FUZZ_SECONDS` sets the duration of each test.
+//! Tests that no operation panics on a generated or damaged block. `FUZZ_SECONDS` sets the duration
+//! of each test.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::ipam::{
-    AuditedEndpoint, BlockUse, Inventory, PackedBlock, PackedEndpoint, Room, UsableBlock, audit, usable_block,
+    AuditedEndpoint, BlockUse, Inventory, PackedBlock, PackedEndpoint, Room, UsableBlock, audit,
+    usable_block,
 };
 
 fn index() -> impl Strategy<Value = Value> {
@@ -36,22 +38,33 @@ fn text() -> impl Strategy<Value = Value> {
 }
 
 fn attribute() -> impl Strategy<Value = Value> {
-    let handle = prop_oneof![Just(json!("h")), Just(json!("windows-reserved-ipam-handle")), text()];
-    (handle, prop::option::of(text()), prop::option::weighted(0.3, text())).prop_map(|(handle, pod, released)| {
-        let mut attribute = json!({"handle_id": handle});
-        if let Some(pod) = pod {
-            attribute["secondary"] = json!({"pod": pod, "timestamp": "2026-08-22 01:02:03 +0000 UTC"});
-        }
-        if let Some(released) = released {
-            attribute["releasedAt"] = released;
-        }
-        attribute
-    })
+    let handle = prop_oneof![
+        Just(json!("h")),
+        Just(json!("windows-reserved-ipam-handle")),
+        text()
+    ];
+    (
+        handle,
+        prop::option::of(text()),
+        prop::option::weighted(0.3, text()),
+    )
+        .prop_map(|(handle, pod, released)| {
+            let mut attribute = json!({"handle_id": handle});
+            if let Some(pod) = pod {
+                attribute["secondary"] =
+                    json!({"pod": pod, "timestamp": "2026-08-22 01:02:03 +0000 UTC"});
+            }
+            if let Some(released) = released {
+                attribute["releasedAt"] = released;
+            }
+            attribute
+        })
 }
 
 fn stored_block() -> impl Strategy<Value = Value> {
     let range = prop_oneof![
-        6 => Just("10.0.0.0/30"), 1 => Just("10.0.0.0/32"), 1 => Just("fd00::/126"), 1 => Just("0.0.0.0/0"),
+        6 => Just("10.0.0.0/30"), 1 => Just("10.0.0.0/32"), 1 => Just("fd00::/126"),
+        1 => Just("0.0.0.0/0"),
         1 => Just("::/0"), 1 => Just("255.255.255.252/30"), 1 => Just("ten"),
     ];
     (
@@ -64,11 +77,23 @@ fn stored_block() -> impl Strategy<Value = Value> {
         prop::collection::btree_map("[0-9]{1,2}|.{0,3}", any::<u64>(), 0..4),
         any::<u64>(),
     )
-        .prop_map(|(range, affinity, claimed, allocations, unallocated, attributes, sequences, number)| {
-            json!({"cidr": range, "affinity": affinity, "affinity_claim_time": claimed, "allocations": allocations,
+        .prop_map(
+            |(
+                range,
+                affinity,
+                claimed,
+                allocations,
+                unallocated,
+                attributes,
+                sequences,
+                number,
+            )| {
+                json!({"cidr": range, "affinity": affinity, "affinity_claim_time": claimed,
+                    "allocations": allocations,
                 "unallocated": unallocated, "attributes": attributes, "sequenceNumber": number,
                 "sequenceNumberForAllocation": sequences})
-        })
+            },
+        )
 }
 
 fn damaged_block() -> impl Strategy<Value = Value> {
@@ -77,7 +102,9 @@ fn damaged_block() -> impl Strategy<Value = Value> {
         for n in 0..assigned {
             assign(&mut block, 1, &format!("h{n}"));
         }
-        block.release_by_handle(&HandleId::new(format!("h{released}")), None, 30, NOW).unwrap();
+        block
+            .release_by_handle(&HandleId::new(format!("h{released}")), None, 30, NOW)
+            .unwrap();
         let mut stored = serde_json::to_value(&block).unwrap();
         match place {
             0..4 => stored["allocations"][place] = value,
@@ -92,20 +119,35 @@ fn operate(block: &Block) {
     let handle = HandleId::new("h");
     let owner = host("node1");
     let reserved = Reservations::new([cidr("10.0.0.1/32")]);
-    let request =
-        BlockRequest { handle: Some(&handle), attributes: &attributes("p"), requester: &owner, check_affinity: false };
+    let request = BlockRequest {
+        handle: Some(&handle),
+        attributes: &attributes("p"),
+        requester: &owner,
+        check_affinity: false,
+    };
     let healthy = block.verify().is_ok();
-    let (cooldowns, addresses) = ([i64::MIN, -1, 0, 30, i64::MAX], ["10.0.0.0", "10.0.0.3", "fd00::1", "::"].map(ip));
+    let (cooldowns, addresses) = (
+        [i64::MIN, -1, 0, 30, i64::MAX],
+        ["10.0.0.0", "10.0.0.3", "fd00::1", "::"].map(ip),
+    );
     for cooldown in cooldowns {
-        for now in [NOW, OffsetDateTime::UNIX_EPOCH, datetime!(-9999-01-01 00:00 UTC), datetime!(9999-12-31 23:59 UTC)]
-        {
+        for now in [
+            NOW,
+            OffsetDateTime::UNIX_EPOCH,
+            datetime!(-9999-01-01 00:00 UTC),
+            datetime!(9999-12-31 23:59 UTC),
+        ] {
             let mut changed = block.clone();
             let _ = changed.collect_garbage(cooldown, now);
             let _ = changed.assign(2, &request, &reserved);
             let _ = changed.release_by_handle(&handle, None, cooldown, now);
             for address in addresses {
                 let _ = changed.assign_address(address, &request);
-                let named = ReleaseRequest { ip: address, handle: None, sequence: None };
+                let named = ReleaseRequest {
+                    ip: address,
+                    handle: None,
+                    sequence: None,
+                };
                 let _ = changed.release(&[named], cooldown, now);
                 let _ = changed.allocation(address);
             }
@@ -114,23 +156,40 @@ fn operate(block: &Block) {
             // A time before the year 0 cannot be stored.
             let is_storable = now.year() >= 0;
             let as_before = changed.verify().is_ok() == healthy;
-            assert!(as_before || !is_storable, "no operation changes the validity of a block");
+            assert!(
+                as_before || !is_storable,
+                "no operation changes the validity of a block"
+            );
             changed.release_from_corrupt(&handle, cooldown, now);
-            assert!(!healthy || !is_storable || changed.verify().is_ok(), "a release breaks no block");
+            assert!(
+                !healthy || !is_storable || changed.verify().is_ok(),
+                "a release breaks no block"
+            );
             if let Some(repaired) = block.repaired(now, |_| None) {
-                assert!(!is_storable || repaired.block.repaired(now, |_| None).is_none(), "a repair is complete");
+                assert!(
+                    !is_storable || repaired.block.repaired(now, |_| None).is_none(),
+                    "a repair is complete"
+                );
             }
         }
     }
-    let _ = (block.is_empty(), block.free(&reserved), block.addresses_of(&handle), BlockUse::of(block, &reserved));
+    let _ = (
+        block.is_empty(),
+        block.free(&reserved),
+        block.addresses_of(&handle),
+        BlockUse::of(block, &reserved),
+    );
     survey(block);
 }
 
 fn survey(block: &Block) {
     let packed = PackedBlock::of(block.clone());
-    let endpoints =
-        [AuditedEndpoint { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..AuditedEndpoint::default() }]
-            .map(|endpoint| PackedEndpoint::of(&endpoint));
+    let endpoints = [AuditedEndpoint {
+        name: "e".into(),
+        addresses: vec![ip("10.0.0.0")],
+        ..AuditedEndpoint::default()
+    }]
+    .map(|endpoint| PackedEndpoint::of(&endpoint));
     let inventory = Inventory {
         pools: &[cidr("10.0.0.0/16")],
         active_pools: &[cidr("10.0.0.0/16")],
@@ -154,12 +213,25 @@ fn survey(block: &Block) {
     let none = Reservations::none();
     let room = Room::of(block, &none, &host("node1"), NOW);
     let room_of = |cidr: &Cidr| (*cidr == block.cidr).then_some(Some(room));
-    let selected = usable_block(&[pool], &room_of, &[block.cidr].into(), &none, &host("node1"), NOW);
-    assert!(block.cidr.overlaps(&cidr("10.0.0.0/30")) || selected == UsableBlock::Claim(cidr("10.0.0.0/30")));
+    let selected = usable_block(
+        &[pool],
+        &room_of,
+        &[block.cidr].into(),
+        &none,
+        &host("node1"),
+        NOW,
+    );
+    assert!(
+        block.cidr.overlaps(&cidr("10.0.0.0/30"))
+            || selected == UsableBlock::Claim(cidr("10.0.0.0/30"))
+    );
 }
 
 fn try_for(strategy: impl Strategy<Value = Value>) {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let seconds = std::env::var("FUZZ_SECONDS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(1);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut runner = TestRunner::default();
     let (mut decoded, mut rounds) = (0u64, 0u64);
@@ -171,7 +243,10 @@ fn try_for(strategy: impl Strategy<Value = Value>) {
             operate(&block);
         }
     }
-    assert!(decoded * 20 > rounds, "only {decoded} of {rounds} inputs were blocks");
+    assert!(
+        decoded * 20 > rounds,
+        "only {decoded} of {rounds} inputs were blocks"
+    );
 }
 
 #[test]

@@ -54,7 +54,10 @@ impl Index {
         }
         let summary = summarize(block).inspect_err(|_| self.remove_unusable_block(&block.cidr))?;
         self.rooms.remove_occupied(&block.cidr);
-        let row = self.blocks.find(block.cidr).unwrap_or_else(|| self.add_block(block.cidr));
+        let row = self
+            .blocks
+            .find(block.cidr)
+            .unwrap_or_else(|| self.add_block(block.cidr));
         self.set_owner(row, block.owner());
         self.set_summary(row, &summary);
         self.set_addresses(row, &summary.allocations);
@@ -70,8 +73,8 @@ impl Index {
         }
     }
 
-    /// Returns the empty blocks that are marked for deletion: their deleter was interrupted, or is about to delete
-    /// them.
+    /// Returns the empty blocks that are marked for deletion: their deleter was interrupted, or is
+    /// about to delete them.
     pub fn marked_blocks(&self) -> impl Iterator<Item = Cidr> {
         self.marked.iter().copied()
     }
@@ -87,7 +90,12 @@ impl Index {
 
     pub(super) fn drop_unlisted_blocks(&mut self) {
         let list = self.list(WatchedKind::Blocks);
-        let gone: Vec<RowId> = self.blocks.iter().filter(|(_, block)| block.list != list).map(|(row, _)| row).collect();
+        let gone: Vec<RowId> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.list != list)
+            .map(|(row, _)| row)
+            .collect();
         gone.into_iter().for_each(|row| self.remove_block_row(row));
         self.rooms.drop_unlisted(list);
         let rooms = &self.rooms;
@@ -115,13 +123,20 @@ impl Index {
     }
 
     fn remove_block_row(&mut self, row: RowId) {
-        let tracked = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.addresses)).unwrap_or_default();
+        let tracked = self
+            .blocks
+            .get_mut(row)
+            .map(|block| std::mem::take(&mut block.addresses))
+            .unwrap_or_default();
         for &address in &tracked {
             self.untrack(address);
         }
         self.count_block(row, -1);
         self.remove_block_from_node(row);
-        let cooling_since = self.blocks.get(row).map_or(NEVER, |block| block.cooling_since);
+        let cooling_since = self
+            .blocks
+            .get(row)
+            .map_or(NEVER, |block| block.cooling_since);
         self.reclaim.stop_timer(row);
         self.reclaim.set_cooling(row, cooling_since, NEVER);
         if let Some(block) = self.blocks.remove(row) {
@@ -129,15 +144,16 @@ impl Index {
         }
     }
 
-    /// Moves the block, and those of its addresses that name no node, to the lists of the owner, if it is a node.
+    /// Moves the block, and those of its addresses that name no node, to the lists of the owner, if
+    /// it is a node.
     fn set_owner(&mut self, row: RowId, owner: Option<AffinityOwner>) {
         let owner = match owner {
             Some(AffinityOwner::Host(name)) => self.node_row(&name),
             Some(AffinityOwner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
-            // A block that was released and claimed again between two lists looks unchanged. The deleted node is
-            // therefore examined again, so that a new affinity is released, too.
+            // A block that was released and claimed again between two lists looks unchanged. The
+            // deleted node is therefore examined again, so that a new affinity is released, too.
             if !self.reclaim.deleted_nodes.contains_key(&owner) {
                 self.node_changed(owner);
             }
@@ -148,7 +164,11 @@ impl Index {
         self.remove_block_from_node(row);
         self.add_block_to_node(row, owner);
         for &address in &tracked {
-            if self.addresses.get(address).is_some_and(|tracked| !tracked.is(AddressRow::NAMES_NODE)) {
+            if self
+                .addresses
+                .get(address)
+                .is_some_and(|tracked| !tracked.is(AddressRow::NAMES_NODE))
+            {
                 self.remove_from_node(address);
                 self.add_to_node(address, owner);
                 self.mark_dirty(address);
@@ -169,8 +189,14 @@ impl Index {
 
     fn set_summary(&mut self, row: RowId, summary: &Summary<'_>) {
         let list = self.list(WatchedKind::Blocks);
-        let Some(block) = self.blocks.get_mut(row) else { return };
-        let (before, cooling_since, node) = ((block.allocated, block.used), block.cooling_since, block.owner);
+        let Some(block) = self.blocks.get_mut(row) else {
+            return;
+        };
+        let (before, cooling_since, node) = (
+            (block.allocated, block.used),
+            block.cooling_since,
+            block.owner,
+        );
         (block.allocated, block.used, block.cooling_since, block.list) =
             (summary.allocated, summary.used, summary.cooling_since, list);
         block.without_handle = summary.without_handle.as_slice().into();
@@ -178,7 +204,8 @@ impl Index {
             block.withheld = summary.withheld.as_slice().into();
             self.rooms.has_changed = true;
         }
-        self.reclaim.set_cooling(row, cooling_since, summary.cooling_since);
+        self.reclaim
+            .set_cooling(row, cooling_since, summary.cooling_since);
         if before != (summary.allocated, summary.used) {
             self.rooms.has_changed = true;
             self.mark_blocks_changed(node);
@@ -186,11 +213,18 @@ impl Index {
     }
 
     fn set_addresses(&mut self, row: RowId, allocations: &[StoredAllocation<'_>]) {
-        let Some(before) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.addresses)) else { return };
+        let Some(before) = self
+            .blocks
+            .get_mut(row)
+            .map(|block| std::mem::take(&mut block.addresses))
+        else {
+            return;
+        };
         let mut before = before.into_iter().peekable();
         let mut tracked = Vec::with_capacity(allocations.len());
         for stored in allocations {
-            while let Some(gone) = before.next_if(|&address| self.ordinal(address) < stored.ordinal) {
+            while let Some(gone) = before.next_if(|&address| self.ordinal(address) < stored.ordinal)
+            {
                 self.untrack(gone);
             }
             match before.next_if(|&address| self.ordinal(address) == stored.ordinal) {
@@ -198,7 +232,9 @@ impl Index {
                 changed => {
                     // Added first, so that names used by both are not removed in between.
                     tracked.push(self.track_stored(row, stored));
-                    changed.into_iter().for_each(|changed| self.untrack(changed));
+                    changed
+                        .into_iter()
+                        .for_each(|changed| self.untrack(changed));
                 }
             }
         }
@@ -209,13 +245,17 @@ impl Index {
     }
 
     fn ordinal(&self, address: RowId) -> u16 {
-        self.addresses.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
+        self.addresses
+            .get(address)
+            .map_or(u16::MAX, |tracked| tracked.ordinal)
     }
 
-    /// Returns true if the allocation is unchanged. The fingerprint detects a new owner of a VMI's address, which
-    /// upstream misses (KC-422).
+    /// Returns true if the allocation is unchanged. The fingerprint detects a new owner of a VMI's
+    /// address, which upstream misses (KC-422).
     fn is_unchanged(&self, block: RowId, address: RowId, stored: &StoredAllocation<'_>) -> bool {
-        let Some(tracked) = self.addresses.get(address) else { return false };
+        let Some(tracked) = self.addresses.get(address) else {
+            return false;
+        };
         let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
         tracked.sequence() == stored.sequence
             && tracked.fingerprint == stored.fingerprint
@@ -227,7 +267,9 @@ impl Index {
         let block_owner = self.blocks.get(block).map_or(NONE, |block| block.owner);
         let node = stored.node.map_or(block_owner, |node| self.node_row(node));
         let names = stored.owner.names();
-        let owner = names.map_or(NONE, |(namespace, name)| self.owner_row(stored.owner.kind(), namespace, name));
+        let owner = names.map_or(NONE, |(namespace, name)| {
+            self.owner_row(stored.owner.kind(), namespace, name)
+        });
         let mut tracked = AddressRow {
             sequence: stored.sequence.unwrap_or_default(),
             block,
@@ -253,7 +295,9 @@ impl Index {
     }
 
     pub(in super::super) fn find_handle(&self, handle: &str) -> Option<RowId> {
-        self.handles.find(&CompactHandle::parse(handle, |network| self.networks.find(network))?)
+        self.handles.find(&CompactHandle::parse(handle, |network| {
+            self.networks.find(network)
+        })?)
     }
 
     fn handle_row(&mut self, handle: &str) -> RowId {
@@ -263,7 +307,10 @@ impl Index {
         let networks = &mut self.networks;
         let id = CompactHandle::parse(handle, |network| Some(networks.intern(network)));
         let id = id.unwrap_or_else(|| CompactHandle::Other(handle.into()));
-        self.handles.insert(HandleRow { id, first_address: NONE })
+        self.handles.insert(HandleRow {
+            id,
+            first_address: NONE,
+        })
     }
 }
 
@@ -281,16 +328,24 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         cooling_since: NEVER,
     };
     for allocation in block.allocated() {
-        let Some(attribute) = allocation.attribute else { continue };
+        let Some(attribute) = allocation.attribute else {
+            continue;
+        };
         summary.allocated = summary.allocated.saturating_add(1);
-        summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
+        summary.used = summary
+            .used
+            .saturating_add(u16::from(!attribute.is_windows_reserved()));
         if let Some(released) = &attribute.released_at {
             // `verify` rejects unreadable times.
             let released = parse_time(released).map_or(NEVER, |at| at.unix_timestamp());
             summary.cooling_since = summary.cooling_since.min(released);
             continue;
         }
-        let handle = attribute.handle_id.as_deref().map(HandleId::cut).filter(|handle| !handle.is_empty());
+        let handle = attribute
+            .handle_id
+            .as_deref()
+            .map(HandleId::cut)
+            .filter(|handle| !handle.is_empty());
         let (ordinal, sequence) = (allocation.ordinal as u16, allocation.sequence);
         let Some(handle) = handle else {
             summary.without_handle.push(ordinal);
@@ -298,15 +353,34 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         };
         let (owner, node) = AllocationOwner::of(attribute);
         let fingerprint = AllocationOwner::fingerprint(attribute);
-        let pods = matches!(owner, AllocationOwner::Vmi { .. }).then(|| AllocationOwner::owners(attribute));
-        let owner_pods = pods.into_iter().flatten().map(|(ns, pod)| (ns.into(), pod.into())).collect();
-        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, owner, node, fingerprint, owner_pods });
+        let pods = matches!(owner, AllocationOwner::Vmi { .. })
+            .then(|| AllocationOwner::owners(attribute));
+        let owner_pods = pods
+            .into_iter()
+            .flatten()
+            .map(|(ns, pod)| (ns.into(), pod.into()))
+            .collect();
+        summary.allocations.push(StoredAllocation {
+            ordinal,
+            handle,
+            sequence,
+            owner,
+            node,
+            fingerprint,
+            owner_pods,
+        });
     }
     Ok(summary)
 }
 
-/// Returns the ordinals that are cooling down, and those that are neither allocated nor in the free list.
+/// Returns the ordinals that are cooling down, and those that are neither allocated nor in the free
+/// list.
 fn withheld(block: &Block) -> Vec<u16> {
-    let cooling = block.allocated().filter(Allocation::is_cooling).map(|allocation| allocation.ordinal as u16);
-    cooling.chain(block.lost_ordinals().map(|ordinal| ordinal as u16)).collect()
+    let cooling = block
+        .allocated()
+        .filter(Allocation::is_cooling)
+        .map(|allocation| allocation.ordinal as u16);
+    cooling
+        .chain(block.lost_ordinals().map(|ordinal| ordinal as u16))
+        .collect()
 }

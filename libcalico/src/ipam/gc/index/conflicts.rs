@@ -15,8 +15,12 @@ impl Index {
     /// Processes a change or deletion of a pod.
     pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: RowId) {
         let reported = self.reported_addresses(pod);
-        self.conflicts.suspected.retain(|(row, address)| *row != pod || reported.contains(address));
-        self.conflicts.reported.retain(|(row, address)| *row != pod || reported.contains(address));
+        self.conflicts
+            .suspected
+            .retain(|(row, address)| *row != pod || reported.contains(address));
+        self.conflicts
+            .reported
+            .retain(|(row, address)| *row != pod || reported.contains(address));
         match reported.is_empty() {
             true => self.conflicts.pods_to_check.remove(&pod),
             false => self.conflicts.pods_to_check.insert(pod),
@@ -25,7 +29,13 @@ impl Index {
 
     /// Ends the conflicts about an address for the pods to which it is now allocated.
     pub(in crate::ipam::gc) fn allocation_added(&mut self, tracked: RowId) {
-        let Some(address) = self.addresses.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
+        let Some(address) = self
+            .addresses
+            .get(tracked)
+            .and_then(|tracked| self.address_of(tracked))
+        else {
+            return;
+        };
         for pod in self.pods_of(tracked) {
             self.conflicts.clear(&(pod, address));
         }
@@ -39,15 +49,23 @@ impl Index {
 
     fn pods_of(&self, tracked: RowId) -> Vec<RowId> {
         let owners = self.owner_pods.get(&tracked).into_iter().flatten();
-        let pods = owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name));
-        let own = self.addresses.get(tracked).filter(|tracked| tracked.kind == OwnerKind::Pod);
+        let pods =
+            owners.filter_map(|(namespace, name)| self.find_owner(OwnerKind::Pod, namespace, name));
+        let own = self
+            .addresses
+            .get(tracked)
+            .filter(|tracked| tracked.kind == OwnerKind::Pod);
         pods.chain(own.map(|tracked| tracked.owner)).collect()
     }
 
     /// Returns the addresses in the status of a pod that runs.
     fn reported_addresses(&self, pod: RowId) -> Vec<IpAddr> {
         match self.owners.get(pod).map(|owner| &owner.state) {
-            Some(OwnerState::Pod { addresses, runs: true, .. }) => addresses.in_status().collect(),
+            Some(OwnerState::Pod {
+                addresses,
+                runs: true,
+                ..
+            }) => addresses.in_status().collect(),
             _ => Vec::new(),
         }
     }
@@ -68,14 +86,29 @@ impl Index {
         }
     }
 
-    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if it is free.
+    /// Returns the block in which `address` is free or belongs to another owner than the pod, and
+    /// true if it is free.
     fn find_contradiction(&self, pod: RowId, address: IpAddr) -> Option<(Cidr, bool)> {
         let mut contradiction = None;
-        for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
+        for &(_, prefix) in self
+            .conflicts
+            .sizes
+            .keys()
+            .filter(|(version, _)| *version == IpVersion::of(address))
+        {
             let row = Cidr::new(address, prefix).and_then(|cidr| self.blocks.find(cidr));
-            let Some(block) = row.and_then(|row| self.blocks.get(row)) else { continue };
-            let ordinal = block.cidr.offset_of(address).and_then(|offset| u16::try_from(offset).ok())?;
-            let ordinal_of = |row: &RowId| self.addresses.get(*row).map_or(u16::MAX, |tracked| tracked.ordinal);
+            let Some(block) = row.and_then(|row| self.blocks.get(row)) else {
+                continue;
+            };
+            let ordinal = block
+                .cidr
+                .offset_of(address)
+                .and_then(|offset| u16::try_from(offset).ok())?;
+            let ordinal_of = |row: &RowId| {
+                self.addresses
+                    .get(*row)
+                    .map_or(u16::MAX, |tracked| tracked.ordinal)
+            };
             match block.addresses.binary_search_by_key(&ordinal, ordinal_of) {
                 Ok(at) if self.may_belong_to(block.addresses[at], pod) => return None,
                 Ok(_) => contradiction = Some((block.cidr, false)),
@@ -87,37 +120,58 @@ impl Index {
     }
 
     fn may_belong_to(&self, tracked: RowId, pod: RowId) -> bool {
-        let Some(allocation) = self.addresses.get(tracked) else { return true };
+        let Some(allocation) = self.addresses.get(tracked) else {
+            return true;
+        };
         let namespace = |owner: RowId| self.owners.get(owner).map(|owner| owner.namespace);
         match allocation.kind {
             OwnerKind::Unnamed => true,
-            OwnerKind::Vmi if !self.owner_pods.contains_key(&tracked) => namespace(allocation.owner) == namespace(pod),
+            OwnerKind::Vmi if !self.owner_pods.contains_key(&tracked) => {
+                namespace(allocation.owner) == namespace(pod)
+            }
             _ => self.pods_of(tracked).contains(&pod),
         }
     }
 
-    /// Returns the conflicts that have lasted two minutes and were not reported yet, unless postponed. Read the pod and
-    /// the block again before reporting a conflict.
+    /// Returns the conflicts that have lasted two minutes and were not reported yet, unless
+    /// postponed. Read the pod and the block again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
-        let due = self.conflicts.suspected.due(now, MIN_CONFLICT_DURATION).into_iter();
+        let due = self
+            .conflicts
+            .suspected
+            .due(now, MIN_CONFLICT_DURATION)
+            .into_iter();
         let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
         let conflict = |(pod, address): (RowId, IpAddr)| {
             let (block, _) = self.find_contradiction(pod, address)?;
             let owner = self.owners.get(pod)?;
             let namespace = self.namespaces.text(owner.namespace).to_owned();
-            Some(Conflict { namespace, name: owner.name.to_string(), address, block })
+            Some(Conflict {
+                namespace,
+                name: owner.name.to_string(),
+                address,
+                block,
+            })
         };
         unreported.filter_map(conflict).collect()
     }
 
-    /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
+    /// Returns the numbers of lasting conflicts about free addresses and about addresses of other
+    /// owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
-        let lasting = self.conflicts.suspected.unchanged_for(now, MIN_CONFLICT_DURATION);
-        let contradictions = lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
-        contradictions.fold(
-            (0, 0),
-            |(free, another), (_, is_free)| if is_free { (free + 1, another) } else { (free, another + 1) },
-        )
+        let lasting = self
+            .conflicts
+            .suspected
+            .unchanged_for(now, MIN_CONFLICT_DURATION);
+        let contradictions =
+            lasting.filter_map(|&(pod, address)| self.find_contradiction(pod, address));
+        contradictions.fold((0, 0), |(free, another), (_, is_free)| {
+            if is_free {
+                (free + 1, another)
+            } else {
+                (free, another + 1)
+            }
+        })
     }
 
     /// Marks a conflict as reported to operators.
@@ -145,10 +199,16 @@ impl Index {
     fn conflict_key(&self, conflict: &Conflict) -> Option<(RowId, IpAddr)> {
         let pod = self.find_owner(OwnerKind::Pod, &conflict.namespace, &conflict.name)?;
         let key = (pod, conflict.address);
-        self.conflicts.suspected.state(&key).is_some().then_some(key)
+        self.conflicts
+            .suspected
+            .state(&key)
+            .is_some()
+            .then_some(key)
     }
 
     pub(in crate::ipam::gc) fn next_conflict(&self, now: Duration) -> Option<Duration> {
-        self.conflicts.suspected.next_deadline(now, MIN_CONFLICT_DURATION)
+        self.conflicts
+            .suspected
+            .next_deadline(now, MIN_CONFLICT_DURATION)
     }
 }

@@ -1,5 +1,5 @@
-//! The lists of addresses of a handle, an owner and a node, and of a node's blocks. Only this module changes them, so
-//! that adding and removing stay symmetric.
+//! The lists of addresses of a handle, an owner and a node, and of a node's blocks. Only this
+//! module changes them, so that adding and removing stay symmetric.
 
 use super::super::rows::{AddressRow, CalicoNode, CompactHandle, NodeRow};
 use super::super::table::{NONE, RowId};
@@ -7,8 +7,14 @@ use super::Index;
 
 impl Index {
     pub(in super::super) fn track(&mut self, mut tracked: AddressRow) -> RowId {
-        tracked.next_of_handle = self.handles.get(tracked.handle).map_or(NONE, |handle| handle.first_address);
-        tracked.next_of_owner = self.owners.get(tracked.owner).map_or(NONE, |owner| owner.first_address);
+        tracked.next_of_handle = self
+            .handles
+            .get(tracked.handle)
+            .map_or(NONE, |handle| handle.first_address);
+        tracked.next_of_owner = self
+            .owners
+            .get(tracked.owner)
+            .map_or(NONE, |owner| owner.first_address);
         let (handle, owner, node) = (tracked.handle, tracked.owner, tracked.node);
         tracked.set(AddressRow::DIRTY, false);
         let row = self.addresses.insert(tracked);
@@ -32,7 +38,9 @@ impl Index {
         self.count(row, -1);
         self.allocation_removed(row);
         self.owner_pods.remove(&row);
-        let Some(tracked) = self.addresses.get(row).cloned() else { return };
+        let Some(tracked) = self.addresses.get(row).cloned() else {
+            return;
+        };
         self.unlink_handle(row, &tracked);
         self.unlink_owner(row, &tracked);
         self.remove_from_node(row);
@@ -41,7 +49,13 @@ impl Index {
     }
 
     fn unlink_handle(&mut self, row: RowId, tracked: &AddressRow) {
-        let Some(head) = self.handles.get(tracked.handle).map(|handle| handle.first_address) else { return };
+        let Some(head) = self
+            .handles
+            .get(tracked.handle)
+            .map(|handle| handle.first_address)
+        else {
+            return;
+        };
         if head != row {
             let before = self.before(head, row, |other| other.next_of_handle);
             if let Some(before) = self.addresses.get_mut(before) {
@@ -61,7 +75,13 @@ impl Index {
     }
 
     fn unlink_owner(&mut self, row: RowId, tracked: &AddressRow) {
-        let Some(head) = self.owners.get(tracked.owner).map(|owner| owner.first_address) else { return };
+        let Some(head) = self
+            .owners
+            .get(tracked.owner)
+            .map(|owner| owner.first_address)
+        else {
+            return;
+        };
         if head != row {
             let before = self.before(head, row, |other| other.next_of_owner);
             if let Some(before) = self.addresses.get_mut(before) {
@@ -86,7 +106,10 @@ impl Index {
     }
 
     pub(in super::super) fn add_to_node(&mut self, row: RowId, node: RowId) {
-        let at = self.nodes.get_mut(node).map_or(0, |node| append(&mut node.addresses, row));
+        let at = self
+            .nodes
+            .get_mut(node)
+            .map_or(0, |node| append(&mut node.addresses, row));
         if let Some(tracked) = self.addresses.get_mut(row) {
             (tracked.node, tracked.in_node) = (node, at);
         }
@@ -94,8 +117,17 @@ impl Index {
     }
 
     pub(in super::super) fn remove_from_node(&mut self, row: RowId) {
-        let Some((node, at)) = self.addresses.get(row).map(|tracked| (tracked.node, tracked.in_node)) else { return };
-        let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.addresses, at));
+        let Some((node, at)) = self
+            .addresses
+            .get(row)
+            .map(|tracked| (tracked.node, tracked.in_node))
+        else {
+            return;
+        };
+        let moved = self
+            .nodes
+            .get_mut(node)
+            .and_then(|node| swap_remove(&mut node.addresses, at));
         if let Some(moved) = moved.and_then(|moved| self.addresses.get_mut(moved)) {
             moved.in_node = at;
         }
@@ -106,7 +138,8 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// Marks a deleted node for examination, because its tunnel addresses and affinities may now be ready for release.
+    /// Marks a deleted node for examination, because its tunnel addresses and affinities may now be
+    /// ready for release.
     pub(super) fn node_changed(&mut self, node: RowId) {
         if self.is_node_deleted(node) {
             self.mark_node_dirty(node);
@@ -114,7 +147,10 @@ impl Index {
     }
 
     pub(in super::super) fn add_block_to_node(&mut self, block: RowId, owner: RowId) {
-        let at = self.nodes.get_mut(owner).map_or(0, |node| append(&mut node.blocks, block));
+        let at = self
+            .nodes
+            .get_mut(owner)
+            .map_or(0, |node| append(&mut node.blocks, block));
         if let Some(row) = self.blocks.get_mut(block) {
             (row.owner, row.in_node) = (owner, at);
         }
@@ -123,8 +159,13 @@ impl Index {
     }
 
     pub(in super::super) fn remove_block_from_node(&mut self, block: RowId) {
-        let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner, row.in_node)) else { return };
-        let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.blocks, at));
+        let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner, row.in_node)) else {
+            return;
+        };
+        let moved = self
+            .nodes
+            .get_mut(node)
+            .and_then(|node| swap_remove(&mut node.blocks, at));
         if let Some(moved) = moved.and_then(|moved| self.blocks.get_mut(moved)) {
             moved.in_node = at;
         }
@@ -140,14 +181,21 @@ impl Index {
         if let Some(row) = self.nodes.find(name) {
             return row;
         }
-        self.nodes.insert(NodeRow { name: name.into(), ..NodeRow::default() })
+        self.nodes.insert(NodeRow {
+            name: name.into(),
+            ..NodeRow::default()
+        })
     }
 
     /// Removes a node that does not exist and to which nothing in the index refers.
     pub(in super::super) fn drop_unused_node(&mut self, node: RowId) {
-        let Some(row) = self.nodes.get(node) else { return };
-        let is_referenced = row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();
-        let exists = row.kubernetes || row.calico != CalicoNode::Absent || !row.calico_names.is_empty();
+        let Some(row) = self.nodes.get(node) else {
+            return;
+        };
+        let is_referenced =
+            row.references > 0 || !row.addresses.is_empty() || !row.blocks.is_empty();
+        let exists =
+            row.kubernetes || row.calico != CalicoNode::Absent || !row.calico_names.is_empty();
         if is_referenced || exists || self.reclaim.deleted_nodes.contains_key(&node) {
             return;
         }

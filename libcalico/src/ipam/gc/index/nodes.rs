@@ -5,12 +5,14 @@ use super::super::table::RowId;
 use super::{Index, WatchedKind};
 
 impl Index {
-    /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
-    /// (KC-402).
+    /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a
+    /// Kubernetes node (KC-402).
     pub fn put_calico_node(&mut self, name: &str, kubernetes: Option<&str>) {
         let row = self.node_row(name);
         let list = self.list(WatchedKind::CalicoNodes);
-        let calico = kubernetes.map_or(CalicoNode::Foreign, |name| CalicoNode::Kubernetes(self.node_row(name)));
+        let calico = kubernetes.map_or(CalicoNode::Foreign, |name| {
+            CalicoNode::Kubernetes(self.node_row(name))
+        });
         self.set_calico(row, calico);
         if let Some(node) = self.nodes.get_mut(row) {
             node.lists[0] = list;
@@ -24,7 +26,8 @@ impl Index {
         }
     }
 
-    /// Adds or updates a Kubernetes node. `from_flannel` is true while the node is migrating from Flannel (KC-457).
+    /// Adds or updates a Kubernetes node. `from_flannel` is true while the node is migrating from
+    /// Flannel (KC-457).
     pub fn put_kubernetes_node(&mut self, name: &str, from_flannel: bool) {
         let row = self.node_row(name);
         let list = self.list(WatchedKind::KubernetesNodes);
@@ -41,8 +44,8 @@ impl Index {
         }
     }
 
-    /// Processes an affinity that names a Calico node, which is queued for the release of its affinities if it is
-    /// deleted. Upstream cannot release an affinity without a block (IPAM-126).
+    /// Processes an affinity that names a Calico node, which is queued for the release of its
+    /// affinities if it is deleted. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn add_affinity(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_node_deleted(row) {
@@ -52,7 +55,9 @@ impl Index {
     }
 
     fn set_calico(&mut self, row: RowId, calico: CalicoNode) {
-        let Some(node) = self.nodes.get_mut(row).filter(|node| node.calico != calico) else { return };
+        let Some(node) = self.nodes.get_mut(row).filter(|node| node.calico != calico) else {
+            return;
+        };
         let old = std::mem::replace(&mut node.calico, calico);
         if let CalicoNode::Kubernetes(new) = calico
             && let Some(node) = self.nodes.get_mut(new)
@@ -75,7 +80,9 @@ impl Index {
     }
 
     fn set_kubernetes(&mut self, row: RowId, exists: bool, migrating: bool) {
-        let Some(node) = self.nodes.get_mut(row) else { return };
+        let Some(node) = self.nodes.get_mut(row) else {
+            return;
+        };
         if (node.kubernetes, node.migrating) != (exists, migrating) {
             (node.kubernetes, node.migrating) = (exists, migrating);
             for calico in node.calico_names.clone() {
@@ -89,9 +96,13 @@ impl Index {
     pub(super) fn drop_unlisted_nodes(&mut self, kind: WatchedKind) {
         let list = self.list(kind);
         for row in self.nodes.rows() {
-            let Some(node) = self.nodes.get(row) else { continue };
+            let Some(node) = self.nodes.get(row) else {
+                continue;
+            };
             match kind {
-                WatchedKind::CalicoNodes if node.lists[0] != list => self.set_calico(row, CalicoNode::Absent),
+                WatchedKind::CalicoNodes if node.lists[0] != list => {
+                    self.set_calico(row, CalicoNode::Absent)
+                }
                 WatchedKind::KubernetesNodes if node.kubernetes && node.lists[1] != list => {
                     self.set_kubernetes(row, false, false);
                 }
@@ -100,12 +111,14 @@ impl Index {
         }
     }
 
-    /// Returns true if the node exists in Calico and Kubernetes; `None` for a Calico node that is not a Kubernetes
-    /// node.
+    /// Returns true if the node exists in Calico and Kubernetes; `None` for a Calico node that is
+    /// not a Kubernetes node.
     fn node_existence(&self, node: RowId) -> Option<bool> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Foreign => None,
-            CalicoNode::Kubernetes(name) => Some(self.nodes.get(name).is_some_and(|node| node.kubernetes)),
+            CalicoNode::Kubernetes(name) => {
+                Some(self.nodes.get(name).is_some_and(|node| node.kubernetes))
+            }
             CalicoNode::Absent => Some(false),
         }
     }
@@ -128,6 +141,9 @@ impl Index {
 
     /// Returns the existing Calico nodes.
     pub fn calico_nodes(&self) -> impl Iterator<Item = &str> {
-        self.nodes.iter().filter(|(_, node)| node.calico != CalicoNode::Absent).map(|(_, node)| &*node.name)
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.calico != CalicoNode::Absent)
+            .map(|(_, node)| &*node.name)
     }
 }

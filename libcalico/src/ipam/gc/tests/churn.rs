@@ -10,7 +10,10 @@ struct Numbers(u64);
 
 impl Numbers {
     fn below(&mut self, n: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         ((self.0 >> 33) % u64::from(n)) as u32
     }
 }
@@ -35,10 +38,16 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
             }
             2 | 3 => {
                 let dual = numbers.below(2) == 0;
-                let wants =
-                    cluster.pods.get(&pod).is_some_and(|pod| pod.addresses.is_empty() || numbers.below(10) == 0);
+                let wants = cluster
+                    .pods
+                    .get(&pod)
+                    .is_some_and(|pod| pod.addresses.is_empty() || numbers.below(10) == 0);
                 if wants {
-                    if cluster.add(&pod, dual) { added += 1 } else { refused += 1 }
+                    if cluster.add(&pod, dual) {
+                        added += 1
+                    } else {
+                        refused += 1
+                    }
                 }
             }
             4 | 5 => cluster.report(&pod),
@@ -48,7 +57,11 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
             }
             _ => {
                 let queue = QUEUES[numbers.below(5) as usize];
-                if numbers.below(200) == 0 { cluster.relist(queue) } else { cluster.deliver(queue, 50) }
+                if numbers.below(200) == 0 {
+                    cluster.relist(queue)
+                } else {
+                    cluster.deliver(queue, 50)
+                }
             }
         }
         cluster.now += Duration::from_millis(200);
@@ -59,10 +72,18 @@ fn half_an_hour_of_churn_releases_no_used_address_and_every_leak() {
         }
         cluster.check();
     }
-    assert!(added > 200 && released > 20 && refused == 0, "{added} added, {released} released, {refused} refused");
+    assert!(
+        added > 200 && released > 20 && refused == 0,
+        "{added} added, {released} released, {refused} refused"
+    );
     for (name, pod) in cluster.pods.clone() {
-        // A pod that never reports an address would keep the addresses that an earlier pod of its name left behind.
-        if pod.addresses.is_empty() { cluster.delete(&name, false) } else { cluster.report(&name) }
+        // A pod that never reports an address would keep the addresses that an earlier pod of its
+        // name left behind.
+        if pod.addresses.is_empty() {
+            cluster.delete(&name, false)
+        } else {
+            cluster.report(&name)
+        }
     }
     cluster.deliver_all();
     cluster.pass();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::Cluster;
 use super::scenarios::{cluster, examine};
-use crate::ipam::{AffinityOwner, Block, BlockRequest, HandleId, OwnerSlot, PodState, ReportedAddresses};
+use crate::ipam::{
+    AffinityOwner, Block, BlockRequest, HandleId, OwnerSlot, PodState, ReportedAddresses,
+};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 const ALMOST: Duration = Duration::from_nanos(119_999_999_999);
@@ -18,17 +20,35 @@ fn ip(text: &str) -> IpAddr {
 /// Sets the addresses that `ns/<name>` reports.
 fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
     let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
-    cluster.index.put_pod("ns", name, &PodState { node: "n1", addresses, ended: None, runs });
+    cluster.index.put_pod(
+        "ns",
+        name,
+        &PodState {
+            node: "n1",
+            addresses,
+            ended: None,
+            runs,
+        },
+    );
 }
 
 /// Returns the block as it is, and with 10.0.0.5 allocated to `ns/<name>`.
 fn free_and_held(cluster: &Cluster, name: &str) -> (Block, Block) {
     let free = cluster.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
     let mut held = free.clone();
-    let attributes = [("namespace", "ns"), ("pod", name)].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-    let (handle, requester) = (HandleId::new(format!("net.{name}")), AffinityOwner::Host("n1".into()));
-    let request =
-        BlockRequest { handle: Some(&handle), attributes: &attributes, requester: &requester, check_affinity: true };
+    let attributes = [("namespace", "ns"), ("pod", name)]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
+    let (handle, requester) = (
+        HandleId::new(format!("net.{name}")),
+        AffinityOwner::Host("n1".into()),
+    );
+    let request = BlockRequest {
+        handle: Some(&handle),
+        attributes: &attributes,
+        requester: &requester,
+        check_affinity: true,
+    };
     held.assign_address(ip("10.0.0.5"), &request).unwrap();
     (free, held)
 }
@@ -36,7 +56,10 @@ fn free_and_held(cluster: &Cluster, name: &str) -> (Block, Block) {
 fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
     examine(cluster);
     let conflicts = cluster.index.conflicts(cluster.now);
-    conflicts.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
+    conflicts
+        .into_iter()
+        .map(|conflict| (conflict.name, conflict.address))
+        .collect()
 }
 
 fn after(cluster: &mut Cluster, time: Duration) -> Vec<(String, IpAddr)> {
@@ -50,19 +73,43 @@ fn reported_address_that_is_free_in_ipam_conflicts_after_two_minutes() {
     let mut cluster = cluster();
     report(&mut cluster, "lost", &["10.0.0.5"], true);
     assert_eq!(after(&mut cluster, ALMOST), []);
-    assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_nanos(1)));
+    assert_eq!(
+        cluster.index.next_deadline(cluster.now),
+        Some(cluster.now + Duration::from_nanos(1))
+    );
     cluster.now += Duration::from_nanos(1);
     assert_eq!(lasting(&mut cluster), [("lost".to_owned(), ip("10.0.0.5"))]);
     assert_eq!(cluster.index.conflicting(cluster.now), (1, 0));
     let conflict = cluster.index.conflicts(cluster.now).remove(0);
-    assert_eq!((conflict.namespace.as_str(), conflict.block.to_string().as_str()), ("ns", "10.0.0.0/29"));
+    assert_eq!(
+        (
+            conflict.namespace.as_str(),
+            conflict.block.to_string().as_str()
+        ),
+        ("ns", "10.0.0.0/29")
+    );
     cluster.index.postpone_conflict(&conflict, cluster.now);
-    assert_eq!(lasting(&mut cluster), [], "a postponed conflict is not returned");
-    assert_eq!(cluster.index.next_deadline(cluster.now), Some(cluster.now + Duration::from_secs(1)));
+    assert_eq!(
+        lasting(&mut cluster),
+        [],
+        "a postponed conflict is not returned"
+    );
+    assert_eq!(
+        cluster.index.next_deadline(cluster.now),
+        Some(cluster.now + Duration::from_secs(1))
+    );
     assert_eq!(after(&mut cluster, Duration::from_secs(1)).len(), 1);
     cluster.index.mark_conflict_reported(&conflict);
-    assert_eq!(after(&mut cluster, TWO_MINUTES), [], "a conflict is returned once");
-    assert_eq!(cluster.index.conflicting(cluster.now), (1, 0), "a reported conflict still counts");
+    assert_eq!(
+        after(&mut cluster, TWO_MINUTES),
+        [],
+        "a conflict is returned once"
+    );
+    assert_eq!(
+        cluster.index.conflicting(cluster.now),
+        (1, 0),
+        "a reported conflict still counts"
+    );
 }
 
 #[test]
@@ -70,11 +117,15 @@ fn reported_address_allocated_to_another_pod_is_in_conflict() {
     let mut cluster = cluster();
     // The address 10.0.0.0 belongs to p.
     report(&mut cluster, "older", &["10.0.0.0"], true);
-    assert_eq!(after(&mut cluster, TWO_MINUTES), [("older".to_owned(), ip("10.0.0.0"))]);
+    assert_eq!(
+        after(&mut cluster, TWO_MINUTES),
+        [("older".to_owned(), ip("10.0.0.0"))]
+    );
     assert_eq!(cluster.index.conflicting(cluster.now), (0, 1));
 }
 
-/// The status of a pod whose ADDs fail lists the address of its last sandbox, which another pod has by now.
+/// The status of a pod whose ADDs fail lists the address of its last sandbox, which another pod has
+/// by now.
 #[test]
 fn conflict_with_the_next_owner_lasts_while_the_adds_of_the_pod_fail() {
     let mut cluster = cluster();
@@ -94,7 +145,11 @@ fn conflict_with_the_next_owner_lasts_while_the_adds_of_the_pod_fail() {
     }
     report(&mut cluster, "older", &["10.0.0.0"], false);
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
-    assert_eq!(cluster.index.conflicting(cluster.now), (0, 0), "the pod has ended");
+    assert_eq!(
+        cluster.index.conflicting(cluster.now),
+        (0, 0),
+        "the pod has ended"
+    );
 }
 
 #[test]
@@ -178,17 +233,35 @@ fn pods_of_a_vmi_are_in_no_conflict_with_the_vmi() {
     cluster.set_vmi("vm", true);
     cluster.run_vmi("vm", "n1", OwnerSlot::Active);
     let handle = HandleId::for_vmi("net", "ns", "vm");
-    let address = cluster.blocks.values().flat_map(|block| block.addresses_of(&handle)).next().unwrap();
+    let address = cluster
+        .blocks
+        .values()
+        .flat_map(|block| block.addresses_of(&handle))
+        .next()
+        .unwrap();
     let reporting = |cluster: &mut Cluster, pods: &[&str]| {
-        pods.iter().for_each(|pod| report(cluster, pod, &[&address.to_string()], true));
+        pods.iter()
+            .for_each(|pod| report(cluster, pod, &[&address.to_string()], true));
         after(cluster, TWO_MINUTES)
     };
     assert_eq!(reporting(&mut cluster, &["virt-launcher-vm-2"]), []);
-    assert_eq!(reporting(&mut cluster, &["other"]), [("other".to_owned(), address)]);
+    assert_eq!(
+        reporting(&mut cluster, &["other"]),
+        [("other".to_owned(), address)]
+    );
     cluster.run_vmi("vm", "n1", OwnerSlot::Alternate);
-    assert_eq!(reporting(&mut cluster, &["virt-launcher-vm-3"]).len(), 2, "the first pod of the VMI, and the other");
+    assert_eq!(
+        reporting(&mut cluster, &["virt-launcher-vm-3"]).len(),
+        2,
+        "the first pod of the VMI, and the other"
+    );
     // The allocation names no pod, so any pod of the namespace may have the address.
-    let mut block = cluster.blocks.values().find(|block| block.cidr.contains(address)).cloned().unwrap();
+    let mut block = cluster
+        .blocks
+        .values()
+        .find(|block| block.cidr.contains(address))
+        .cloned()
+        .unwrap();
     block.set_owner(&handle, OwnerSlot::Alternate, &Default::default());
     cluster.index.put_block(&block).unwrap();
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
@@ -199,8 +272,16 @@ fn conflict_kind_names_the_other_owner_of_a_reported_address() {
     let cluster = cluster();
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "p"), None);
-    assert_eq!(conflict_kind(block, ip("10.0.0.3"), "ns", "p"), Some(ConflictKind::Free));
-    assert_eq!(conflict_kind(block, ip("10.0.0.0"), "ns", "q").unwrap().to_string(), "allocated to pod ns/p");
+    assert_eq!(
+        conflict_kind(block, ip("10.0.0.3"), "ns", "p"),
+        Some(ConflictKind::Free)
+    );
+    assert_eq!(
+        conflict_kind(block, ip("10.0.0.0"), "ns", "q")
+            .unwrap()
+            .to_string(),
+        "allocated to pod ns/p"
+    );
 }
 
 #[test]
@@ -209,6 +290,10 @@ fn conflict_kind_names_no_owner_of_another_namespace() {
     let block = &cluster.blocks[&"10.0.0.0/29".parse().unwrap()];
     let kind = conflict_kind(block, ip("10.0.0.0"), "tenant", "p").unwrap();
     assert_eq!(kind.to_string(), "allocated to another namespace");
-    assert_eq!(kind.whole(), "allocated to pod ns/p", "the log has the whole description");
+    assert_eq!(
+        kind.whole(),
+        "allocated to pod ns/p",
+        "the log has the whole description"
+    );
     assert_eq!(ConflictKind::Free.whole(), "free");
 }

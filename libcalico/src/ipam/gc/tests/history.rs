@@ -34,7 +34,14 @@ enum Action {
     Apply,
 }
 
-const BLOCKS: [&str; 6] = ["10.0.0.0/29", "10.0.0.8/29", "10.0.1.0/30", "10.9.0.0/29", "fd00::/126", "fd00::4/126"];
+const BLOCKS: [&str; 6] = [
+    "10.0.0.0/29",
+    "10.0.0.8/29",
+    "10.0.1.0/30",
+    "10.9.0.0/29",
+    "fd00::/126",
+    "fd00::4/126",
+];
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let node = 0..3u8;
@@ -50,7 +57,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         3 => (pod, any::<bool>()).prop_map(|(p, b)| Action::Delete(p, b)),
         1 => node.clone().prop_map(Action::Tunnel),
         2 => (0..2u8, any::<bool>()).prop_map(|(m, b)| Action::SetVmi(m, b)),
-        2 => (0..2u8, node.clone(), any::<bool>()).prop_map(|(m, n, b)| Action::RunMachine(m, n, b)),
+        2 => (0..2u8, node.clone(), any::<bool>())
+            .prop_map(|(m, n, b)| Action::RunMachine(m, n, b)),
         1 => (0..2u8, any::<bool>()).prop_map(|(s, b)| Action::Service(s, b)),
         1 => node.prop_map(Action::Anonymous),
         4 => (0..1200u16).prop_map(Action::Wait),
@@ -83,20 +91,33 @@ impl History {
             Action::Add(p, dual) => _ = cluster.add(&pod(p), *dual),
             Action::Report(p) => cluster.report(&pod(p)),
             Action::End(p, evicted) => {
-                cluster.end(&pod(p), if *evicted { EndedPod::Evicted } else { EndedPod::Finished });
+                cluster.end(
+                    &pod(p),
+                    if *evicted {
+                        EndedPod::Evicted
+                    } else {
+                        EndedPod::Finished
+                    },
+                );
             }
             Action::Delete(p, del) => cluster.delete(&pod(p), *del),
-            // The tunnel uses the old allocation again, so the write of a pending plan would not detect it.
+            // The tunnel uses the old allocation again, so the write of a pending plan would not
+            // detect it.
             Action::Tunnel(n) => {
                 cluster.tunnel(&node(n));
                 self.pending = None;
             }
             Action::SetVmi(m, exists) => cluster.set_vmi(&vmi(m), *exists),
             Action::RunMachine(m, n, alternate) => {
-                let slot = if *alternate { OwnerSlot::Alternate } else { OwnerSlot::Active };
+                let slot = if *alternate {
+                    OwnerSlot::Alternate
+                } else {
+                    OwnerSlot::Active
+                };
                 cluster.run_vmi(&vmi(m), &node(n), slot);
             }
-            // The old allocation names an existing Service again, which the write of a pending plan would not detect.
+            // The old allocation names an existing Service again, which the write of a pending plan
+            // would not detect.
             Action::Service(s, exists) => {
                 cluster.service(&format!("s{s}"), *exists);
                 if *exists {
@@ -114,7 +135,8 @@ impl History {
                 cluster.run_rest_of_pass();
             }
             Action::Judge(fails) => {
-                self.pending = Some(cluster.decide(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0));
+                self.pending =
+                    Some(cluster.decide(|n| fails & (1 << (n % 8)) != 0 && fails % 3 == 0));
             }
             Action::Apply => {
                 if let Some(plan) = self.pending.take() {
@@ -127,11 +149,28 @@ impl History {
 
 /// Returns the state of the index, without the parts that depend on the times of the events.
 fn comparable_state(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
-    let samples: BTreeSet<String> =
-        index.samples().map(|sample| format!("{:?}", Sample { candidates: 0, ..sample })).collect();
+    let samples: BTreeSet<String> = index
+        .samples()
+        .map(|sample| {
+            format!(
+                "{:?}",
+                Sample {
+                    candidates: 0,
+                    ..sample
+                }
+            )
+        })
+        .collect();
     let nodes: BTreeSet<String> = index.calico_nodes().map(str::to_owned).collect();
     let size = index.size();
-    (samples, nodes, size.addresses, size.blocks, size.owners, index.tracked_addresses())
+    (
+        samples,
+        nodes,
+        size.addresses,
+        size.blocks,
+        size.owners,
+        index.tracked_addresses(),
+    )
 }
 
 type Attributes = BTreeMap<String, String>;
@@ -139,7 +178,8 @@ type Attributes = BTreeMap<String, String>;
 /// Returns the active and alternate owners that allocations name.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
-    held.filter_map(|held| held.attribute).flat_map(|attribute| [&attribute.active_owner, &attribute.alternate_owner])
+    held.filter_map(|held| held.attribute)
+        .flat_map(|attribute| [&attribute.active_owner, &attribute.alternate_owner])
 }
 
 proptest! {
@@ -150,7 +190,10 @@ proptest! {
         actions in actions(),
         cooldown in prop_oneof![Just(0), Just(30)],
     ) {
-        let mut history = History { cluster: Cluster::new(cooldown), pending: None };
+        let mut history = History {
+            cluster: Cluster::new(cooldown),
+            pending: None,
+        };
         for action in &actions {
             history.act(action);
             history.cluster.check();
@@ -178,20 +221,34 @@ proptest! {
             cluster.deliver_all();
             cluster.check();
         }
-        let silent: Vec<&String> = cluster.pods.iter().filter(|(_, pod)| !pod.reported).map(|(name, _)| name).collect();
+        let silent: Vec<&String> = cluster
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.reported)
+            .map(|(name, _)| name)
+            .collect();
         for address in cluster.leaked() {
-            let block = cluster.blocks.values().find(|block| block.cidr.contains(address)).unwrap();
+            let block = cluster
+                .blocks
+                .values()
+                .find(|block| block.cidr.contains(address))
+                .unwrap();
             let held = block.allocation(address).unwrap();
             let attribute = |key: &str| held.attributes().and_then(|attribute| attribute.get(key));
             let is_without_owner = attribute("pod").is_none() && attribute("type").is_none();
             let is_of_silent_pod = attribute("pod").is_some_and(|pod| silent.contains(&pod));
             // A stopped virtual machine keeps its address.
             let is_of_existing_vmi = held.handle().is_some_and(|handle| {
-                handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.vmis.contains_key(name))
+                handle
+                    .as_str()
+                    .strip_prefix("net.vmi.ns.")
+                    .is_some_and(|name| cluster.vmis.contains_key(name))
             });
             // A deleted node keeps its tunnel address while another kind of address is left on it.
             let pinned = |node: &String| {
-                let on_node = |owner: &Attributes| owner.get("node") == Some(node) && !owner.contains_key("type");
+                let on_node = |owner: &Attributes| {
+                    owner.get("node") == Some(node) && !owner.contains_key("type")
+                };
                 cluster.nodes.contains(node) || owners(&cluster).any(on_node)
             };
             let tunnel = attribute("type").is_some_and(|kind| kind == "ipipTunnelAddress");
@@ -200,12 +257,19 @@ proptest! {
             prop_assert!(is_expected, "{address} is left: {held:?}");
         }
         for block in cluster.blocks.values() {
-            let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
+            let owner = block
+                .owner()
+                .filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
                 let named = Some(owner.name());
-                let names_node = |attributes: &Attributes| attributes.get("node").map(String::as_str) == named;
+                let names_node =
+                    |attributes: &Attributes| attributes.get("node").map(String::as_str) == named;
                 let named = owners(&cluster).any(names_node);
-                prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
+                prop_assert!(
+                    !block.is_empty() || named,
+                    "{} is left to {owner}",
+                    block.cidr
+                );
             }
         }
         let now = cluster.now;

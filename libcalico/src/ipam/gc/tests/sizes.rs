@@ -5,17 +5,33 @@ use std::time::Duration;
 
 use super::super::*;
 use super::cluster::EPOCH;
-use crate::ipam::{AffinityOwner, Block, BlockRequest, HandleId, PodState, ReportedAddresses, Reservations};
+use crate::ipam::{
+    AffinityOwner, Block, BlockRequest, HandleId, PodState, ReportedAddresses, Reservations,
+};
 use crate::net::Cidr;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    pairs
+        .iter()
+        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
-    let mut index = Index::new(GcSettings { leak_grace: Some(Duration::from_secs(900)), ..GcSettings::default() });
+    let mut index = Index::new(GcSettings {
+        leak_grace: Some(Duration::from_secs(900)),
+        ..GcSettings::default()
+    });
     let cidr = "10.0.0.0/8".parse().unwrap();
-    index.put_pool("default", PoolShape { cidr, block_prefix: prefix, uid: String::new(), in_service: true });
+    index.put_pool(
+        "default",
+        PoolShape {
+            cidr,
+            block_prefix: prefix,
+            uid: String::new(),
+            in_service: true,
+        },
+    );
     let mut next = u32::from(std::net::Ipv4Addr::new(10, 0, 0, 0));
     let mut n = 0;
     for node in 0..nodes {
@@ -41,7 +57,16 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
                 };
                 let address = block.assign(1, &request, &Reservations::none()).unwrap()[0];
                 let addresses = ReportedAddresses::new(vec![address]);
-                index.put_pod(&namespace, &pod, &PodState { node: &node, addresses, ended: None, runs: true });
+                index.put_pod(
+                    &namespace,
+                    &pod,
+                    &PodState {
+                        node: &node,
+                        addresses,
+                        ended: None,
+                        runs: true,
+                    },
+                );
             }
             index.put_block(&block).unwrap();
         }
@@ -54,7 +79,10 @@ fn indexed_address_with_its_pod_takes_less_than_250_bytes() {
     let mut index = large(100, 8, 50, 26);
     index.examine(Duration::ZERO, Scope::Everything);
     let size = index.size();
-    assert_eq!((size.addresses, size.blocks, size.owners), (40_000, 800, 40_000));
+    assert_eq!(
+        (size.addresses, size.blocks, size.owners),
+        (40_000, 800, 40_000)
+    );
     let each = size.bytes / size.addresses;
     assert!(each < 250, "{each} bytes for each address: {size:?}");
 }
@@ -90,6 +118,9 @@ fn emptied_cluster_leaves_no_index_entries() {
     }
     index.verify().unwrap();
     let size = index.size();
-    assert_eq!((size.addresses, size.blocks, size.owners, size.nodes), (0, 0, 0, 0));
+    assert_eq!(
+        (size.addresses, size.blocks, size.owners, size.nodes),
+        (0, 0, 0, 0)
+    );
     assert_eq!(index.samples().count(), 0);
 }

@@ -67,7 +67,10 @@ pub(super) struct Selection<'a> {
 
 impl Default for Objects {
     fn default() -> Self {
-        Objects { state: Mutex::default(), changed: watch::Sender::new(0) }
+        Objects {
+            state: Mutex::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 }
 
@@ -84,35 +87,69 @@ impl Objects {
     }
 
     pub(crate) fn count(&self, group: &str, plural: &str) -> usize {
-        self.state().collections.get(&collection(group, plural)).map_or(0, |collection| collection.objects.len())
+        self.state()
+            .collections
+            .get(&collection(group, plural))
+            .map_or(0, |collection| collection.objects.len())
     }
 
     pub(super) fn get(&self, collection: &str, key: &str) -> Option<Arc<str>> {
-        self.state().collections.get(collection)?.objects.get(key).map(|object| object.text.clone())
+        self.state()
+            .collections
+            .get(collection)?
+            .objects
+            .get(key)
+            .map(|object| object.text.clone())
     }
 
-    pub(super) fn list(&self, collection: &str, select: &Selection<'_>, after: Option<&str>, limit: usize) -> Page {
+    pub(super) fn list(
+        &self,
+        collection: &str,
+        select: &Selection<'_>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Page {
         let state = self.state();
-        let mut page = Page { revision: state.revision, texts: Vec::new(), after: None };
-        let Some(collection) = state.collections.get(collection) else { return page };
+        let mut page = Page {
+            revision: state.revision,
+            texts: Vec::new(),
+            after: None,
+        };
+        let Some(collection) = state.collections.get(collection) else {
+            return page;
+        };
         if let (Some(namespace), Some(name)) = (select.namespace, select.name) {
             let found = collection.objects.get(&key(Some(namespace), name));
             page.texts.extend(found.map(|object| object.text.clone()));
             return page;
         }
         if let Some(name) = select.name {
-            page.texts.extend(collection.objects.get(name).map(|object| object.text.clone()));
+            page.texts.extend(
+                collection
+                    .objects
+                    .get(name)
+                    .map(|object| object.text.clone()),
+            );
             return page;
         }
         if let Some(node) = select.node {
             let keys = collection.of_node.get(node).into_iter().flatten();
-            page.texts.extend(keys.filter_map(|key| collection.objects.get(key)).map(|object| object.text.clone()));
+            page.texts.extend(
+                keys.filter_map(|key| collection.objects.get(key))
+                    .map(|object| object.text.clone()),
+            );
             return page;
         }
-        let within = select.namespace.map(|namespace| format!("{namespace}/")).unwrap_or_default();
+        let within = select
+            .namespace
+            .map(|namespace| format!("{namespace}/"))
+            .unwrap_or_default();
         let begin = after.map_or(Bound::Included(within.as_str()), Bound::Excluded);
         let mut last: Option<&String> = None;
-        for (key, object) in collection.objects.range::<str, _>((begin, Bound::Unbounded)) {
+        for (key, object) in collection
+            .objects
+            .range::<str, _>((begin, Bound::Unbounded))
+        {
             if !key.starts_with(&within) {
                 break;
             }
@@ -129,26 +166,47 @@ impl Objects {
     /// Returns the position in a collection's log of the first change after `revision`.
     pub(super) fn since(&self, collection: &str, revision: u64) -> usize {
         let state = self.state();
-        let log = state.collections.get(collection).map_or(&[][..], |collection| &collection.log);
+        let log = state
+            .collections
+            .get(collection)
+            .map_or(&[][..], |collection| &collection.log);
         log.partition_point(|(at, _)| *at <= revision)
     }
 
-    /// Returns the log of a collection from `position` on, and the revision up to which the log is complete.
+    /// Returns the log of a collection from `position` on, and the revision up to which the log is
+    /// complete.
     pub(super) fn log(&self, collection: &str, position: usize) -> (Vec<Bytes>, u64) {
         let state = self.state();
-        let log = state.collections.get(collection).map_or(&[][..], |collection| &collection.log);
-        (log.get(position..).unwrap_or_default().iter().map(|(_, line)| line.clone()).collect(), state.revision)
+        let log = state
+            .collections
+            .get(collection)
+            .map_or(&[][..], |collection| &collection.log);
+        (
+            log.get(position..)
+                .unwrap_or_default()
+                .iter()
+                .map(|(_, line)| line.clone())
+                .collect(),
+            state.revision,
+        )
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    pub(super) fn create(&self, group: &str, plural: &str, object: Value) -> Result<Arc<str>, Refused> {
+    pub(super) fn create(
+        &self,
+        group: &str,
+        plural: &str,
+        object: Value,
+    ) -> Result<Arc<str>, Refused> {
         self.write("POST", plural, |state| {
             let collection = collection(group, plural);
-            let exists =
-                state.collections.get(&collection).is_some_and(|found| found.objects.contains_key(&key_of(&object)));
+            let exists = state
+                .collections
+                .get(&collection)
+                .is_some_and(|found| found.objects.contains_key(&key_of(&object)));
             match exists {
                 true => Err(Refused::AlreadyExists),
                 false => Ok(state.put(&collection, object)),
@@ -156,11 +214,18 @@ impl Objects {
         })
     }
 
-    pub(super) fn replace(&self, group: &str, plural: &str, object: Value) -> Result<Arc<str>, Refused> {
+    pub(super) fn replace(
+        &self,
+        group: &str,
+        plural: &str,
+        object: Value,
+    ) -> Result<Arc<str>, Refused> {
         self.write("PUT", plural, |state| {
             let collection = collection(group, plural);
             let found = state.find(&collection, &key_of(&object))?;
-            let expected = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+            let expected = object["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap_or_default();
             match expected.is_empty() || expected == found.revision.to_string() {
                 true => Ok(state.put(&collection, object)),
                 false => Err(Refused::Conflict),
@@ -179,8 +244,11 @@ impl Objects {
             let collection = collection(group, plural);
             let found = state.find(&collection, key)?;
             let object: Value = serde_json::from_str(&found.text).unwrap_or_default();
-            let differs =
-                |name: &str| preconditions[name].as_str().is_some_and(|expected| object["metadata"][name] != expected);
+            let differs = |name: &str| {
+                preconditions[name]
+                    .as_str()
+                    .is_some_and(|expected| object["metadata"][name] != expected)
+            };
             match differs("resourceVersion") || differs("uid") {
                 true => Err(Refused::Conflict),
                 false => Ok(state.remove(&collection, key, object)),
@@ -198,7 +266,10 @@ impl Objects {
         let done = change(&mut state)?;
         let now = Instant::now();
         let written = state.written.entry(format!("{verb} {plural}"));
-        let written = written.or_insert(Written { count: 0, last: now });
+        let written = written.or_insert(Written {
+            count: 0,
+            last: now,
+        });
         (written.count, written.last) = (written.count + 1, now);
         drop(state);
         self.changed.send_modify(|changes| *changes += 1);
@@ -212,7 +283,10 @@ impl Objects {
 
 impl State {
     fn find(&self, collection: &str, key: &str) -> Result<Object, Refused> {
-        let found = self.collections.get(collection).and_then(|collection| collection.objects.get(key));
+        let found = self
+            .collections
+            .get(collection)
+            .and_then(|collection| collection.objects.get(key));
         found.cloned().ok_or(Refused::NotFound)
     }
 
@@ -224,10 +298,26 @@ impl State {
         let text: Arc<str> = object.to_string().into();
         let collection = self.collections.entry(collection.to_owned()).or_default();
         if let Some(node) = object["spec"]["nodeName"].as_str() {
-            collection.of_node.entry(node.to_owned()).or_default().insert(key.clone());
+            collection
+                .of_node
+                .entry(node.to_owned())
+                .or_default()
+                .insert(key.clone());
         }
-        let known = collection.objects.insert(key, Object { revision, text: text.clone() }).is_some();
-        collection.log.push((revision, line(if known { "MODIFIED" } else { "ADDED" }, &text)));
+        let known = collection
+            .objects
+            .insert(
+                key,
+                Object {
+                    revision,
+                    text: text.clone(),
+                },
+            )
+            .is_some();
+        collection.log.push((
+            revision,
+            line(if known { "MODIFIED" } else { "ADDED" }, &text),
+        ));
         text
     }
 
@@ -239,7 +329,11 @@ impl State {
         if let Some(collection) = self.collections.get_mut(collection) {
             collection.objects.remove(key);
             if let Some(node) = object["spec"]["nodeName"].as_str() {
-                collection.of_node.entry(node.to_owned()).or_default().remove(key);
+                collection
+                    .of_node
+                    .entry(node.to_owned())
+                    .or_default()
+                    .remove(key);
             }
             collection.log.push((revision, line("DELETED", &text)));
         }
@@ -247,7 +341,9 @@ impl State {
     }
 
     fn forget(&mut self) {
-        self.collections.values_mut().for_each(|collection| collection.log = Vec::new());
+        self.collections
+            .values_mut()
+            .for_each(|collection| collection.log = Vec::new());
     }
 }
 
@@ -268,9 +364,15 @@ fn line(kind: &str, text: &str) -> Bytes {
 
 fn key_of(object: &Value) -> String {
     let metadata = &object["metadata"];
-    key(metadata["namespace"].as_str(), metadata["name"].as_str().unwrap_or_default())
+    key(
+        metadata["namespace"].as_str(),
+        metadata["name"].as_str().unwrap_or_default(),
+    )
 }
 
 pub(super) fn bookmark(revision: u64) -> Bytes {
-    line("BOOKMARK", &json!({"metadata": {"resourceVersion": revision.to_string()}}).to_string())
+    line(
+        "BOOKMARK",
+        &json!({"metadata": {"resourceVersion": revision.to_string()}}).to_string(),
+    )
 }

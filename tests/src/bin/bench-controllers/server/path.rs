@@ -23,8 +23,18 @@ impl<'a> Target<'a> {
             rest => (None, rest),
         };
         match rest {
-            [plural] => Some(Target { group, namespace, plural, name: None }),
-            [plural, name] | [plural, name, "status"] => Some(Target { group, namespace, plural, name: Some(name) }),
+            [plural] => Some(Target {
+                group,
+                namespace,
+                plural,
+                name: None,
+            }),
+            [plural, name] | [plural, name, "status"] => Some(Target {
+                group,
+                namespace,
+                plural,
+                name: Some(name),
+            }),
             _ => None,
         }
     }
@@ -35,12 +45,17 @@ impl<'a> Target<'a> {
 }
 
 pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
-    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+    namespace.map_or_else(
+        || name.to_owned(),
+        |namespace| format!("{namespace}/{name}"),
+    )
 }
 
 /// Returns the unescaped value of a query parameter.
 pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
+    let value = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     let mut text = Vec::new();
     let mut bytes = value.bytes();
     while let Some(byte) = bytes.next() {
@@ -59,14 +74,29 @@ mod tests {
 
     #[test]
     fn url_is_parsed_into_target_and_parameters() {
-        let target =
-            |group: &str, namespace, plural, name| Some(Target { group: group.into(), namespace, plural, name });
+        let target = |group: &str, namespace, plural, name| {
+            Some(Target {
+                group: group.into(),
+                namespace,
+                plural,
+                name,
+            })
+        };
         for (path, expected) in [
             ("/api/v1/pods", target("v1", None, "pods", None)),
             ("/api/v1/namespaces", target("v1", None, "namespaces", None)),
-            ("/api/v1/namespaces/a", target("v1", None, "namespaces", Some("a"))),
-            ("/api/v1/namespaces/a/pods/p/status", target("v1", Some("a"), "pods", Some("p"))),
-            ("/apis/g.io/v1/things/x", target("g.io/v1", None, "things", Some("x"))),
+            (
+                "/api/v1/namespaces/a",
+                target("v1", None, "namespaces", Some("a")),
+            ),
+            (
+                "/api/v1/namespaces/a/pods/p/status",
+                target("v1", Some("a"), "pods", Some("p")),
+            ),
+            (
+                "/apis/g.io/v1/things/x",
+                target("g.io/v1", None, "things", Some("x")),
+            ),
             ("/readyz", None),
         ] {
             assert_eq!(Target::parse(path), expected, "{path}");

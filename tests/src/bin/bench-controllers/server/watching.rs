@@ -11,7 +11,8 @@ use super::objects::{Objects, bookmark};
 
 const BOOKMARKS: Duration = Duration::from_secs(30);
 
-/// Sends the changes of a collection after `revision`, and bookmarks, for `lifetime` or until the client disconnects.
+/// Sends the changes of a collection after `revision`, and bookmarks, for `lifetime` or until the
+/// client disconnects.
 pub(super) async fn watch(
     objects: Arc<Objects>,
     collection: String,

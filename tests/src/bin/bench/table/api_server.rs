@@ -20,7 +20,12 @@ impl Table {
         }
     }
 
-    fn requests(&mut self, Measured { requests, series, .. }: &Measured) {
+    fn requests(
+        &mut self,
+        Measured {
+            requests, series, ..
+        }: &Measured,
+    ) {
         self.heading(&["alone, beside an API server", "p50 ms", "min ms", "CPU ms"]);
         self.floor(series);
         for (name, sample) in [
@@ -34,7 +39,15 @@ impl Table {
         }
     }
 
-    fn operations_on_kubernetes(&mut self, Measured { requests, series, details, .. }: &Measured) {
+    fn operations_on_kubernetes(
+        &mut self,
+        Measured {
+            requests,
+            series,
+            details,
+            ..
+        }: &Measured,
+    ) {
         self.heading(&[
             "one IPv4 pod on an API server",
             "p50 ms",
@@ -53,7 +66,11 @@ impl Table {
             let wall = series.wall.p50();
             let verdict = if wall <= budget { "yes" } else { "no" };
             // Only ADD has a budget.
-            let (budget, verdict) = if index == 0 { (ms(budget), verdict) } else { Default::default() };
+            let (budget, verdict) = if index == 0 {
+                (ms(budget), verdict)
+            } else {
+                Default::default()
+            };
             self.row([
                 verb,
                 &ms(wall),

@@ -16,7 +16,8 @@ impl Table {
     }
 
     pub(super) fn floor<const N: usize>(&mut self, series: &OneAfterAnother<N>) {
-        let mut line = |name, series: &Series| self.times(name, &series.wall, &ms(series.cpu.p50()));
+        let mut line =
+            |name, series: &Series| self.times(name, &series.wall, &ms(series.cpu.p50()));
         line("floor: netlink messages of an IPv4 ADD", &series.floor);
         line("floor and kernel settings", &series.floor_with_sysctls);
     }
@@ -34,7 +35,15 @@ impl Table {
         }
     }
 
-    fn operations(&mut self, Measured { costs, series, details, .. }: &Measured) {
+    fn operations(
+        &mut self,
+        Measured {
+            costs,
+            series,
+            details,
+            ..
+        }: &Measured,
+    ) {
         let floor = series.floor.wall.p50();
         self.heading(&[
             "one IPv4 pod",
@@ -47,12 +56,22 @@ impl Table {
             "budget ms",
         ]);
         // An ADD makes the same writes on both datastores.
-        let writes = details.iter().find_map(|detail| detail.commits).unwrap_or_default();
+        let writes = details
+            .iter()
+            .find_map(|detail| detail.commits)
+            .unwrap_or_default();
         for ((operations, costs), detail) in series.operations.iter().zip(costs).zip(details) {
             let remote = detail.name == "etcd";
-            let reads = if remote { detail.timings.requests[0].saturating_sub(writes) } else { 0 };
+            let reads = if remote {
+                detail.timings.requests[0].saturating_sub(writes)
+            } else {
+                0
+            };
             let budget = ms(budget::on_pairs(floor, costs, reads, writes));
-            for (index, (verb, series)) in [("ADD", &operations.0), ("DEL", &operations.1)].into_iter().enumerate() {
+            for (index, (verb, series)) in [("ADD", &operations.0), ("DEL", &operations.1)]
+                .into_iter()
+                .enumerate()
+            {
                 let wall = series.wall.p50();
                 self.row([
                     format!("{verb} on {}", detail.name),
@@ -62,7 +81,11 @@ impl Table {
                     mib(detail.peak_rss[index]),
                     detail.timings.requests[index].to_string(),
                     format!("{:.1}", wall.as_secs_f64() / floor.as_secs_f64()),
-                    if index == 0 { budget.clone() } else { String::new() },
+                    if index == 0 {
+                        budget.clone()
+                    } else {
+                        String::new()
+                    },
                 ]);
             }
         }

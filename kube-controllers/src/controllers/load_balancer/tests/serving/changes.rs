@@ -1,4 +1,5 @@
-//! A Service whose type, class or families change has exactly the addresses that it may have afterwards.
+//! A Service whose type, class or families change has exactly the addresses that it may have
+//! afterwards.
 
 use super::families::service_of;
 use super::trimming::three_pools;
@@ -8,17 +9,23 @@ impl Scene {
     /// Returns all addresses that are allocated, and that no cooldown holds.
     async fn allocated(&self) -> Vec<String> {
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
-        let held = blocks.iter().flat_map(|block| block.value.allocated().filter(|held| !held.is_cooling()));
+        let held = blocks
+            .iter()
+            .flat_map(|block| block.value.allocated().filter(|held| !held.is_cooling()));
         held.map(|held| held.ip.to_string()).collect()
     }
 
-    /// Asserts that the Service has one address of each of these prefixes, and no other address is allocated.
+    /// Asserts that the Service has one address of each of these prefixes, and no other address is
+    /// allocated.
     #[track_caller]
     fn assert_has(&self, allocated: &[String], prefixes: &[&str], change: &str) {
         let shown = self.shown();
         assert_eq!(shown, allocated, "{change}");
         let is_served = |(ip, prefix): (&String, &&str)| ip.starts_with(*prefix);
-        assert!(shown.len() == prefixes.len() && shown.iter().zip(prefixes).all(is_served), "{change}: {shown:?}");
+        assert!(
+            shown.len() == prefixes.len() && shown.iter().zip(prefixes).all(is_served),
+            "{change}: {shown:?}"
+        );
     }
 }
 
@@ -36,7 +43,11 @@ async fn change_of_the_type_releases_and_assigns_addresses() {
         scene.spec("type", json!("LoadBalancer"));
         assert_eq!(scene.settle().await, 1, "one write shows both addresses");
     }
-    scene.assert_has(&scene.allocated().await, &["10.0.0.", "fd00::"], "LoadBalancer");
+    scene.assert_has(
+        &scene.allocated().await,
+        &["10.0.0.", "fd00::"],
+        "LoadBalancer",
+    );
 }
 
 #[tokio::test]
@@ -77,8 +88,13 @@ async fn each_change_of_the_families_is_one_write_of_the_status() {
             scene.spec("ipFamilies", after.clone());
             assert_eq!(scene.settle().await, usize::from(had != has), "{change}");
             scene.assert_has(&scene.allocated().await, has, &change);
-            let stays = |ip: &String| !has.iter().any(|prefix| ip.starts_with(prefix)) || scene.shown().contains(ip);
-            assert!(first.iter().all(stays), "{change}: the address of a family that stays is the same");
+            let stays = |ip: &String| {
+                !has.iter().any(|prefix| ip.starts_with(prefix)) || scene.shown().contains(ip)
+            };
+            assert!(
+                first.iter().all(stays),
+                "{change}: the address of a family that stays is the same"
+            );
         }
     }
 }

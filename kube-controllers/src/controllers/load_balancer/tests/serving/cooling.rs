@@ -15,20 +15,38 @@ const COOLDOWN_SECONDS: u32 = 600;
 /// The first Service requests the address, and the pool of the second has no other one.
 #[tokio::test]
 async fn service_that_waits_for_a_cooling_address_returns_to_the_queue_once_after_the_cooldown() {
-    let config = IpamConfig { ip_cooldown_seconds: COOLDOWN_SECONDS.into(), ..IpamConfig::absent() };
-    for (annotations, pool) in [(wants("10.0.0.5"), stored_pool().value), (json!({}), pool_of_one_address())] {
+    let config = IpamConfig {
+        ip_cooldown_seconds: COOLDOWN_SECONDS.into(),
+        ..IpamConfig::absent()
+    };
+    for (annotations, pool) in [
+        (wants("10.0.0.5"), stored_pool().value),
+        (json!({}), pool_of_one_address()),
+    ] {
         let scene = Scene::new(stored_service(annotations), &[pool]).await;
         let queue = &scene.reconciler.reports.queue;
         scene.calico.create(&IpamConfigKey, &config).await.unwrap();
         scene.take("10.0.0.5", "n").await;
         scene.look().await;
-        assert_eq!((queue.len(), queue.first_deadline()), (0, None), "the address is in use");
+        assert_eq!(
+            (queue.len(), queue.first_deadline()),
+            (0, None),
+            "the address is in use"
+        );
 
         scene.pass_the_pause();
-        scene.reconciler.addresses.release_all(&HandleId::new("lb-other")).await.unwrap();
+        scene
+            .reconciler
+            .addresses
+            .release_all(&HandleId::new("lb-other"))
+            .await
+            .unwrap();
         for _ in 0..3 {
             scene.look().await;
-            assert!(queue.is_empty() && queue.first_deadline().is_some(), "the address is cooling down");
+            assert!(
+                queue.is_empty() && queue.first_deadline().is_some(),
+                "the address is cooling down"
+            );
         }
         pause();
         advance(Duration::from_secs((COOLDOWN_SECONDS + 1).into())).await;
@@ -36,9 +54,16 @@ async fn service_that_waits_for_a_cooling_address_returns_to_the_queue_once_afte
         resume();
 
         // Without a cooldown, the address is free at once.
-        scene.calico.delete::<IpamConfig>(&IpamConfigKey, None).await.unwrap();
+        scene
+            .calico
+            .delete::<IpamConfig>(&IpamConfigKey, None)
+            .await
+            .unwrap();
         scene.look().await;
-        assert_eq!((scene.shown(), queue.first_deadline()), (texts(&["10.0.0.5"]), None));
+        assert_eq!(
+            (scene.shown(), queue.first_deadline()),
+            (texts(&["10.0.0.5"]), None)
+        );
     }
 }
 
@@ -57,7 +82,11 @@ fn cooldowns_that_last_are_sorted_by_their_ends() {
         (i64::MAX, 0, &[]),
     ] {
         let expected: Vec<_> = ends.iter().map(|end| (ip(*end), at(*end))).collect();
-        assert_eq!(cooldown_ends(&cooling, cooldown, at(begin)), expected, "{cooldown} {begin}");
+        assert_eq!(
+            cooldown_ends(&cooling, cooldown, at(begin)),
+            expected,
+            "{cooldown} {begin}"
+        );
     }
 }
 
@@ -66,7 +95,10 @@ fn cooling_address_is_suitable_only_for_services_that_may_get_it() {
     let mut cache = cache();
     let mut released = block(&AffinityOwner::of_services(), &["a"]);
     let ip = released.value.allocated().next().unwrap().ip;
-    released.value.release_by_handle(&HandleId::new("lb-a"), None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
+    released
+        .value
+        .release_by_handle(&HandleId::new("lb-a"), None, 60, OffsetDateTime::UNIX_EPOCH)
+        .unwrap();
     cache.apply_block(&Event::Upsert(&released));
     cache.apply_block(&Event::ListEnd);
     let any = |version, named: &[&str]| {
@@ -82,7 +114,11 @@ fn cooling_address_is_suitable_only_for_services_that_may_get_it() {
         (any(IpVersion::V4, &["10.9.0.0/24"]), false),
     ] {
         let releases = cache.cooling_for(std::slice::from_ref(&missing), &pools());
-        let expected = if is_suitable { vec![(ip, OffsetDateTime::UNIX_EPOCH)] } else { Vec::new() };
+        let expected = if is_suitable {
+            vec![(ip, OffsetDateTime::UNIX_EPOCH)]
+        } else {
+            Vec::new()
+        };
         assert_eq!(releases, expected, "{missing:?}");
     }
 }

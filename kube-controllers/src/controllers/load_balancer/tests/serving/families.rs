@@ -19,17 +19,27 @@ impl Scene {
     /// Returns the revisions of all blocks: each write of a block changes them.
     async fn revisions(&self) -> Vec<String> {
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
-        blocks.iter().map(|block| format!("{} {:?}", block.key, block.revision)).collect()
+        blocks
+            .iter()
+            .map(|block| format!("{} {:?}", block.key, block.revision))
+            .collect()
     }
 }
 
 #[tokio::test]
 async fn ipv6_address_is_assigned_without_a_pool_of_ipv4() {
     for families in [json!(["IPv6"]), json!(["IPv6", "IPv4"])] {
-        let scene = Scene::new(service_of(families.clone()), &[pool_of("v6", "fd00::/112", 122)]).await;
+        let scene = Scene::new(
+            service_of(families.clone()),
+            &[pool_of("v6", "fd00::/112", 122)],
+        )
+        .await;
         scene.look().await;
         let held = scene.held().await;
-        assert!(held.len() == 1 && held[0].starts_with("fd00::"), "{families}: {held:?}");
+        assert!(
+            held.len() == 1 && held[0].starts_with("fd00::"),
+            "{families}: {held:?}"
+        );
         assert_eq!(scene.shown(), held, "{families}");
     }
 }
@@ -41,16 +51,25 @@ async fn assignment_of_ipv6_writes_no_block_of_ipv4() {
     scene.look().await;
     assert_eq!(scene.held().await.len(), 1);
     let blocks = scene.calico.list::<Block>(&None).await.unwrap();
-    assert!(blocks.iter().all(|block| block.key.version() == libcalico::net::IpVersion::V6), "{blocks:?}");
+    assert!(
+        blocks
+            .iter()
+            .all(|block| block.key.version() == libcalico::net::IpVersion::V6),
+        "{blocks:?}"
+    );
 }
 
 #[tokio::test]
 async fn service_that_waits_in_a_full_ipv6_pool_writes_no_block() {
     let pools = [stored_pool().value, pool_of("v6", "fd00::5/128", 128)];
-    // With a cooldown, each IPv4 address that was assigned and released again would be lost for that time.
+    // With a cooldown, each IPv4 address that was assigned and released again would be lost for
+    // that time.
     for cooldown in [0, 600] {
         let scene = Scene::new(service_of(json!(["IPv4", "IPv6"])), &pools).await;
-        let config = IpamConfig { ip_cooldown_seconds: cooldown, ..IpamConfig::absent() };
+        let config = IpamConfig {
+            ip_cooldown_seconds: cooldown,
+            ..IpamConfig::absent()
+        };
         scene.calico.create(&IpamConfigKey, &config).await.unwrap();
         scene.take("fd00::5", "n").await;
         scene.look().await;
@@ -58,10 +77,19 @@ async fn service_that_waits_in_a_full_ipv6_pool_writes_no_block() {
         assert_eq!((held.len(), scene.shown()), (1, held.clone()));
         for _ in 0..3 {
             scene.look().await;
-            assert_eq!((scene.held().await, scene.revisions().await), (held.clone(), before.clone()));
+            assert_eq!(
+                (scene.held().await, scene.revisions().await),
+                (held.clone(), before.clone())
+            );
         }
         let blocks = scene.calico.list::<Block>(&None).await.unwrap();
-        let cooling = blocks.iter().map(|block| block.value.allocated().filter(|held| held.is_cooling()).count());
+        let cooling = blocks.iter().map(|block| {
+            block
+                .value
+                .allocated()
+                .filter(|held| held.is_cooling())
+                .count()
+        });
         assert_eq!(cooling.sum::<usize>(), 0);
     }
 }

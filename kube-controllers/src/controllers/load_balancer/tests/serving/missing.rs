@@ -1,4 +1,5 @@
-//! A Service that the API server lacks loses its addresses, unless the API server may be that of another cluster.
+//! A Service that the API server lacks loses its addresses, unless the API server may be that of
+//! another cluster.
 
 use super::*;
 use crate::same_cluster::MismatchKind;
@@ -18,10 +19,16 @@ async fn addresses_of_a_missing_service_stay_while_kubernetes_has_no_common_node
         let scene = Scene::abandoned().await;
         let cluster = &scene.reconciler.context.same_cluster;
         cluster.await_nodes();
-        assert!(matches!(scene.look().await, NextReconcile::After(_)), "the nodes are not listed");
+        assert!(
+            matches!(scene.look().await, NextReconcile::After(_)),
+            "the nodes are not listed"
+        );
         cluster.observe(Some(kind), None, 3);
         for _ in 0..3 {
-            assert!(matches!(scene.look().await, NextReconcile::After(wait) if wait > CACHE_LAG), "{kind:?}");
+            assert!(
+                matches!(scene.look().await, NextReconcile::After(wait) if wait > CACHE_LAG),
+                "{kind:?}"
+            );
             assert_eq!(scene.held().await, texts(&["10.0.0.5"]), "{kind:?}");
         }
         cluster.observe(None, None, 3);
@@ -49,5 +56,8 @@ async fn existing_service_is_served_while_kubernetes_has_no_common_node() {
     cluster.observe(Some(MismatchKind::NoCommonNode), None, 3);
     scene.annotate(wants("10.0.0.7"));
     assert_eq!(scene.look().await, NextReconcile::AwaitChange);
-    assert_eq!((scene.held().await, scene.shown()), (texts(&["10.0.0.7"]), texts(&["10.0.0.7"])));
+    assert_eq!(
+        (scene.held().await, scene.shown()),
+        (texts(&["10.0.0.7"]), texts(&["10.0.0.7"]))
+    );
 }

@@ -1,4 +1,5 @@
-//! Another program, such as a second implementation of load balancers, writes the status of a Service too.
+//! Another program, such as a second implementation of load balancers, writes the status of a
+//! Service too.
 
 use super::*;
 
@@ -20,14 +21,23 @@ async fn status_that_another_program_overwrites_is_written_a_few_times_and_named
         scene.overwrite_status();
         next = scene.look().await;
     }
-    assert!(matches!(next, NextReconcile::After(left) if left > CACHE_LAG), "{next:?}");
+    assert!(
+        matches!(next, NextReconcile::After(left) if left > CACHE_LAG),
+        "{next:?}"
+    );
     assert!((3..=5).contains(&scene.written().len()), "few writes");
-    assert_eq!((scene.held().await, scene.shown()), (texts(&["10.0.0.5"]), texts(&[THEIRS])));
+    assert_eq!(
+        (scene.held().await, scene.shown()),
+        (texts(&["10.0.0.5"]), texts(&[THEIRS]))
+    );
     let events: Vec<Value> = scene.server.lock().unwrap().events.clone();
     assert_eq!(events.len(), 1, "{events:?}");
     assert_eq!(events[0]["reason"], "StatusOverwritten");
     let text = events[0]["message"].as_str().unwrap();
-    assert!(text.contains("[192.0.2.1]") && text.contains("[10.0.0.5]"), "{text}");
+    assert!(
+        text.contains("[192.0.2.1]") && text.contains("[10.0.0.5]"),
+        "{text}"
+    );
 }
 
 /// The status may still show the former address, and the other program may write it again.
@@ -41,5 +51,8 @@ async fn new_request_is_served_although_the_former_status_was_overwritten() {
     scene.written();
     scene.annotate(wants("10.0.0.7"));
     scene.look().await;
-    assert_eq!((scene.held().await, scene.shown()), (texts(&["10.0.0.7"]), texts(&["10.0.0.7"])));
+    assert_eq!(
+        (scene.held().await, scene.shown()),
+        (texts(&["10.0.0.7"]), texts(&["10.0.0.7"]))
+    );
 }

@@ -1,4 +1,5 @@
-//! A Service has at most one address of each family, and keeps a published address until another address is published.
+//! A Service has at most one address of each family, and keeps a published address until another
+//! address is published.
 
 use tokio::sync::Barrier;
 
@@ -28,7 +29,10 @@ impl Scene {
                 return self.written().len();
             }
         }
-        panic!("it never settles: {} writes of the status", self.written().len());
+        panic!(
+            "it never settles: {} writes of the status",
+            self.written().len()
+        );
     }
 
     async fn state(&self) -> (Value, Vec<Entry<Block>>) {
@@ -38,22 +42,32 @@ impl Scene {
 
     pub(super) fn spec(&self, field: &str, value: Value) {
         let mut server = self.server.lock().unwrap();
-        server.service["spec"].as_object_mut().unwrap().insert(field.to_owned(), value);
+        server.service["spec"]
+            .as_object_mut()
+            .unwrap()
+            .insert(field.to_owned(), value);
     }
 
     pub(super) async fn assign(&self, ips: &[&str]) {
         let service = self.server.lock().unwrap().service.clone();
-        let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
+        let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap())
+            .unwrap()
+            .handle;
         for ip in ips {
             let missing = [MissingAddress::Address(ip.parse().unwrap())];
             let key = ObjectKey::namespaced("n", "s");
-            self.reconciler.addresses.assign(&key, &handle, &missing, Labels::new()).await.unwrap();
+            self.reconciler
+                .addresses
+                .assign(&key, &handle, &missing, Labels::new())
+                .await
+                .unwrap();
         }
     }
 
     pub(super) fn publish(&self, ips: &[&str]) {
         let entries: Vec<_> = ips.iter().map(|ip| json!({"ip": ip})).collect();
-        self.server.lock().unwrap().service["status"] = json!({"loadBalancer": {"ingress": entries}});
+        self.server.lock().unwrap().service["status"] =
+            json!({"loadBalancer": {"ingress": entries}});
     }
 }
 
@@ -68,16 +82,27 @@ async fn dual_stack_service_with_pools_of_a_single_family_gets_both_families() {
         scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
         assert_eq!(scene.settle().await, 1, "{pools}");
         let shown = scene.shown();
-        assert!(shown.len() == 2 && shown[0].starts_with(v4) && shown[1].starts_with(v6), "{pools}: {shown:?}");
+        assert!(
+            shown.len() == 2 && shown[0].starts_with(v4) && shown[1].starts_with(v6),
+            "{pools}: {shown:?}"
+        );
         assert_eq!(scene.held().await, shown);
     }
 }
 
 #[tokio::test]
 async fn pool_list_of_the_other_family_releases_no_address() {
-    let scene = Scene::new(stored_service(json!({IPV6_POOLS: r#"["v6"]"#})), &three_pools()).await;
+    let scene = Scene::new(
+        stored_service(json!({IPV6_POOLS: r#"["v6"]"#})),
+        &three_pools(),
+    )
+    .await;
     assert_eq!(scene.settle().await, 1);
-    assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
+    assert!(
+        scene.shown()[0].starts_with("10.0.0."),
+        "{:?}",
+        scene.shown()
+    );
 }
 
 #[tokio::test]
@@ -85,13 +110,24 @@ async fn changed_load_balancer_ip_replaces_the_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     for ip in ["10.0.0.5", "10.0.0.6", "10.9.0.7"] {
         scene.spec("loadBalancerIP", json!(ip));
-        assert_eq!(scene.settle().await, 1, "one write takes the old address away and shows the new one");
-        assert_eq!((scene.shown(), scene.held().await), (texts(&[ip]), texts(&[ip])));
+        assert_eq!(
+            scene.settle().await,
+            1,
+            "one write takes the old address away and shows the new one"
+        );
+        assert_eq!(
+            (scene.shown(), scene.held().await),
+            (texts(&[ip]), texts(&[ip]))
+        );
     }
     // The address is from a manual pool, which the Service no longer requests.
     scene.spec("loadBalancerIP", Value::Null);
     assert_eq!(scene.settle().await, 1);
-    assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
+    assert!(
+        scene.shown()[0].starts_with("10.0.0."),
+        "{:?}",
+        scene.shown()
+    );
     assert_eq!(scene.held().await, scene.shown());
 }
 
@@ -102,7 +138,10 @@ async fn removed_load_balancer_ip_retains_the_address() {
     scene.settle().await;
     scene.spec("loadBalancerIP", Value::Null);
     assert_eq!(scene.settle().await, 0);
-    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+    assert_eq!(
+        (scene.shown(), scene.held().await),
+        (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
+    );
 }
 
 #[tokio::test]
@@ -117,7 +156,10 @@ async fn published_address_stays_while_the_requested_address_is_unavailable() {
             scene.annotate(wants("172.16.0.1"));
         }
         assert_eq!(scene.settle().await, 0);
-        assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+        assert_eq!(
+            (scene.shown(), scene.held().await),
+            (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
+        );
     }
 }
 
@@ -130,7 +172,10 @@ async fn new_address_is_published_before_the_old_address_is_released() {
     scene.annotate(wants("10.0.0.8"));
     scene.on_event().await;
     assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
-    assert_eq!(scene.written(), [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]);
+    assert_eq!(
+        scene.written(),
+        [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]
+    );
     assert_eq!(scene.held().await, texts(&["10.0.0.8"]));
 }
 
@@ -143,13 +188,19 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
         (json!("10.0.0.3"), &["10.0.0.5"], "10.0.0.3"),
     ] {
         let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-        scene.assign(&["10.0.0.9", "10.0.0.5", "10.0.0.3", "fd00::9", "fd00::3"]).await;
+        scene
+            .assign(&["10.0.0.9", "10.0.0.5", "10.0.0.3", "fd00::9", "fd00::3"])
+            .await;
         scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
         scene.spec("loadBalancerIP", asked.clone());
         scene.publish(published);
         assert_eq!(scene.settle().await, 1);
         let both = texts(&[kept, "fd00::9"]);
-        assert_eq!((scene.shown(), scene.held().await), (both.clone(), both), "{asked} {published:?}");
+        assert_eq!(
+            (scene.shown(), scene.held().await),
+            (both.clone(), both),
+            "{asked} {published:?}"
+        );
     }
 }
 
@@ -157,14 +208,25 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
 #[tokio::test]
 async fn surplus_release_retains_the_address_of_an_existing_pool() {
     let [v4, _, _] = three_pools();
-    let scene = Scene::new(stored_service(json!({})), &[v4, pool("old", "172.16.0.0/24", "Automatic")]).await;
+    let scene = Scene::new(
+        stored_service(json!({})),
+        &[v4, pool("old", "172.16.0.0/24", "Automatic")],
+    )
+    .await;
     scene.assign(&["172.16.0.1"]).await;
     scene.publish(&["172.16.0.1"]);
-    scene.calico.delete::<IpPool>(&ObjectKey::global("old"), None).await.unwrap();
+    scene
+        .calico
+        .delete::<IpPool>(&ObjectKey::global("old"), None)
+        .await
+        .unwrap();
     assert_eq!(scene.settle().await, 0, "a Service keeps its only address");
     scene.assign(&["10.0.0.9"]).await;
     assert_eq!(scene.settle().await, 1);
-    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
+    assert_eq!(
+        (scene.shown(), scene.held().await),
+        (texts(&["10.0.0.9"]), texts(&["10.0.0.9"]))
+    );
 }
 
 /// Both replicas find that the Service has no address, and both assign one.
@@ -183,21 +245,32 @@ async fn racing_writers_end_with_a_single_service_address() {
         _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
     }
     assert_eq!(scene.settle().await, 1, "who lost wrote nothing");
-    assert_eq!((scene.held().await.len(), scene.held().await), (1, scene.shown()));
+    assert_eq!(
+        (scene.held().await.len(), scene.held().await),
+        (1, scene.shown())
+    );
 }
 
-/// Another writer has assigned the address that the Service requests now, and the status needs no write.
+/// Another writer has assigned the address that the Service requests now, and the status needs no
+/// write.
 #[tokio::test]
 async fn foreign_address_is_retained_when_the_service_changed_after_the_read() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     scene.assign(&["10.0.0.5", "10.0.0.9"]).await;
     scene.publish(&["10.0.0.5"]);
     scene.on_event().await;
-    scene.server.lock().unwrap().after_read = Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(CACHE_LAG));
+    scene.server.lock().unwrap().after_read =
+        Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
+    assert_eq!(
+        scene.reconcile().await.unwrap(),
+        NextReconcile::After(CACHE_LAG)
+    );
     assert_eq!(scene.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
     assert_eq!(scene.settle().await, 1);
-    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
+    assert_eq!(
+        (scene.shown(), scene.held().await),
+        (texts(&["10.0.0.9"]), texts(&["10.0.0.9"]))
+    );
 }
 
 #[tokio::test]
@@ -211,7 +284,13 @@ async fn address_is_retained_when_the_service_is_managed_again_after_the_read() 
         service["spec"]["loadBalancerClass"] = Value::Null;
         service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5"}]}});
     });
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(CACHE_LAG));
+    assert_eq!(
+        scene.reconcile().await.unwrap(),
+        NextReconcile::After(CACHE_LAG)
+    );
     assert_eq!(scene.settle().await, 0);
-    assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
+    assert_eq!(
+        (scene.shown(), scene.held().await),
+        (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
+    );
 }

@@ -27,21 +27,36 @@ impl Scene {
 
     /// Assigns an address to the Service `other` of the namespace.
     pub(super) async fn take(&self, ip: &str, namespace: &str) {
-        let (other, handle) = (ObjectKey::namespaced(namespace, "other"), HandleId::new("lb-other"));
+        let (other, handle) = (
+            ObjectKey::namespaced(namespace, "other"),
+            HandleId::new("lb-other"),
+        );
         let missing = [MissingAddress::Address(ip.parse().unwrap())];
-        self.reconciler.addresses.assign(&other, &handle, &missing, Labels::new()).await.unwrap();
+        self.reconciler
+            .addresses
+            .assign(&other, &handle, &missing, Labels::new())
+            .await
+            .unwrap();
     }
 
     /// Lets the time pass after which the Service may have another Event.
     pub(super) fn pass_the_pause(&self) {
-        self.reconciler.reports.waiting.lock().posting(&key(), Instant::now() - EVENT_INTERVAL);
+        self.reconciler
+            .reports
+            .waiting
+            .lock()
+            .posting(&key(), Instant::now() - EVENT_INTERVAL);
     }
 
     /// Returns reasons and texts of the Events.
     fn events(&self) -> Vec<(String, String)> {
         let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
         let server = self.server.lock().unwrap();
-        server.events.iter().map(|event| (text(event, "reason"), text(event, "message"))).collect()
+        server
+            .events
+            .iter()
+            .map(|event| (text(event, "reason"), text(event, "message")))
+            .collect()
     }
 
     fn posts(&self) -> usize {
@@ -49,12 +64,21 @@ impl Scene {
     }
 
     fn waiting_for(&self, reason: WaitReason) -> i64 {
-        self.reconciler.reports.waiting.lock().metric().with_label_values(&[reason.label()]).get()
+        self.reconciler
+            .reports
+            .waiting
+            .lock()
+            .metric()
+            .with_label_values(&[reason.label()])
+            .get()
     }
 
     /// Returns true if the Service is to be reconciled when the next Event may be posted.
     fn is_due_later(&self) -> bool {
-        let (now, due) = (Instant::now(), self.reconciler.reports.queue.first_deadline());
+        let (now, due) = (
+            Instant::now(),
+            self.reconciler.reports.queue.first_deadline(),
+        );
         due.is_some_and(|due| due > now && due <= now + EVENT_INTERVAL)
     }
 
@@ -69,7 +93,13 @@ impl Scene {
 async fn each_reason_is_told_once() {
     let unknown = json!({"controllers": {"loadBalancer": {"assignIPs": "Allservices"}}});
     for (service, pools, taken_in, reason, text) in [
-        (stored_service(wants("10.0.0.5")), vec![], None, WaitReason::NoPool, "no IPPool for LoadBalancer serves"),
+        (
+            stored_service(wants("10.0.0.5")),
+            vec![],
+            None,
+            WaitReason::NoPool,
+            "no IPPool for LoadBalancer serves",
+        ),
         (
             stored_service(wants("10.1.0.5")),
             vec![stored_pool().value],
@@ -122,7 +152,8 @@ async fn each_reason_is_told_once() {
     ] {
         let mut scene = Scene::new(service, &pools).await;
         if reason == WaitReason::NotEnabled {
-            scene.reconciler.context.settings = watch::channel(Arc::new(configured(unknown.clone()))).1;
+            scene.reconciler.context.settings =
+                watch::channel(Arc::new(configured(unknown.clone()))).1;
         }
         if let Some(namespace) = taken_in {
             scene.take_address(namespace).await;
@@ -130,17 +161,36 @@ async fn each_reason_is_told_once() {
         let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
         for looks in 1..=3 {
             assert_eq!(scene.look().await, NextReconcile::AwaitChange, "{reason:?}");
-            let counts = (scene.events().len(), scene.posts(), scene.waiting_for(reason));
+            let counts = (
+                scene.events().len(),
+                scene.posts(),
+                scene.waiting_for(reason),
+            );
             assert_eq!(counts, (1, 1, 1), "{reason:?} after look {looks}");
         }
         let events = scene.events();
-        assert!(events[0].0 == reason.event() && events[0].1.contains(text), "{events:?}");
+        assert!(
+            events[0].0 == reason.event() && events[0].1.contains(text),
+            "{events:?}"
+        );
         let counted = WaitReason::ALL.map(|other| scene.waiting_for(other));
-        assert_eq!(counted, WaitReason::ALL.map(|other| i64::from(other == reason)));
+        assert_eq!(
+            counted,
+            WaitReason::ALL.map(|other| i64::from(other == reason))
+        );
         let event = scene.server.lock().unwrap().events[0].clone();
-        assert_eq!((&event["involvedObject"]["uid"], &event["type"]), (&json!("u"), &json!("Warning")), "{event}");
-        let [line] = &log.from("a LoadBalancer Service waits for an address")[..] else { panic!("{}", log.text()) };
-        assert!(line.ends_with(&format!(" reason={:?} service=n/s", reason.label())), "{line}");
+        assert_eq!(
+            (&event["involvedObject"]["uid"], &event["type"]),
+            (&json!("u"), &json!("Warning")),
+            "{event}"
+        );
+        let [line] = &log.from("a LoadBalancer Service waits for an address")[..] else {
+            panic!("{}", log.text())
+        };
+        assert!(
+            line.ends_with(&format!(" reason={:?} service=n/s", reason.label())),
+            "{line}"
+        );
         // The log names also the pool, and the owner in another namespace.
         let whole = match (reason, taken_in) {
             (WaitReason::PoolFull, _) => "pool p (10.0.0.5/32): ".to_owned(),
@@ -159,17 +209,38 @@ async fn changed_reason_is_told_again() {
     scene.annotate(json!({ADDRESSES: "x"}));
     assert!(!scene.is_due_later());
     scene.look().await;
-    assert_eq!((scene.events().len(), scene.is_due_later()), (1, true), "the Event is too young");
+    assert_eq!(
+        (scene.events().len(), scene.is_due_later()),
+        (1, true),
+        "the Event is too young"
+    );
     scene.pass_the_pause();
     assert_eq!(scene.look().await, NextReconcile::AwaitChange);
-    let reasons: Vec<String> = scene.events().into_iter().map(|(reason, _)| reason).collect();
+    let reasons: Vec<String> = scene
+        .events()
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect();
     assert_eq!(reasons, texts(&["AddressTaken", "InvalidAddressRequest"]));
-    assert_eq!((scene.waiting_for(WaitReason::AddressTaken), scene.waiting_for(WaitReason::InvalidRequest)), (0, 1));
+    assert_eq!(
+        (
+            scene.waiting_for(WaitReason::AddressTaken),
+            scene.waiting_for(WaitReason::InvalidRequest)
+        ),
+        (0, 1)
+    );
 
     scene.annotate(wants("10.0.0.6"));
     scene.look().await;
-    assert_eq!((scene.shown(), scene.events().len()), (texts(&["10.0.0.6"]), 2), "a served Service has no new Event");
-    assert_eq!(WaitReason::ALL.map(|reason| scene.waiting_for(reason)), [0; 6]);
+    assert_eq!(
+        (scene.shown(), scene.events().len()),
+        (texts(&["10.0.0.6"]), 2),
+        "a served Service has no new Event"
+    );
+    assert_eq!(
+        WaitReason::ALL.map(|reason| scene.waiting_for(reason)),
+        [0; 6]
+    );
 }
 
 /// Each change of the request has another text.
@@ -203,7 +274,10 @@ async fn foreign_class_without_our_annotations_is_silent() {
 async fn service_without_a_request_is_silent_in_a_cluster_without_pools() {
     let scene = Scene::new(stored_service(json!({})), &[]).await;
     assert_eq!(scene.look().await, NextReconcile::AwaitChange);
-    assert_eq!((scene.posts(), scene.waiting_for(WaitReason::NoPool)), (0, 0));
+    assert_eq!(
+        (scene.posts(), scene.waiting_for(WaitReason::NoPool)),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
@@ -221,7 +295,10 @@ async fn next_leader_finds_the_event_of_the_former_leader() {
     let next = reconciler(&scene.server, &scene.calico);
     scene.tell(&next).await;
     for _ in 0..2 {
-        assert_eq!(next.reconcile(&key()).await.unwrap(), NextReconcile::AwaitChange);
+        assert_eq!(
+            next.reconcile(&key()).await.unwrap(),
+            NextReconcile::AwaitChange
+        );
     }
     assert_eq!((scene.events().len(), scene.posts()), (1, 2));
 }
@@ -235,22 +312,42 @@ async fn waiting_family_of_a_dual_stack_service_is_told_beside_the_served_one() 
     scene.look().await;
     assert_eq!(scene.shown().len(), 1);
     let events = scene.events();
-    assert!(events.len() == 1 && events[0].1.starts_with("no IPv6 address: "), "{events:?}");
+    assert!(
+        events.len() == 1 && events[0].1.starts_with("no IPv6 address: "),
+        "{events:?}"
+    );
     assert_eq!(scene.waiting_for(WaitReason::NoPool), 1);
 }
 
-/// The requested IPv4 address has another owner, and the block of the requested IPv6 address is damaged.
+/// The requested IPv4 address has another owner, and the block of the requested IPv6 address is
+/// damaged.
 #[tokio::test]
 async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_the_interval() {
     let requests = |ip: &str| json!({ADDRESSES: format!("[{ip:?},\"fd00::5\"]")});
     let v6 = json!({"cidr": "fd00::/112", "allowedUses": ["LoadBalancer"]});
-    let pools = [stored_pool().value, IpPool::new("v6", serde_json::from_value(v6).unwrap())];
+    let pools = [
+        stored_pool().value,
+        IpPool::new("v6", serde_json::from_value(v6).unwrap()),
+    ];
     let scene = Scene::new(stored_service(requests("10.0.0.5")), &pools).await;
     scene.take("10.0.0.5", "n").await;
     scene.take("10.0.0.7", "n").await;
     let damaged: Cidr = "fd00::/122".parse().unwrap();
-    let (kind, path, op) = (Block::KIND, Block::path(&damaged), WriteOp::Create(b"\"no block\"".to_vec()));
-    scene.calico.write_one(Write { kind, path, key: damaged.to_string(), op }).await.unwrap();
+    let (kind, path, op) = (
+        Block::KIND,
+        Block::path(&damaged),
+        WriteOp::Create(b"\"no block\"".to_vec()),
+    );
+    scene
+        .calico
+        .write_one(Write {
+            kind,
+            path,
+            key: damaged.to_string(),
+            op,
+        })
+        .await
+        .unwrap();
     let fails = async || {
         scene.on_event().await;
         let failure = scene.reconcile().await.unwrap_err();
@@ -259,7 +356,10 @@ async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_
     for _ in 0..2 {
         fails().await;
         let events = scene.events();
-        assert!(events.len() == 1 && events[0].1.starts_with("10.0.0.5 is held by "), "{events:?}");
+        assert!(
+            events.len() == 1 && events[0].1.starts_with("10.0.0.5 is held by "),
+            "{events:?}"
+        );
     }
     assert!(!scene.is_due_later());
 
@@ -271,7 +371,11 @@ async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_
         fails().await;
         assert_eq!(scene.posts(), 2);
     }
-    assert!(scene.events()[1].1.starts_with("10.0.0.7 is held by "), "{:?}", scene.events());
+    assert!(
+        scene.events()[1].1.starts_with("10.0.0.7 is held by "),
+        "{:?}",
+        scene.events()
+    );
 }
 
 #[tokio::test]
@@ -279,7 +383,8 @@ async fn wait_is_reported_also_if_the_write_of_the_status_conflicts() {
     let mut service = stored_service(json!({}));
     service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
     let scene = Scene::new(service, &[stored_pool().value]).await;
-    scene.server.lock().unwrap().after_read = Some(|service| service["metadata"]["labels"] = json!({"a": "b"}));
+    scene.server.lock().unwrap().after_read =
+        Some(|service| service["metadata"]["labels"] = json!({"a": "b"}));
     let failure = scene.reconcile().await.unwrap_err();
     assert!(matches!(failure, ReconcileError::Retry(_)), "{failure}");
     assert_eq!((scene.shown().len(), scene.events().len()), (0, 1));
@@ -291,7 +396,13 @@ async fn invalid_request_in_the_live_service_is_reported_at_once() {
     let scene = Scene::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
     scene.annotate(json!({ADDRESSES: "10.0.0.5"}));
     assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
-    assert_eq!((scene.events().len(), scene.waiting_for(WaitReason::InvalidRequest)), (1, 1));
+    assert_eq!(
+        (
+            scene.events().len(),
+            scene.waiting_for(WaitReason::InvalidRequest)
+        ),
+        (1, 1)
+    );
     scene.look().await;
     assert_eq!(scene.posts(), 1);
 }

@@ -1,4 +1,5 @@
-//! Runs garbage collection in the simulated cluster as kube-controllers does, directly on the blocks.
+//! Runs garbage collection in the simulated cluster as kube-controllers does, directly on the
+//! blocks.
 
 use super::*;
 
@@ -11,7 +12,11 @@ impl Cluster {
             .into_iter()
             .enumerate()
             .map(|(n, suspect)| {
-                let facts = if fails(n) { CurrentFacts::default() } else { self.live(&suspect) };
+                let facts = if fails(n) {
+                    CurrentFacts::default()
+                } else {
+                    self.live(&suspect)
+                };
                 let decision = suspect.recheck(&facts);
                 (suspect, decision)
             })
@@ -25,10 +30,18 @@ impl Cluster {
 
     fn live(&self, suspect: &Suspect) -> CurrentFacts<'_> {
         let lookups = suspect.required_lookups();
-        let lookup = |exists| if exists { Lookup::Present(()) } else { Lookup::Absent };
+        let lookup = |exists| {
+            if exists {
+                Lookup::Present(())
+            } else {
+                Lookup::Absent
+            }
+        };
         CurrentFacts {
             pod: lookups.pod.map_or(Lookup::Unknown, |(_, name)| {
-                self.pods.get(name).map_or(Lookup::Absent, |pod| Lookup::Present(pod.state()))
+                self.pods
+                    .get(name)
+                    .map_or(Lookup::Absent, |pod| Lookup::Present(pod.state()))
             }),
             vmi: match lookups.vmi {
                 None => VmiLookup::Unknown,
@@ -37,26 +50,43 @@ impl Cluster {
             },
             // The simulated cluster has no pods for launchers.
             owners: lookups.owners.iter().map(|_| Lookup::Absent).collect(),
-            service: lookups.service.map_or(Lookup::Unknown, |(_, name)| lookup(self.services.contains(name))),
-            kubernetes_node: lookups.kubernetes_node.map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
-            calico_node: lookups.calico_node.map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
+            service: lookups.service.map_or(Lookup::Unknown, |(_, name)| {
+                lookup(self.services.contains(name))
+            }),
+            kubernetes_node: lookups
+                .kubernetes_node
+                .map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
+            calico_node: lookups
+                .calico_node
+                .map_or(Lookup::Unknown, |name| lookup(self.nodes.contains(name))),
         }
     }
 
-    /// Releases the planned addresses, and returns their number. Panics if a released address is in use.
+    /// Releases the planned addresses, and returns their number. Panics if a released address is in
+    /// use.
     pub(in super::super) fn apply(&mut self, plan: &Plan) -> usize {
         let mut released = 0;
         for (cidr, suspects) in &plan.blocks {
-            let Some(mut block) = self.blocks.get(cidr).cloned() else { continue };
+            let Some(mut block) = self.blocks.get(cidr).cloned() else {
+                continue;
+            };
             let (requests, changed) = still_leaked(&block, suspects);
             for request in &requests {
-                assert!(!self.in_use(request.ip), "{} is in use: {suspects:?}", request.ip);
+                assert!(
+                    !self.in_use(request.ip),
+                    "{} is in use: {suspects:?}",
+                    request.ip
+                );
             }
-            changed.iter().for_each(|suspect| self.index.failed(suspect, self.now));
+            changed
+                .iter()
+                .for_each(|suspect| self.index.failed(suspect, self.now));
             if requests.is_empty() {
                 continue;
             }
-            let outcome = block.release(&requests, self.cooldown, self.wall()).unwrap();
+            let outcome = block
+                .release(&requests, self.cooldown, self.wall())
+                .unwrap();
             assert_eq!(outcome.released.len(), requests.len());
             released += requests.len();
             self.write(block);
@@ -70,14 +100,25 @@ impl Cluster {
 
     pub(in super::super) fn run_rest_of_pass(&mut self) {
         for cidr in self.index.cooled_blocks(self.wall(), self.now) {
-            let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
+            let Some(mut block) = self.blocks.get(&cidr).cloned() else {
+                continue;
+            };
             if block.collect_garbage(self.cooldown, self.wall()).unwrap() {
                 self.write(block);
             }
         }
-        for ExcessBlock { block: cidr, node, reason } in self.index.excess_blocks(self.now) {
+        for ExcessBlock {
+            block: cidr,
+            node,
+            reason,
+        } in self.index.excess_blocks(self.now)
+        {
             let owner = AffinityOwner::Host(node);
-            let Some(block) = self.blocks.get(&cidr).filter(|block| block.owner() == Some(owner.clone())) else {
+            let Some(block) = self
+                .blocks
+                .get(&cidr)
+                .filter(|block| block.owner() == Some(owner.clone()))
+            else {
                 continue;
             };
             if block.is_empty() {
@@ -90,7 +131,13 @@ impl Cluster {
             }
         }
         for gone in self.index.nodes_to_release(self.now) {
-            let lookup = |exists| if exists { Lookup::Present(()) } else { Lookup::Absent };
+            let lookup = |exists| {
+                if exists {
+                    Lookup::Present(())
+                } else {
+                    Lookup::Absent
+                }
+            };
             let node = lookup(self.nodes.contains(&gone.calico));
             if !gone.is_gone(node, node) {
                 self.index.postpone_node(&gone.calico, self.now);
@@ -100,11 +147,22 @@ impl Cluster {
         }
     }
 
-    /// Checks that a node kept a block of the family, unless the index had not received all events of blocks.
+    /// Checks that a node kept a block of the family, unless the index had not received all events
+    /// of blocks.
     fn check_last_block(&self, owner: &AffinityOwner, cidr: &Cidr) {
-        if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
-            let mut remaining = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));
-            assert!(remaining.any(|block| block.cidr.version() == cidr.version()), "{owner} lost its last block");
+        if self
+            .queues
+            .get(&Queue::Blocks)
+            .is_none_or(|queue| queue.len() <= 1)
+        {
+            let mut remaining = self
+                .blocks
+                .values()
+                .filter(|block| block.owner().as_ref() == Some(owner));
+            assert!(
+                remaining.any(|block| block.cidr.version() == cidr.version()),
+                "{owner} lost its last block"
+            );
         }
     }
 
@@ -125,7 +183,11 @@ impl Cluster {
                 has_remaining = true;
             }
         }
-        if has_remaining { self.index.postpone_node(node, self.now) } else { self.index.remove_released_node(node) }
+        if has_remaining {
+            self.index.postpone_node(node, self.now)
+        } else {
+            self.index.remove_released_node(node)
+        }
     }
 
     pub(in super::super) fn pass(&mut self) -> usize {

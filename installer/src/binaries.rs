@@ -1,0 +1,370 @@
+//! Copies the plugins' programs from this container into the node's plugin directories.
+//!
+//! ```text
+//! own programs ─┐
+//!               ├▶ plan (pure) ─▶ digests recorded in the state ─▶ temporary copy
+//! directories ──┘                                        ─▶ digest compared ─▶ renamed
+//! ```
+//!
+//! The copy of `calico` is also run once before it is renamed.
+
+mod plan;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
+use crate::digest;
+use crate::directory_access::UnwritableDirectory;
+use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
+use crate::settings::{Settings, Update};
+use crate::state::State;
+use crate::version_run::{RunError, run_version};
+use os::atomic_file::{self, AtomicFileError, Draft};
+
+/// The plans for all plugin directories.
+#[derive(Debug)]
+pub struct Binaries {
+    plans: Vec<Plan>,
+    skipped: Vec<(PathBuf, SkipReason)>,
+}
+
+impl Binaries {
+    /// Reads this container's programs and the node's directories, and plans the installation.
+    /// Skips a directory that is missing, or in which a file cannot be written, unless its present
+    /// programs suffice.
+    ///
+    /// # Errors
+    /// Returns an error if no directory is usable, if a program of this container cannot be read,
+    /// or if a program's path on the node is not a regular file.
+    pub fn plan(
+        settings: &Settings,
+        layout: &Layout,
+        state: &State,
+    ) -> Result<Binaries, BinariesError> {
+        let own = SourceProgram::current()?;
+        let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
+        let (mut plans, mut skipped) = (Vec::new(), Vec::new());
+        for (place, dir) in layout.bin_dirs() {
+            if !dir.is_dir() {
+                skipped.push((dir, SkipReason::Missing));
+                continue;
+            }
+            atomic_file::sweep(&dir);
+            let examine = |name: &str| {
+                Present::examine(&dir.join(name), |digest| state.is_ours(place, name, digest))
+            };
+            let mut plan = Plan::new(place, &dir, settings, &own, &extra, examine)?;
+            if is_writable(&dir) || !plan.writes() {
+                plans.push(plan);
+            } else if settings.update == Update::Never && plan.has_both() {
+                tracing::info!(
+                    "{} is not writeable; the programs in it are used",
+                    dir.display()
+                );
+                plan.tasks.retain(|task| !task.writes());
+                plans.push(plan);
+            } else {
+                let denied = UnwritableDirectory::denied(&dir);
+                let reason = denied.map_or(SkipReason::NotWritable, SkipReason::NeedsDacOverride);
+                tracing::info!("{} {reason}, skipping the directory", dir.display());
+                skipped.push((dir, reason));
+            }
+        }
+        if plans.is_empty() {
+            return Err(BinariesError::NoDirectory(skipped));
+        }
+        Ok(Binaries { plans, skipped })
+    }
+
+    /// Records in the state the programs that are Calico's after this run, and the files that they
+    /// replace.
+    pub fn record(&self, state: &mut State) {
+        for (place, task) in self.owned_tasks() {
+            state.record_replacement(
+                place,
+                &task.name,
+                task.source.digest.clone(),
+                task.present_digest.as_deref(),
+            );
+        }
+    }
+
+    /// Carries out the plans, records the installed files, and returns the directories with the
+    /// programs. Skips a directory on a file system mounted noexec.
+    ///
+    /// # Errors
+    /// Returns an error if a program cannot be copied or run, or if all directories are skipped.
+    pub fn install(
+        mut self,
+        old: &State,
+        state: &mut State,
+    ) -> Result<Vec<PathBuf>, BinariesError> {
+        let mut ready = Vec::new();
+        for plan in &self.plans {
+            match execute(plan) {
+                Ok(()) => ready.push((plan.place, plan.directory.clone())),
+                Err(BinariesError::Run(RunError::NoExec(path))) => {
+                    tracing::error!(
+                        "{} is on a file system that is mounted noexec, skipping its directory",
+                        path.display()
+                    );
+                    self.skipped
+                        .push((plan.directory.clone(), SkipReason::NoExec));
+                    state.restore(plan.place, old);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        for (place, task) in self
+            .owned_tasks()
+            .filter(|(place, _)| ready.iter().any(|(usable, _)| usable == place))
+        {
+            state.record(place, &task.name, Some(task.source.digest.clone()), false);
+        }
+        let directories: Vec<PathBuf> = ready.into_iter().map(|(_, directory)| directory).collect();
+        if directories.is_empty() {
+            Err(BinariesError::NoDirectory(self.skipped))
+        } else {
+            Ok(directories)
+        }
+    }
+
+    /// Returns the tasks after which the file is one that Calico installed, each with the role of
+    /// its directory.
+    fn owned_tasks(&self) -> impl Iterator<Item = (DirectoryRole, &ProgramTask)> {
+        self.plans.iter().flat_map(|plan| {
+            plan.tasks
+                .iter()
+                .filter(|task| task.is_ours())
+                .map(|own| (plan.place, own))
+        })
+    }
+}
+
+/// Removes the records of programs whose files are missing. The records of a missing directory
+/// stay, as that directory may exist on the node without a mount in this container.
+pub fn remove_missing_records(layout: &Layout, state: &mut State) {
+    let is_gone = |path: PathBuf| {
+        path.symlink_metadata()
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    for (place, directory) in layout
+        .bin_dirs()
+        .into_iter()
+        .filter(|(_, directory)| directory.is_dir())
+    {
+        let recorded = state
+            .files
+            .get(&place)
+            .into_iter()
+            .flat_map(|files| files.keys());
+        let gone: Vec<String> = recorded
+            .filter(|name| is_gone(directory.join(name)))
+            .cloned()
+            .collect();
+        gone.iter()
+            .for_each(|name| state.remove_record(place, name));
+    }
+}
+
+/// Returns the names of the programs that this container installs: Calico's two and the wanted
+/// other plugins of its image.
+#[must_use]
+pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
+    let extra = plan::extra_paths(layout, &settings.extra_plugins)
+        .into_iter()
+        .map(|(_, name)| name);
+    [CALICO, CALICO_IPAM]
+        .into_iter()
+        .map(str::to_owned)
+        .chain(extra)
+        .collect()
+}
+
+/// Returns true if the directory is writable. Does not create a test file, because a runtime may
+/// watch the directory.
+fn is_writable(directory: &Path) -> bool {
+    access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}
+
+/// Reasons for a failed installation of the programs.
+#[derive(Debug, thiserror::Error)]
+pub enum BinariesError {
+    /// No directory is usable, for the reason beside each (INST-29).
+    #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there \
+             for writing", describe_skipped(.0))]
+    NoDirectory(Vec<(PathBuf, SkipReason)>),
+    /// A program's path is occupied by something other than a file.
+    #[error("{} is not a regular file, so the plugin of that name cannot be installed; remove it, \
+             or add the name to SKIP_CNI_BINARIES if the plugin is not Calico's", .0.display())]
+    NotRegular(PathBuf),
+    /// A program of this container cannot be read, or its copy cannot be written.
+    #[error(transparent)]
+    Copy(#[from] AtomicFileError),
+    /// A program of this container changed after it was planned.
+    #[error("{} changed while it was being installed; run the installer again", .0.display())]
+    SourceChanged(PathBuf),
+    /// The copy differs from the source.
+    #[error(
+        "the copy {} differs from its source after it was written; check the disk", .0.display()
+    )]
+    Differs(PathBuf),
+    /// The copy, or an up-to-date program in place, cannot be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// Reasons why a directory is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum SkipReason {
+    /// The directory is missing.
+    #[error("does not exist")]
+    Missing,
+    /// The directory cannot be written, for another reason than its owner and mode.
+    #[error("is not writeable")]
+    NotWritable,
+    /// The directory is writable only with a capability that this process lacks.
+    #[error("is not writeable: {0}")]
+    NeedsDacOverride(UnwritableDirectory),
+    /// The file system is mounted with `noexec`.
+    #[error("is mounted noexec")]
+    NoExec,
+}
+
+fn describe_skipped(skipped: &[(PathBuf, SkipReason)]) -> String {
+    let words: Vec<String> = skipped
+        .iter()
+        .map(|(path, why)| format!("{} {why}", path.display()))
+        .collect();
+    words.join(", ")
+}
+
+/// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard
+/// link to it.
+fn execute(plan: &Plan) -> Result<(), BinariesError> {
+    for ProgramTask {
+        name,
+        source,
+        action,
+        ..
+    } in &plan.tasks
+    {
+        let target = plan.directory.join(name);
+        match action {
+            ProgramAction::Keep => {
+                tracing::info!(
+                    "{} differs from the program of this image and is kept",
+                    target.display()
+                );
+            }
+            ProgramAction::UpToDate => {
+                if name == CALICO {
+                    run_version(&target)?;
+                }
+                tracing::info!("{} is up to date", target.display());
+            }
+            ProgramAction::Copy => {
+                copy(source, &target)?;
+                tracing::info!("installed {}", target.display());
+            }
+            ProgramAction::Link => {
+                // A file system may not support hard links.
+                atomic_file::link(&plan.directory.join(CALICO), &target).or_else(|error| {
+                    tracing::info!("{error}; copying the program instead");
+                    copy(source, &target)
+                })?;
+                tracing::info!("installed {}", target.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies the program to a temporary file, and renames it only after its digest is compared and,
+/// for Calico's program, the copy has run. Upstream sets the mode after the rename, so that for a
+/// moment the program cannot be executed (INST-20).
+fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
+    let unreadable = |error| AtomicFileError {
+        action: "read",
+        path: source.path.clone(),
+        source: error,
+    };
+    let contents = fs::read(&source.path).map_err(unreadable)?;
+    let mut draft = Draft::beside(target)?;
+    draft.write(&contents)?;
+    let finished = draft.finish(source.mode)?;
+    let written = digest::of_file(finished.path()).unwrap_or_default();
+    if written != source.digest {
+        if digest::of_bytes(&contents) != source.digest {
+            return Err(BinariesError::SourceChanged(source.path.clone()));
+        }
+        return Err(BinariesError::Differs(target.to_owned()));
+    }
+    if source.name == CALICO {
+        run_version(finished.path())?;
+    }
+    Ok(finished.put_in_place()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn source_changed_during_the_copy_is_not_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&from, "new").unwrap();
+        fs::write(&to, "old").unwrap();
+        let mut source = SourceProgram {
+            path: from,
+            name: "portmap".into(),
+            digest: digest::of_bytes(b"newer"),
+            mode: 0o755,
+        };
+        let error = copy(&source, &to).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .ends_with("/from changed while it was being installed; run the installer again")
+        );
+        assert_eq!(fs::read(&to).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+
+        source.digest = digest::of_bytes(b"new");
+        copy(&source, &to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"new");
+        assert_eq!(
+            fs::metadata(&to).unwrap().permissions().mode() & 0o7777,
+            0o755
+        );
+    }
+
+    #[test]
+    fn program_that_does_not_run_does_not_replace_a_working_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("calico"));
+        fs::write(&to, "old").unwrap();
+        for broken in ["not a program of any kind", "#!/bin/sh\nexit 3\n"] {
+            fs::write(&from, broken).unwrap();
+            let digest = digest::of_file(&from).unwrap();
+            let source = SourceProgram {
+                path: from.clone(),
+                name: CALICO.into(),
+                digest,
+                mode: 0o755,
+            };
+            assert!(
+                matches!(copy(&source, &to), Err(BinariesError::Run(_))),
+                "{broken}"
+            );
+            assert_eq!(fs::read(&to).unwrap(), b"old");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a
+//! separate process, and `calico` in its own process.
+
+mod add;
+mod call;
+mod check;
+mod del;
+mod gc;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use self::add::{AddResult, add};
+pub use self::call::{IpamRequest, Pod};
+pub use self::check::{check, differences};
+pub use self::del::{del, release_call, release_handles};
+pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
+pub use self::status::{status, status_of};

@@ -1,0 +1,570 @@
+//! kube-controllers on each datastore: its first objects, changes of its configuration, and its
+//! exit.
+
+mod lab;
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use integration_tests::command::present;
+use integration_tests::controllers::{PATIENCE, await_that, told};
+use integration_tests::plugin::Plugins;
+use integration_tests::proxy::{Fault, Point};
+use integration_tests::skip::skipped;
+use integration_tests::tests_on;
+use libcalico::kubernetes::ApiGroup;
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::lab::{CONFIGURATIONS, Lab, await_ready, await_served, check_status, page, serves};
+
+// The tests of a datastore use the same few control planes. The last test of crd_v1 and of etcd
+// ends its control plane.
+tests_on!(crd_v1, crate::lab::on, Some(super::ApiGroup::CrdV1);
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
+    configuration_written_with_kubectl_gets_defaults,
+    etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line,
+    node_workers_without_effect_are_named_in_a_warning,
+    start_on_an_empty_datastore_creates_the_required_objects,
+    start_with_unreachable_servers_waits_and_stays_live,
+);
+
+tests_on!(etcd, crate::lab::on, None;
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
+    configuration_written_with_kubectl_gets_defaults,
+    controllers_exit_with_success_on_sigterm,
+    cpu_profile_contains_whole_stacks,
+    etcd_is_compacted_every_compaction_period,
+    first_objects_equal_the_recorded_start_of_upstream,
+    invalid_environment_variable_or_flag_ends_the_process,
+    start_on_an_empty_datastore_creates_the_required_objects,
+    start_with_unreachable_servers_waits_and_stays_live,
+);
+
+tests_on!(v3, crate::lab::on, Some(super::ApiGroup::V3);
+    configuration_changes_apply_in_place_or_by_a_restart,
+    configuration_does_not_override_the_environment,
+    configuration_is_created_and_its_status_restored,
+    configuration_written_with_kubectl_gets_defaults,
+    readiness_names_a_server_lost_before_the_configuration_read,
+    start_on_an_empty_datastore_creates_the_required_objects,
+);
+
+const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
+/// Upstream's tests search for this text.
+const RESTARTING: &str = "Received exit status 129, restarting";
+
+fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
+    let mut controllers = lab.start(lab.setup().arg("--health-port=9099"));
+    await_ready(&controllers, true);
+    await_served(9099, "/readiness");
+    assert!(serves(9099, "/liveness"));
+    let spec = &lab.object(CLUSTER)["spec"];
+    let guid = spec["clusterGUID"].as_str().unwrap();
+    assert!(
+        guid.len() == 32
+            && guid
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')),
+        "{guid}"
+    );
+    let cluster_type = if lab.group.is_some() {
+        "k8s,kdd"
+    } else {
+        "k8s"
+    };
+    assert_eq!(
+        *spec,
+        json!({ "clusterGUID": guid, "clusterType": cluster_type, "datastoreReady": true })
+    );
+    for (name, action, order) in [
+        ("default", "Deny", 1_000_000),
+        ("kube-admin", "Pass", 1_000),
+        ("kube-baseline", "Pass", 10_000_000),
+    ] {
+        let tier = lab.object(&format!(
+            "/calico/resources/v3/projectcalico.org/tiers/{name}"
+        ));
+        assert_eq!(
+            tier["spec"],
+            json!({ "defaultAction": action, "order": order }),
+            "{name}"
+        );
+    }
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+
+    controllers.restart().unwrap();
+    await_ready(&controllers, true);
+    assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
+}
+
+fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
+    let setup = lab
+        .setup()
+        .env("ENABLED_CONTROLLERS", "node")
+        .env("LOG_LEVEL", "info");
+    let mut controllers = lab.start(setup);
+    lab.await_status("/environmentVars/LOG_LEVEL", &json!("info"));
+    let made = lab.configuration();
+    assert_eq!(
+        made["spec"]["controllers"].as_object().unwrap().len(),
+        7,
+        "{made}"
+    );
+    assert_eq!(made["spec"]["prometheusMetricsPort"], 9094);
+
+    lab.overwrite_status();
+    let restored = await_that(PATIENCE, || {
+        Ok(lab.configuration()["status"] == made["status"])
+    });
+    assert!(restored.is_ok(), "{}", lab.configuration());
+
+    // A process that observed the deletion would wait a minute, because a tool may replace the
+    // object.
+    lab.delete_configuration();
+    controllers.terminate().unwrap();
+    controllers.restart().unwrap();
+    let again = await_that(PATIENCE, || {
+        Ok(lab.configuration()["status"] == made["status"])
+    });
+    assert!(again.is_ok(), "{}", lab.configuration());
+    let again = lab.configuration();
+    assert_eq!(again["spec"], made["spec"]);
+    assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
+}
+
+fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
+    let controllers = lab.start(lab.setup());
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
+    lab.configure(&json!({ "spec": {
+        "logSeverityScreen": "Debug", "prometheusMetricsPort": 9097,
+        "controllers": { "node": { "leakGracePeriod": "1h" } },
+    } }));
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Debug"));
+    lab.await_status(
+        "/runningConfig/controllers/node/leakGracePeriod",
+        &json!("1h0m0s"),
+    );
+    await_served(9097, "/metrics");
+    assert!(!serves(9094, "/metrics"));
+    assert!(
+        !controllers.log().unwrap().contains(RESTARTING),
+        "{}",
+        controllers.log().unwrap()
+    );
+
+    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": null } } }));
+    controllers.await_log(RESTARTING, 1).unwrap();
+    lab.await_status("/runningConfig/controllers/loadBalancer", &Value::Null);
+    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": { "assignIPs": "RequestedServicesOnly" } } } }));
+    controllers.await_log(RESTARTING, 2).unwrap();
+    lab.await_status(
+        "/runningConfig/controllers/loadBalancer/assignIPs",
+        &json!("RequestedServicesOnly"),
+    );
+    await_ready(&controllers, true);
+    let log = controllers.log().unwrap();
+    assert_eq!(log.matches(" version ").count(), 1, "it is one process");
+    assert!(!log.contains("[ERROR]"), "{log}");
+}
+
+fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
+    let setup = lab
+        .setup()
+        .env("ENABLED_CONTROLLERS", "node")
+        .env("LOG_LEVEL", "warn")
+        .env("AUTO_HOST_ENDPOINTS", "Disabled");
+    let controllers = lab.start(setup.env("HEALTH_ENABLED", "false"));
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    lab.configure(&json!({ "spec": {
+        "logSeverityScreen": "Debug", "healthChecks": "Enabled",
+        "controllers": {
+            "namespace": null, "loadBalancer": null,
+            "node": { "hostEndpoint": { "autoCreate": "Enabled" } },
+        },
+    } }));
+    // Once the status shows this change, the program has also read the change before it.
+    lab.configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
+    lab.await_status(
+        "/runningConfig/controllers/node/leakGracePeriod",
+        &json!("7m0s"),
+    );
+    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    lab.await_status("/runningConfig/healthChecks", &json!("Disabled"));
+    lab.await_status(
+        "/runningConfig/controllers/node/hostEndpoint/autoCreate",
+        &json!("Disabled"),
+    );
+    lab.await_status("/environmentVars/AUTO_HOST_ENDPOINTS", &json!("Disabled"));
+    assert!(!controllers.log().unwrap().contains(RESTARTING));
+    await_ready(&controllers, true);
+}
+
+/// Upstream fills in defaults only through its own client, so an object written with kubectl lacks
+/// them.
+fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
+    let api_version = lab
+        .group
+        .map_or("projectcalico.org/v3", ApiGroup::api_version);
+    let object = json!({
+        "apiVersion": api_version, "kind": "KubeControllersConfiguration",
+        "metadata": { "name": "default" },
+        "spec": { "controllers": { "node": {}, "namespace": {} } },
+    });
+    match lab.group {
+        None => lab
+            .kubernetes
+            .etcd
+            .put(CONFIGURATIONS, object.to_string().as_bytes())
+            .unwrap(),
+        Some(_) => _ = lab.kubernetes.api.admin().apply_object(&object).unwrap(),
+    }
+    let _controllers = lab.start(lab.setup());
+    lab.await_status(
+        "/runningConfig/controllers/node/leakGracePeriod",
+        &json!("15m0s"),
+    );
+    await_served(9094, "/metrics");
+    assert!(!serves(9094, "/debug/pprof/profile"));
+    let namespace = if lab.group.is_some() {
+        Value::Null
+    } else {
+        json!({ "reconcilerPeriod": "5m0s" })
+    };
+    lab.await_status("/runningConfig/controllers/namespace", &namespace);
+    assert_eq!(
+        lab.configuration()["spec"]["controllers"]["policy"],
+        Value::Null,
+        "nobody adds to it"
+    );
+}
+
+fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
+    lab.kubernetes.api.stop();
+    if lab.group.is_none() {
+        lab.kubernetes.etcd.freeze().unwrap();
+    }
+    // Without the heartbeat, `-l` returns the result of `-r`, as upstream's does.
+    let mut setup = lab.setup().env("STATUS_LIVENESS", "heartbeat");
+    if lab.group.is_some() {
+        // With an election, the replica waits for half a minute before its first write, because
+        // there is no Lease.
+        setup = setup.env("LEADER_ELECTION", "false");
+    }
+    let mut controllers = lab.start(setup);
+    controllers.await_log("trying again", 1).unwrap();
+    assert!(!check_status(&controllers, "-r").0);
+    assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    controllers.restart().unwrap();
+    controllers.await_log("trying again", 2).unwrap();
+    if lab.group.is_none() {
+        lab.kubernetes.etcd.thaw().unwrap();
+    }
+    lab.kubernetes.api.restart().unwrap();
+    await_ready(&controllers, true);
+
+    lab.kubernetes.api.stop();
+    await_ready(&controllers, false);
+    // At first only the check of the datastore may have failed.
+    let said = || check_status(&controllers, "-r").1;
+    let names_server = await_that(PATIENCE, || {
+        Ok(said().contains("Error reaching apiserver: "))
+    });
+    assert!(names_server.is_ok(), "{}", said());
+    assert_eq!(
+        check_status(&controllers, "-l"),
+        (true, "Live".into()),
+        "nobody is to restart it"
+    );
+    lab.kubernetes.api.restart().unwrap();
+    await_ready(&controllers, true);
+    assert!(controllers.terminate().unwrap().success());
+}
+
+/// The API server becomes unreachable at the request for the KubeControllersConfiguration.
+fn readiness_names_a_server_lost_before_the_configuration_read(lab: &mut Lab<'_>) {
+    let proxy = lab.kubernetes.api.proxy().unwrap();
+    proxy.arm(Some((
+        Point::First("GET", "kubecontrollersconfigurations"),
+        Fault::Gone,
+    )));
+    let account = lab
+        .kubernetes
+        .api
+        .service_account("kube-system", "early")
+        .unwrap();
+    lab.kubernetes.api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = lab
+        .kubernetes
+        .api
+        .kubeconfig_to(&proxy.endpoint(), "early", &account.identity)
+        .unwrap();
+    // With an election, the replica would wait for half a minute: the Lease is too old when the
+    // server is reachable.
+    let setup = lab
+        .setup()
+        .env("KUBECONFIG", kubeconfig.display().to_string())
+        .env("LEADER_ELECTION", "false");
+    let controllers = lab.start(setup);
+    let reasons = || check_status(&controllers, "-r").1;
+    let told = [
+        "no controller runs until the object has been read: ",
+        "Error reaching apiserver: ",
+        "Error verifying datastore: ",
+    ];
+    let all = await_that(PATIENCE, || {
+        Ok(told.iter().all(|reason| reasons().contains(reason)))
+    });
+    assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
+    proxy.arm(None);
+    await_ready(&controllers, true);
+}
+
+/// A pprof profile, reduced to the depth of its stacks.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    locations: Vec<u64>,
+}
+
+/// A signal handler can walk a stack only if the C library and the linking of the program allow it.
+fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
+    let controllers = lab.start(lab.setup());
+    await_served(9094, "/metrics");
+    lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
+    await_served(9095, "/debug/pprof/");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Keeps the program busy during the profile.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = page(9095, "/debug/pprof/heap");
+            }
+        });
+        // On a busy machine, 2 s yield few samples.
+        let mut samples = Vec::new();
+        let found = await_that(PATIENCE, || {
+            let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
+            samples.extend(Profile::decode(&profile[..])?.samples);
+            Ok(samples.iter().any(|sample| sample.locations.len() > 8))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        found.unwrap_or_else(|error| {
+            panic!("{error:#}: {samples:?}\n{}", controllers.log().unwrap())
+        });
+    });
+}
+
+fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
+    let recording = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/golden/controllers/kubernetes-to-calico.json"
+    );
+    let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
+    let enabled = "workloadendpoint,policy,namespace,serviceaccount,node";
+    let setup = lab
+        .setup()
+        .env("ENABLED_CONTROLLERS", enabled)
+        .env("LOG_LEVEL", "info");
+    let _controllers = lab.start(setup.env("DATASTORE_TYPE", "etcdv3"));
+    lab.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
+    let stored = lab.kubernetes.etcd.dump().unwrap();
+    let first = [
+        "clusterinformations",
+        "kubecontrollersconfigurations",
+        "tiers",
+    ];
+    let expected = recording["store"].as_object().unwrap().iter();
+    let expected: Vec<_> = expected
+        .filter(|(key, _)| first.iter().any(|kind| key.contains(kind)))
+        .collect();
+    assert_eq!(expected.len(), 5);
+    for (key, expected) in expected {
+        let mut found = stored[key].clone();
+        found["metadata"]["uid"] = json!("<uid>");
+        found["metadata"]["creationTimestamp"] = json!("<time>");
+        if found["spec"]["clusterGUID"].is_string() {
+            found["spec"]["clusterGUID"] = json!("<guid>");
+        }
+        assert_eq!(found, *expected, "{key}");
+    }
+}
+
+/// These controllers would write objects that the API server rejects. Upstream runs them
+/// nevertheless (KC-020).
+fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(lab: &mut Lab<'_>) {
+    let controllers = lab.start(
+        lab.setup()
+            .env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"),
+    );
+    lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
+    lab.await_status("/runningConfig/controllers/policy", &Value::Null);
+    let log = controllers.log().unwrap();
+    let told: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("not running controllers whose objects"))
+        .collect();
+    assert_eq!(told.len(), 1, "{log}");
+    assert!(
+        told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"),
+        "{}",
+        told[0]
+    );
+}
+
+fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
+    for (name, text, expected) in [
+        (
+            "ENABLED_CONTROLLERS",
+            "node,nodes",
+            "ENABLED_CONTROLLERS: `nodes` is not a controller; valid are node",
+        ),
+        (
+            "ENABLED_CONTROLLERS",
+            "flannelmigration",
+            "docs/moving.md#from-flannel-or-canal says how to migrate",
+        ),
+        ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
+        (
+            "POLICY_WORKERS",
+            "many",
+            "POLICY_WORKERS: `many` is not a whole number",
+        ),
+        (
+            "RECONCILER_PERIOD",
+            "soon",
+            "RECONCILER_PERIOD: `soon` is not a duration",
+        ),
+        ("DATASTORE_TYPE", "local", "DATASTORE_TYPE: `local`"),
+        ("KUBECONFIG", "/nowhere", "/nowhere"),
+    ] {
+        let mut controllers = lab.setup().env(name, text).start(lab.host, name).unwrap();
+        assert_eq!(told(controllers.ended().unwrap()), "1", "{name}");
+        let log = controllers.log().unwrap();
+        assert!(
+            log.contains("[ERROR]") && log.contains(expected),
+            "{name}: {log}"
+        );
+    }
+    let mut controllers = lab
+        .setup()
+        .arg("--no-such-flag")
+        .start(lab.host, "flag")
+        .unwrap();
+    assert_eq!(told(controllers.ended().unwrap()), "1");
+    assert!(controllers.log().unwrap().contains("--no-such-flag"));
+}
+
+/// Upstream reads the variable and does not use it.
+fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
+    for (text, expected) in [
+        (
+            "4",
+            "NODE_WORKERS=4 has no effect: with the datastore kubernetes",
+        ),
+        ("none", "NODE_WORKERS: `none` is not"),
+    ] {
+        let controllers = lab
+            .setup()
+            .env("NODE_WORKERS", text)
+            .start(lab.host, text)
+            .unwrap();
+        await_ready(&controllers, true);
+        let log = controllers.log().unwrap();
+        assert!(
+            log.lines()
+                .any(|line| line.contains("[WARNING]") && line.contains(expected)),
+            "{log}"
+        );
+    }
+}
+
+fn controllers_exit_with_success_on_sigterm(lab: &mut Lab<'_>) {
+    let mut controllers = lab.start(lab.setup());
+    await_ready(&controllers, true);
+    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
+}
+
+/// A period of 0 turns compaction off.
+fn etcd_is_compacted_every_compaction_period(lab: &mut Lab<'_>) {
+    let mark = || {
+        lab.kubernetes
+            .etcd
+            .dump()
+            .unwrap()
+            .get("compact_rev_key")
+            .and_then(Value::as_u64)
+    };
+    // An earlier test on this etcd may have left a mark.
+    let former = mark();
+    let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
+    controllers
+        .await_log("etcd compacted to revision", 2)
+        .unwrap();
+    lab.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
+    assert!(mark() > former, "{:?} {former:?}", mark());
+    drop(controllers);
+
+    let never = lab
+        .setup()
+        .env("COMPACTION_PERIOD", "0")
+        .start(lab.host, "never")
+        .unwrap();
+    await_ready(&never, true);
+    let before = mark();
+    sleep(Duration::from_secs(2));
+    assert_eq!(mark(), before);
+}
+
+/// Every replica runs the probe every few seconds.
+#[test]
+fn check_status_opens_only_the_status_file() {
+    if !present("strace") {
+        return skipped("strace is not installed (Debian: strace)");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (status, trace) = (
+        directory.path().join("status.json"),
+        directory.path().join("trace"),
+    );
+    std::fs::write(
+        &status,
+        r#"{"Readiness":{"Startup":{"Ready":true,"Reason":""}}}"#,
+    )
+    .unwrap();
+    let program = Plugins::locate().unwrap().dir().join("check-status");
+    let calls = "trace=open,openat,clone,clone3,fork,vfork,socket,execve";
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-qq", "-e", calls, "-o"])
+        .arg(&trace)
+        .arg(program)
+        .args(["-r", "-f"])
+        .arg(&status);
+    assert!(strace.status().unwrap().success());
+    let trace = std::fs::read_to_string(trace).unwrap();
+    // A build against glibc loads libraries.
+    let is_library = |line: &&str| line.contains("/lib") || line.contains("/etc/ld.so");
+    let calls: Vec<&str> = trace.lines().filter(|line| !is_library(line)).collect();
+    let [execve, open] = calls[..] else {
+        panic!("{trace}")
+    };
+    assert!(
+        execve.contains("execve(") && open.contains("status.json"),
+        "{trace}"
+    );
+}

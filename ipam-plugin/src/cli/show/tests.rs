@@ -204,3 +204,86 @@ fn show_of_a_cooling_address_names_its_release_time() {
     assert!(text.contains("cools down for 600 seconds"), "{text}");
     assert_eq!(shell.json(&["show", "--ip", &ip])["state"], "resting");
 }
+
+#[test]
+fn borrowed_addresses_with_a_missing_attribute_are_shown() {
+    let shell = Shell::with_pool();
+    shell.put(
+        "/calico/ipam/v2/assignment/ipv4/block/10.0.0.8-30",
+        r#"{"cidr":"10.0.0.8/30","affinity":"host:node1","allocations":[0,7,null,null],"unallocated":[2,3],
+                "attributes":[{"handle_id":"h","secondary":{"node":"node2","namespace":"ns","pod":"web"}}]}"#,
+    );
+    let ran = shell.run(&["show", "--show-borrowed"]);
+    let row = "| 10.0.0.8 | node2          | 10.0.0.8/30 | node1       | pod  | ns/web       |\n";
+    assert!(ran.out.contains(row), "{}", ran.out);
+    assert!(
+        ran.notices
+            .starts_with("Note: found 1 IP allocations without"),
+        "{}",
+        ran.notices
+    );
+    let shown = shell.json(&["show", "--show-borrowed"]);
+    assert_eq!(
+        (&shown["withoutNode"], &shown["addresses"][0]["allocatedTo"]),
+        (&json!(1), &json!("ns/web"))
+    );
+}
+
+#[test]
+fn borrowed_addresses_of_an_empty_datastore_are_an_empty_table() {
+    let table = "\
++----+----------------+-------+-------------+------+--------------+
+| IP | BORROWING-NODE | BLOCK | BLOCK OWNER | TYPE | ALLOCATED-TO |
++----+----------------+-------+-------------+------+--------------+
++----+----------------+-------+-------------+------+--------------+
+";
+    assert_eq!(Shell::new().ok(&["show", "--show-borrowed"]), table);
+}
+
+#[test]
+fn configuration_without_stored_settings_is_the_built_in_one() {
+    let shell = Shell::new();
+    let table = "\
++------------------------------+---------+
+| PROPERTY                     | VALUE   |
++------------------------------+---------+
+| StrictAffinity               | false   |
+| AutoAllocateBlocks           | true    |
+| MaxBlocksPerHost             | 0       |
+| KubeVirtVMAddressPersistence | Enabled |
+| IPCooldownSeconds            | 0       |
++------------------------------+---------+
+";
+    assert_eq!(shell.ok(&["show", "--show-configuration"]), table);
+    let shown = shell.json(&["show", "--show-configuration"]);
+    assert_eq!(shown["kubeVirtVMAddressPersistence"], "Enabled");
+    assert_eq!(
+        (&shown["strictAffinity"], &shown["ipCooldownSeconds"]),
+        (&json!(false), &json!(0))
+    );
+}
+
+#[test]
+fn configuration_of_stored_settings_names_a_different_v3_object() {
+    let shell = Shell::new();
+    shell.put(
+        "/calico/ipam/v2/config",
+        r#"{"auto_allocate_blocks":true,"ipCooldownSeconds":30}"#,
+    );
+    shell.put(
+        "/calico/resources/v3/projectcalico.org/ipamconfigurations/default",
+        r#"{"metadata":{"name":"default"},"spec":{"strictAffinity":true}}"#,
+    );
+    let ran = shell.run(&["show", "--show-configuration"]);
+    assert!(
+        ran.out
+            .contains("| IPCooldownSeconds            | 30      |"),
+        "{}",
+        ran.out
+    );
+    assert!(
+        ran.notices.contains("strictAffinity is false, not true"),
+        "{}",
+        ran.notices
+    );
+}

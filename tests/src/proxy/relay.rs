@@ -173,7 +173,7 @@ impl Link {
     async fn relay(self: Arc<Self>, request: Request<Incoming>) -> io::Result<Response<Relayed>> {
         let method = request.method().clone();
         let (head, body) = request.into_parts();
-        let (body, more) = described(head.uri.path(), body).await;
+        let (body, more) = described(&head, body).await;
         let target = head
             .uri
             .path_and_query()

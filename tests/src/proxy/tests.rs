@@ -1,6 +1,9 @@
 //! Tests of the proxy before a server that records its requests.
 
+use std::pin::Pin;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{SendRequest, handshake};
@@ -227,6 +230,61 @@ fn held_request_waits_for_resume_and_delayed_request_for_its_time() {
         assert_eq!(answers, (answer(), answer()));
     });
     assert_eq!(*asked.lock().unwrap(), ["/b", "/a"]);
+}
+
+/// A body that ends after a pause.
+struct SlowBody {
+    pause: Pin<Box<tokio::time::Sleep>>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Body for SlowBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.has_ended.load(Ordering::SeqCst) {
+            return Poll::Ready(None);
+        }
+        self.pause.as_mut().poll(context).map(|()| {
+            self.has_ended.store(true, Ordering::SeqCst);
+            Some(Ok(Frame::data("question".into())))
+        })
+    }
+}
+
+/// A program that is stopped while its request is held sends no further byte of the request.
+#[test]
+fn request_counts_as_held_when_its_body_has_arrived() {
+    let (address, _) = server(None);
+    let proxy = Proxy::start(&address).unwrap();
+    proxy.arm(Some((Point::Request(0), Fault::Hold)));
+    let has_ended = Arc::<AtomicBool>::default();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            block_on(async {
+                let address = ("127.0.0.1", proxy.port);
+                let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+                let io = TokioIo::new(stream);
+                let (mut client, connection) = handshake(TokioExecutor::new(), io).await.unwrap();
+                tokio::spawn(connection);
+                let body = SlowBody {
+                    pause: Box::pin(tokio::time::sleep(Duration::from_millis(200))),
+                    has_ended: has_ended.clone(),
+                };
+                let request = Request::put("http://proxy/a").body(body).unwrap();
+                client.send_request(request).await.unwrap().status()
+            })
+        });
+        proxy.await_held().unwrap();
+        let has_arrived = has_ended.load(Ordering::SeqCst);
+        proxy.resume();
+        assert_eq!(client.join().unwrap(), 200);
+        assert!(has_arrived, "the body was on its way");
+    });
 }
 
 #[test]

@@ -7,6 +7,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
 
 /// The path of all transactions.
 const PATH: &str = "/etcdserverpb.KV/Txn";
@@ -25,12 +27,19 @@ pub(super) enum Asked {
 }
 
 /// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a
-/// transaction's conditions.
-pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
-    if path != PATH {
+/// transaction's conditions. Reads the body of a request to an API server to its end: a client that
+/// is stopped once its request has arrived would never send the rest. A stream of gRPC has no end.
+pub(super) async fn described(head: &Parts, body: Incoming) -> (Asked, String) {
+    let content = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_grpc = content.is_some_and(|content| content.starts_with(b"application/grpc"));
+    let is_transaction = head.uri.path() == PATH;
+    if body.is_end_stream() || (is_grpc && !is_transaction) {
         return (Asked::Streamed(body), String::new());
     }
     let bytes = whole(body).await;
+    if !is_transaction {
+        return (Asked::Read(Some(bytes)), String::new());
+    }
     let mut words = String::new();
     for condition in
         fields(bytes.get(PREFIX..).unwrap_or_default()).filter(|field| field.0 == COMPARE)

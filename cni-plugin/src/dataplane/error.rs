@@ -134,7 +134,7 @@ pub struct BusyRoute {
     /// The route found, for logs and files of the node: for example
     /// `through interface cali9 (protocol Static)` or `that is the host's own, on interface eth0`.
     pub route: String,
-    /// Whether the error withholds the route, because the route leads through another pod's
+    /// True if the error withholds the route, because the route leads through another pod's
     /// interface.
     pub is_withheld: bool,
     /// The interface of the route found; `None` for a route that drops packets or has several next

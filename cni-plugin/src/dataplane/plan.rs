@@ -90,7 +90,7 @@ pub struct EndpointPlan {
     /// Whether to fail the ADD if a host route to one of the addresses leads through another pod's
     /// interface that has carrier.
     pub refuses_addresses_of_pods: bool,
-    /// Whether errors withhold the names of other pods' interfaces. kubelet writes the errors of a
+    /// True if errors withhold the names of other pods' interfaces. kubelet writes the errors of a
     /// pod into an Event, which each person of the pod's namespace can read.
     pub withholds_other_pods: bool,
 }

@@ -7,7 +7,7 @@
 //! node claims, a block of the node without an affinity, or an empty block of another node, which
 //! the node reclaims.
 //!
-//! Where the pool now has another block size, a node leaves its former blocks ([`own_blocks`]): it
+//! If the pool now has another block size, a node leaves its former blocks ([`own_blocks`]): it
 //! gives up the empty ones, and takes an address from the others only after a claim, but before it
 //! searches all blocks (IPAM-106).
 

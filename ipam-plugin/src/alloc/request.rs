@@ -36,7 +36,7 @@ pub struct AssignRequest {
     pub restricted: BTreeSet<IpVersion>,
     /// Families whose named pools must select the node.
     pub node_selected: BTreeSet<IpVersion>,
-    /// Whether a requested address is from a pod's list, so that the pool's namespace selector must
+    /// True if a requested address is from a pod's list, so that the pool's namespace selector must
     /// match.
     pub by_list: bool,
     /// The pod's namespace; `None` outside Kubernetes, where selectors match against no labels

@@ -122,7 +122,7 @@ fn draw_bar(
 /// A bar, which disappears when this is dropped.
 struct Bar {
     bar: ProgressBar,
-    /// Whether the style has a total; `None` before the first drawing.
+    /// True if the style has a total; `None` before the first drawing.
     shows_total: Option<bool>,
 }
 

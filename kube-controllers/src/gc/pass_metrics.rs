@@ -29,7 +29,7 @@ pub(super) struct PassMetrics {
     awaited: IntGaugeVec,
     conflicts: IntGaugeVec,
     reconciles: ReconcileMetrics,
-    /// Whether a phase has failed since the last pass that was recorded.
+    /// True if a phase has failed since the last pass that was recorded.
     has_failed: Arc<AtomicBool>,
 }
 

@@ -22,9 +22,9 @@ pub struct BlockRoom<'a> {
     pub allocated: u64,
     /// The number of addresses that can be assigned.
     pub free: u64,
-    /// Whether no address is allocated, except those that Windows reserves.
+    /// True if no address is allocated, except those that Windows reserves.
     pub is_empty: bool,
-    /// Whether the addresses count for this pool. A block of another pool, or from which no address
+    /// True if the addresses count for this pool. A block of another pool, or from which no address
     /// may be assigned, only occupies its range.
     pub counts: bool,
 }

@@ -24,7 +24,7 @@ pub(super) struct PoolRooms {
     /// The allocator's settings, once they are read.
     pub(super) config: Option<IpamConfig>,
     counted_at: Option<Duration>,
-    /// Whether the last count has not been compared with the thresholds.
+    /// True if the last count has not been compared with the thresholds.
     is_new: bool,
     thresholds: Thresholds,
     /// The crossings of the last count whose Events are not posted: each pool's UID or name, and

@@ -12,7 +12,7 @@ use crate::net::Cidr;
 pub(super) struct Rooms {
     /// The rooms of the pools in service, by name.
     pub(super) of_pools: BTreeMap<Box<str>, PoolRoom>,
-    /// Whether a pool, a block or a reservation has changed since the last count.
+    /// True if a pool, a block or a reservation has changed since the last count.
     pub(super) has_changed: bool,
     /// The blocks that exist and are not indexed, because they are corrupt, too large or marked for
     /// deletion, with the number of the list that contained them.

@@ -41,7 +41,7 @@ type PoolState = [Threshold; THRESHOLDS.len()];
 /// A threshold of a pool.
 #[derive(Debug, Clone, Copy, Default)]
 struct Threshold {
-    /// Whether the pool has crossed the threshold and has not fallen clearly below since.
+    /// True if the pool has crossed the threshold and has not fallen clearly below since.
     is_crossed: bool,
     /// The time of the last crossing.
     crossed_at: Option<Duration>,

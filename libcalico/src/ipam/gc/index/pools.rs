@@ -25,7 +25,7 @@ pub struct PoolShape {
     pub block_prefix: u8,
     /// The pool's UID; empty if the datastore has none.
     pub uid: String,
-    /// Whether the allocator may use the pool: it is in service, and its block size is valid.
+    /// True if the allocator may use the pool: it is in service, and its block size is valid.
     pub in_service: bool,
 }
 

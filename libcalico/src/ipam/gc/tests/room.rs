@@ -28,7 +28,7 @@ struct Given {
     owner: usize,
     /// The kinds of its addresses: with a handle, without one, of Windows, or cooling down.
     addresses: Vec<usize>,
-    /// Whether the free list lacks an ordinal.
+    /// True if the free list lacks an ordinal.
     loses_one: bool,
     state: usize,
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::harness::{Fixture, block_on, marker, pool};
+use crate::harness::{Fixture, block_on, marker, pool, worker_arguments};
 use datastore::{Datastore, DatastoreConfig, DatastoreSettings};
 use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
 use libcalico::store::{Store, StoreError, Write};
@@ -21,12 +21,7 @@ const FIRST_WRITE: &str = "the first write is done";
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([
-            "--exact",
-            &format!("contention::{worker}"),
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(worker_arguments(module_path!(), worker))
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit());
     match config {

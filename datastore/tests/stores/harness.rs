@@ -66,6 +66,14 @@ impl Fixture {
     }
 }
 
+/// Returns the arguments that make this test program run the `#[ignore]`d test `worker` of the
+/// module `path`, a `module_path!()`.
+pub fn worker_arguments(path: &str, worker: &str) -> [String; 4] {
+    let module = path.split_once("::").map_or("", |(_, module)| module);
+    let test = format!("{module}::{worker}");
+    ["--exact", &test, "--ignored", "--nocapture"].map(str::to_owned)
+}
+
 pub fn etcd_config(endpoints: &[&str]) -> DatastoreConfig {
     let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
     DatastoreConfig::Etcd(Box::new(EtcdConfig {

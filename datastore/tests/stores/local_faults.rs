@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::harness::{Fixture, block_on, local_config, marker, pool};
+use crate::harness::{Fixture, block_on, local_config, marker, pool, worker_arguments};
 use datastore::config::LocalConfig;
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
@@ -39,12 +39,7 @@ fn on_tmpfs(worker: &str, size: &str) {
             r#"mount -t tmpfs -o "size=$SIZE" none "$DIRECTORY"; exec "$0" "$@""#,
         ])
         .arg(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            &format!("local_faults::{worker}"),
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(worker_arguments(module_path!(), worker))
         .env("DIRECTORY", directory.path())
         .env("SIZE", size)
         .output()

@@ -102,3 +102,13 @@ pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::V
     });
     (kube::Client::new(service, "default"), sent)
 }
+
+/// Returns a client of an API server that counts requests in `asked` and never responds.
+pub(crate) fn silent_kubernetes(asked: Arc<AtomicUsize>) -> kube::Client {
+    type Answer = Result<hyper::Response<kube::client::Body>, std::convert::Infallible>;
+    let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        std::future::pending::<Answer>()
+    });
+    kube::Client::new(service, "default")
+}

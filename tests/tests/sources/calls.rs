@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
 
 use crate::arrows::file_arrows;
-use crate::workspace;
+use crate::{is_root, workspace};
 
 struct CallLine {
     file: String,
@@ -31,13 +32,19 @@ fn calls(heading: &str) -> Result<Vec<CallLine>> {
         .collect())
 }
 
+/// Returns true if `file` is a part of the module in the file `module`.
+fn is_part(file: &str, module: &str) -> bool {
+    let module = module
+        .trim_end_matches(".rs")
+        .trim_end_matches("/lib")
+        .trim_end_matches("/main");
+    file.starts_with(&format!("{module}/"))
+}
+
 /// Returns true if code of the file `from` can call code of `to`.
 fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> Result<bool> {
     let crate_of = |file: &str| file.split('/').next().unwrap_or_default().to_owned();
-    let passes_on = |target: &String| {
-        let module = target.trim_end_matches(".rs");
-        to.starts_with(&format!("{module}/"))
-    };
+    let passes_on = |target: &String| !is_root(Path::new(target)) && is_part(to, target);
     if from == to
         || arrows
             .get(from)
@@ -49,11 +56,7 @@ fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) ->
         let text = fs::read_to_string(workspace()?.join(from))?;
         return Ok(text.contains(&format!("{}::", crate_of(to).replace('-', "_"))));
     }
-    let module = from
-        .trim_end_matches(".rs")
-        .trim_end_matches("/lib")
-        .trim_end_matches("/main");
-    Ok(to.starts_with(&format!("{module}/")))
+    Ok(is_part(to, from))
 }
 
 fn check(heading: &str, most_files: usize) -> Result<()> {

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
+use crate::controllers::testing::{embedded, refusing_kubernetes, settings, silent_kubernetes};
 use crate::leader::Leadership;
 use crate::runtime::Controller;
 use crate::settings::Settings;
@@ -125,16 +125,6 @@ fn late_calico_node_without_a_kubernetes_node_is_an_orphan() {
     );
 }
 
-/// Returns a client of an API server that counts requests and never responds.
-fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
-    let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
-        asked.fetch_add(1, Ordering::Relaxed);
-        type Answer = Result<hyper::Response<kube::client::Body>, std::convert::Infallible>;
-        std::future::pending::<Answer>()
-    });
-    kube::Client::new(service, "default")
-}
-
 fn context(kubernetes: kube::Client, calico: Arc<Datastore>, settings: Settings) -> Context {
     Context {
         kubernetes,
@@ -155,7 +145,7 @@ async fn node_workers_limits_concurrent_node_deletions() {
     let asked = Arc::new(AtomicUsize::new(0));
     let workers = [(ControllerName::Node, 3)].into();
     let context = context(
-        silent(asked.clone()),
+        silent_kubernetes(asked.clone()),
         calico_store.clone(),
         Settings {
             workers,

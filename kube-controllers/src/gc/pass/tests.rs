@@ -23,7 +23,7 @@ use libcalico::ipam::HandleId;
 
 use super::*;
 use crate::context::Context;
-use crate::controllers::testing::{embedded, settings};
+use crate::controllers::testing::{embedded, settings, silent_kubernetes};
 use crate::gc::cache::ClusterCache;
 use crate::gc::clock::Clock;
 use crate::gc::pass_metrics::PassMetrics;
@@ -44,15 +44,6 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
             let answer = hyper::Response::builder().status(504).body(body);
             Ok::<_, std::convert::Infallible>(answer.unwrap())
         }
-    });
-    kube::Client::new(service, "default")
-}
-
-fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
-    let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
-        asked.fetch_add(1, Ordering::Relaxed);
-        type Answer = Result<hyper::Response<kube::client::Body>, std::convert::Infallible>;
-        std::future::pending::<Answer>()
     });
     kube::Client::new(service, "default")
 }

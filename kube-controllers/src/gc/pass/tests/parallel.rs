@@ -72,7 +72,7 @@ async fn under_way(index: Index, work: impl AsyncFnOnce(&mut GcPass)) -> usize {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let mut gc_pass = limited(new_pass(
-        silent(asked.clone()),
+        silent_kubernetes(asked.clone()),
         calico,
         index,
         Leadership::always(),

@@ -15,7 +15,12 @@ async fn liveness(index: Index) -> Vec<bool> {
     let asked = Arc::new(AtomicUsize::new(0));
     let term = || LeadershipTerm::Until(Deadline::now().plus(RIGHT));
     let (election, leads) = watch::channel(term());
-    let gc_pass = new_pass(silent(asked.clone()), calico, index, Leadership::new(leads));
+    let gc_pass = new_pass(
+        silent_kubernetes(asked.clone()),
+        calico,
+        index,
+        Leadership::new(leads),
+    );
     gc_pass.cache.mark_all_listed();
     let status = Status::new(dir.path().join("status.json"));
     let watchdog = gc_pass.context.watchdog.clone();

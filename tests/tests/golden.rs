@@ -1,22 +1,50 @@
 //! Replays the recordings of upstream, except those with Kubernetes, against our programs on etcd
 //! and on the embedded datastore.
 
-mod etcd;
-mod local;
-
+use integration_tests::etcd::{Etcd, REQUIRES};
 use integration_tests::golden::recording;
+use integration_tests::golden::replay::{Lab, replay};
+use integration_tests::namespaces::{Host, isolated};
+use integration_tests::plugin::Plugins;
+use integration_tests::skip::skipped;
+use integration_tests::store::Store;
 
 /// Recordings that golden_kubernetes.rs replays.
 const ELSEWHERE: [&str; 1] = ["k8s-on-etcd"];
 
+fn on_etcd(name: &str) {
+    if !Etcd::installed() {
+        return skipped(REQUIRES);
+    }
+    replay_on(name, |host, _| Store::etcd(host).unwrap());
+}
+
+fn on_local(name: &str) {
+    replay_on(name, Store::local);
+}
+
+fn replay_on(name: &str, start: impl FnOnce(&Host, &Plugins) -> Store + Send) {
+    isolated(|host| {
+        let plugins = Plugins::locate().unwrap();
+        let store = start(host, &plugins);
+        let lab = Lab {
+            host,
+            plugins: &plugins,
+            store: &store,
+            kubernetes: None,
+        };
+        replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
+    });
+}
+
 /// Defines a test for each recording on each datastore.
 macro_rules! replayed {
     ($($test:ident $name:literal)*) => {
-        mod on_etcd {
-            $(#[test] fn $test() { crate::etcd::replay($name) })*
+        mod etcd {
+            $(#[test] fn $test() { crate::on_etcd($name) })*
         }
-        mod on_local {
-            $(#[test] fn $test() { crate::local::replay($name) })*
+        mod local {
+            $(#[test] fn $test() { crate::on_local($name) })*
         }
 
         #[test]

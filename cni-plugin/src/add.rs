@@ -13,7 +13,7 @@ mod result;
 mod second_interface;
 mod validate;
 
-use ipam_plugin::cluster_state;
+use allocation::cluster_state;
 use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::workload::Orchestrator;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use self::attachment::Attachment;
 use crate::context::Context;
-use crate::dataplane::{ExistingInterface, PriorInterface};
+use dataplane::{ExistingInterface, PriorInterface};
 use crate::interface::{self, InterfaceConfig};
 use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};

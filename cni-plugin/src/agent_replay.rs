@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{NodePlugins, ReplayError, ReplayPass};
-use ipam_plugin::journal::{DatastoreIdentity, Journal};
+use allocation::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{cluster_state, datastore_settings};
 

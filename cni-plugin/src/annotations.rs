@@ -14,7 +14,7 @@ use libcalico::names::DEFAULT_INTERFACE_PREFIX;
 use libcalico::net::IpVersion;
 use netconf::{CniError, Code, NetConf};
 
-use crate::dataplane::MacAddr;
+use dataplane::MacAddr;
 
 pub use address_source::{AddressSource, has_fixed_addresses};
 

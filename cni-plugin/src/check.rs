@@ -18,7 +18,7 @@ use netconf::{CniError, CniResult, Code};
 use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
-use crate::dataplane::{self, EndpointPlan, NetnsFd, PriorInterface};
+use dataplane::{EndpointPlan, NetnsFd, PriorInterface};
 use crate::endpoint::ExistingEndpoint;
 use crate::interface::InterfaceConfig;
 use crate::interface_names::attached_ifname;

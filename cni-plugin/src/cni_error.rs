@@ -1,13 +1,13 @@
 //! Conversions of other crates' and modules' errors to [`CniError`], with the code that a runtime
 //! acts on.
 
-use ipam_plugin::journal::JournalError;
-use ipam_plugin::lock::LockError;
+use allocation::journal::JournalError;
+use os::lock::LockError;
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
 use netconf::{CniError, Code};
 
-use crate::dataplane::{DataplaneError, NetnsError};
+use dataplane::{DataplaneError, NetnsError};
 
 /// Converts an error of the datastore. `doing` completes "cannot …".
 pub fn store_error(doing: &str, error: &StoreError) -> CniError {

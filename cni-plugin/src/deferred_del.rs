@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use datastore::Datastore;
 use ipam_plugin::busy_server;
-use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
+use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use netconf::{CniError, Code};
 use tokio::time::Instant;
 use tracing::Instrument as _;

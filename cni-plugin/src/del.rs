@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use futures::future::join;
 use ipam_plugin::busy_server;
-use ipam_plugin::cluster_state::first_read_error;
+use allocation::cluster_state::first_read_error;
 use ipam_plugin::cni::IpamRequest;
-use ipam_plugin::journal::{Journal, JournalError, PendingDel};
-use ipam_plugin::release::ReleaseInputs;
-use ipam_plugin::vmi::DetectedVmi;
+use allocation::journal::{Journal, JournalError, PendingDel};
+use allocation::release::ReleaseInputs;
+use allocation::vmi::DetectedVmi;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};

@@ -17,7 +17,7 @@ use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::{
+use dataplane::{
     self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface,
 };
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};

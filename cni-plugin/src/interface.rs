@@ -12,7 +12,7 @@ use datastore::Datastore;
 use netconf::{Call, CniError};
 
 use crate::cni_error::{dataplane_error, netns_error};
-use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
+use dataplane::{NetnsError, NetnsFd, Removed, Teardown};
 
 pub use config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 pub use kernel::RecordedEndpoint;

@@ -2,7 +2,7 @@
 //! further CNI_IFNAME returns the result of the first ADD (CNI-90). The node records these names,
 //! because a DEL of one must change nothing.
 
-use ipam_plugin::journal::{InterfaceName, InterfaceRole};
+use allocation::journal::{InterfaceName, InterfaceRole};
 use netconf::{CniError, CniResult, Code};
 
 use crate::cni_error::journal_error;

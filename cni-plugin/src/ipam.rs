@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use ipam_plugin::alloc::inputs::AllocationInputs;
+use allocation::alloc::inputs::AllocationInputs;
 use ipam_plugin::cni::{self, IpamRequest};
-use ipam_plugin::error::cni_error;
-use ipam_plugin::lock::HostLock;
-use ipam_plugin::release::{AddressToRelease, Listings as _, release_addresses};
-use ipam_plugin::vmi;
+use allocation::error::cni_error;
+use os::lock::HostLock;
+use allocation::release::{AddressToRelease, Listings as _, release_addresses};
+use allocation::vmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::VmiPod;
@@ -25,7 +25,7 @@ use os::clock::SystemClock;
 
 use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;
-use crate::dataplane::BusyRoute;
+use dataplane::BusyRoute;
 use crate::endpoint::ContainerEndpoints;
 
 pub use exec::{call_plugin, release_by_plugin, status_of_plugin};

@@ -17,7 +17,6 @@ pub mod annotations;
 pub mod check;
 pub mod cni_error;
 pub mod context;
-pub mod dataplane;
 pub mod deferred_del;
 pub mod del;
 pub mod endpoint;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cni_plugin::agent_replay;
-use cni_plugin::dataplane::KernelNetwork;
+use dataplane::KernelNetwork;
 use installer::command_line;
 use installer::dispatch::{Command, Program, dispatch};
 use spinning_top::RawSpinlock;

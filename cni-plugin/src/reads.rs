@@ -5,12 +5,12 @@ mod batch;
 
 use std::collections::BTreeMap;
 
-use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::alloc::prefetch::Prefetch;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::prefetch::Prefetch;
 use ipam_plugin::cni::IpamRequest;
-use ipam_plugin::error::VmiError;
-use ipam_plugin::own_node;
-use ipam_plugin::vmi::{self, DetectedVmi};
+use allocation::error::VmiError;
+use allocation::own_node;
+use allocation::vmi::{self, DetectedVmi};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::StoreError;

@@ -8,7 +8,7 @@ use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
 use crate::context::Context;
-use crate::dataplane::has_ipv6;
+use dataplane::has_ipv6;
 use crate::{deferred_del, ipam, mtu, reads};
 
 /// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.

@@ -7,7 +7,7 @@ use std::process::Command as Process;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use ipam_plugin::journal::{Journal, PendingDel};
+use allocation::journal::{Journal, PendingDel};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};

@@ -2,12 +2,12 @@
 //! addresses.
 
 use datastore::Datastore;
-use ipam_plugin::error::{IpamError, VmiError};
-use ipam_plugin::exhausted::ReleaseGuard;
-use ipam_plugin::journal::PendingDel;
-use ipam_plugin::reads::find;
-use ipam_plugin::release::Listings;
-use ipam_plugin::vmi::{DetectedVmi, detect, release_ownership};
+use allocation::error::{IpamError, VmiError};
+use allocation::exhausted::ReleaseGuard;
+use allocation::journal::PendingDel;
+use allocation::reads::find;
+use allocation::release::Listings;
+use allocation::vmi::{DetectedVmi, detect, release_ownership};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};

@@ -25,7 +25,7 @@ use libcalico::ipam::Statement;
 use netconf::NetConf;
 
 use crate::dead_interfaces::{Repair, Sources, repair_once};
-use crate::host_network::{HostNetwork, NetworkError};
+use dataplane::host_network::{HostNetwork, NetworkError};
 use crate::layout::Layout;
 
 /// The interfaces that a repair removed or kept.

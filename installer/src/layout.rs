@@ -279,7 +279,7 @@ fn is_mounted(mounts: &str, directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::journal::DEFAULT_DIRECTORY;
+    use allocation::journal::DEFAULT_DIRECTORY;
 
     use super::*;
 

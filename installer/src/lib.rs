@@ -25,7 +25,6 @@ pub mod doctor;
 mod environment;
 mod former;
 mod found;
-pub mod host_network;
 pub mod install;
 pub mod kubeconfig;
 pub mod layout;

@@ -12,7 +12,7 @@ use libcalico::net::IpVersion;
 use netconf::NetConf;
 
 use crate::digest;
-use crate::host_network::{self, HostNetwork, Interface};
+use dataplane::host_network::{self, HostNetwork, Interface};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::node_conf;
 use crate::state::State;
@@ -224,7 +224,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::host_network::testing::interface;
+    use dataplane::host_network::testing::interface;
 
     fn pool(cidr: &str, vxlan: &str, ipip: &str) -> IpPoolSpec {
         IpPoolSpec {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use datastore::config::ConfigError;
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::{datastore_settings, lock};
+use ipam_plugin::datastore_settings;
+use os::lock;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
 use libcalico::store::{Store, StoreError};
 use netconf::conf::DatastoreConf;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use ipam_plugin::reads::{blocks_of, find};
+use allocation::reads::{blocks_of, find};
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
 use libcalico::kubernetes::MIGRATION_LABEL;
@@ -18,7 +18,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
 
-use crate::host_network::pod_interface_prefix;
+use dataplane::host_network::pod_interface_prefix;
 use crate::layout::CALICO_IPAM;
 
 /// The addresses of endpoints by interface name.

@@ -30,15 +30,15 @@ pub use run::run;
 
 use std::path::PathBuf;
 
-use ipam_plugin::error::IpamError;
-use ipam_plugin::lock::LockError;
+use allocation::error::IpamError;
+use os::lock::LockError;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::HandleId;
 use libcalico::net::Cidr;
 use libcalico::store::StoreError;
 use netconf::CniError;
 
-use crate::host_network::NetworkError;
+use dataplane::host_network::NetworkError;
 use crate::node_conf::NodeConfError;
 
 /// Reasons why the configuration that names the datastore is unusable.

@@ -31,7 +31,7 @@ use os::clock::Clock;
 use self::pods::ClusterPods;
 use self::read::{ReadObjects, Workloads};
 use self::write::BlockWriter;
-use crate::alloc::request::{AssignRequest, owner_for, workload_attributes};
+use allocation::alloc::request::{AssignRequest, owner_for, workload_attributes};
 
 pub(crate) use self::evidence::NodeEvidence;
 

@@ -8,7 +8,7 @@ use netconf::{CniError, Command};
 use tokio::time::Instant;
 
 use crate::kubernetes_api::KubernetesApi;
-use crate::lock;
+use os::lock;
 
 /// The file that a process locks while it sends requests to a busy API server.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";

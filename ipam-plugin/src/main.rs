@@ -3,8 +3,8 @@
 
 use std::process::ExitCode;
 
-use ipam_plugin::host_link::NoHostLinks;
+use dataplane::KernelNetwork;
 
 fn main() -> ExitCode {
-    ipam_plugin::run::main(&NoHostLinks)
+    ipam_plugin::run::main(&KernelNetwork)
 }

@@ -8,9 +8,9 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::IpamRequest;
-use crate::error::{VmiError, cni_error};
+use allocation::error::{VmiError, cni_error};
 use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
-use crate::vmi;
+use allocation::vmi;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PodQueries {

@@ -21,7 +21,7 @@ const COMPONENT: &str = "kube-controllers";
 /// debug events contain request headers, and so tokens.
 const OWN_CRATES: [&str; 6] = [
     "kube_controllers",
-    "ipam_plugin",
+    "allocation",
     "datastore",
     "node_process",
     "os",

@@ -34,9 +34,11 @@ use self::line::LineFormat;
 
 /// The crates whose events are logged at the configured level. Debug events of other libraries may
 /// contain tokens.
-const OWN_CRATES: [&str; 8] = [
+const OWN_CRATES: [&str; 10] = [
     "cni_plugin",
     "ipam_plugin",
+    "allocation",
+    "dataplane",
     "installer",
     "datastore",
     "node_process",

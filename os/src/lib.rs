@@ -1,6 +1,7 @@
-//! Files, child processes and the clock of a node. Imports no other crate of the workspace.
+//! Files, locks, child processes and the clock of a node. Imports no other crate of the workspace.
 
 pub mod atomic_file;
 pub mod child;
 pub mod clock;
 pub mod input_file;
+pub mod lock;

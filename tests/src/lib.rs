@@ -38,12 +38,14 @@ pub mod skip;
 pub mod store;
 
 /// The crates of the programs, each a folder of the workspace.
-pub const PROGRAM_CRATES: [&str; 9] = [
+pub const PROGRAM_CRATES: [&str; 11] = [
     "netconf",
     "libcalico",
     "os",
     "node-process",
     "datastore",
+    "dataplane",
+    "allocation",
     "ipam-plugin",
     "installer",
     "cni-plugin",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use cni_plugin::dataplane::KernelNetwork;
+use dataplane::KernelNetwork;
 use installer::doctor::{Format, examine};
 use installer::layout::{Layout, NET_DIR};
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::thread;
 
-use cni_plugin::dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
+use dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
 use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;

@@ -7,7 +7,7 @@ use netconf::CniError;
 use tokio::task::yield_now;
 
 use super::attachment::Attachment;
-use crate::dataplane::BusyRoute;
+use dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{CreateError, CreatedInterface, NewInterface};
 use crate::ipam::AssignedAddresses;

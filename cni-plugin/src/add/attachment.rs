@@ -8,7 +8,7 @@ use netconf::CniError;
 
 use crate::cni_error::naming_error;
 use crate::context::Context;
-use crate::dataplane::{NetnsFd, PriorInterface};
+use dataplane::{NetnsFd, PriorInterface};
 use crate::endpoint::{self, ExistingEndpoint};
 use crate::interface::InterfaceConfig;
 use crate::reads::WorkloadRequest;

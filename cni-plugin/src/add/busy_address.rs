@@ -4,10 +4,10 @@
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::busy;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::busy;
 use ipam_plugin::cni::{self, IpamRequest};
-use ipam_plugin::release::release_addresses;
+use allocation::release::release_addresses;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
@@ -17,7 +17,7 @@ use os::clock::{Clock, SystemClock};
 use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
-use crate::dataplane::BusyRoute;
+use dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};

@@ -7,7 +7,7 @@ use super::attachment::Attachment;
 use super::{result, validate};
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::NetnsFd;
+use dataplane::NetnsFd;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipam_plugin::reads::blocks_of;
+use allocation::reads::blocks_of;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::{Block, HandleId};
 use libcalico::store::Entry;
@@ -14,7 +14,7 @@ use netconf::{CniError, CniResult};
 use super::result::interface_ends;
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
+use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 use crate::interface::InterfaceConfig;
 use crate::ipam::AddressRequest;
 use crate::{endpoint, interface_names};
@@ -138,7 +138,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dataplane::MacAddr;
+    use dataplane::MacAddr;
     use crate::testing::open;
 
     #[test]

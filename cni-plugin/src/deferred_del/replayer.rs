@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::error::{IpamError, cni_error};
-use ipam_plugin::journal::{DatastoreIdentity, LockedJournal, PendingDel};
+use allocation::error::{IpamError, cni_error};
+use allocation::journal::{DatastoreIdentity, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::release::{Listings, ReleaseInputs};
+use allocation::release::{Listings, ReleaseInputs};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{Store, StoreError};
 use libcalico::workload::WorkloadIdentity;
@@ -19,7 +19,7 @@ use tracing::{Instrument as _, Span};
 
 use super::urgency::Urgency;
 use crate::cni_error::{journal_error, naming_error, store_error};
-use crate::dataplane::has_interface;
+use dataplane::has_interface;
 use crate::endpoint::ContainerEndpoints;
 use crate::ipam::release::DeferredHandles;
 use crate::{ipam, vmi};

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipam_plugin::journal::PendingDel;
+use allocation::journal::PendingDel;
 use netconf::Call;
 
 use crate::annotations::{AddressSource, Annotations};

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use ipam_plugin::release::{AddressToRelease, Listings};
+use allocation::release::{AddressToRelease, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use ipam_plugin::error::IpamError;
-use ipam_plugin::release::{AddressToRelease, Listings, still_allocated};
+use allocation::error::IpamError;
+use allocation::release::{AddressToRelease, Listings, still_allocated};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};

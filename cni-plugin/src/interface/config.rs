@@ -8,8 +8,8 @@ use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, CniResult, Code};
 
 use crate::cni_error::dataplane_error;
-use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use crate::dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
+use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
 use crate::ipam::AssignedAddresses;
 use crate::mtu;
 

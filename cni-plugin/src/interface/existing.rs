@@ -1,14 +1,14 @@
 //! Handles an existing interface that has the name of the host's end.
 
 use datastore::Datastore;
-use ipam_plugin::reads::attributes_of;
+use allocation::reads::attributes_of;
 use libcalico::ipam::{Attribute, HandleId, Holder, OwnerSlot};
 use libcalico::workload::Orchestrator;
 use netconf::{Call, CniError};
 
 use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
-use crate::dataplane::{
+use dataplane::{
     ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, ExistingInterface,
     NetnsFd, PriorInterface, existing_interface,
 };

@@ -6,10 +6,10 @@ use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{Call, CniError, Code};
 
 use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
-use crate::dataplane::grpc::wire::{
+use dataplane::grpc::wire::{
     AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds,
 };
-use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
+use dataplane::{GrpcDataplane, GrpcError, MacAddr};
 
 /// Sends the request to create the interface. If the reply contains no MAC address, requests the
 /// removal of the interface and fails.

@@ -1,4 +1,4 @@
-//! Converts between the interface of a call and [`crate::dataplane`], the kernel's dataplane.
+//! Converts between the interface of a call and [`dataplane`], the kernel's dataplane.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use netconf::CniError;
 
 use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::cni_error::{dataplane_error, netns_error};
-use crate::dataplane::{
+use dataplane::{
     self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr,
     NetnsError, NetnsFd, PriorInterface, Teardown, TeardownTarget,
 };

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
-use ipam_plugin::error::{IpamError, cni_error};
-use ipam_plugin::exhausted::ReleaseGuard;
-use ipam_plugin::journal::PendingDel;
-use ipam_plugin::lock::ReleaseLock;
-use ipam_plugin::release::{Listings, ReleaseInputs};
+use allocation::error::{IpamError, cni_error};
+use allocation::exhausted::ReleaseGuard;
+use allocation::journal::PendingDel;
+use os::lock::ReleaseLock;
+use allocation::release::{Listings, ReleaseInputs};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};

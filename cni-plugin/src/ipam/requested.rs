@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
-use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::alloc::predecessor::Predecessor;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::predecessor::Predecessor;
 use ipam_plugin::cni::{self, IpamRequest};
-use ipam_plugin::exhausted::ReleaseGuard;
+use allocation::exhausted::ReleaseGuard;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::WorkloadIdentity;
 use netconf::result::{IpConfig, IpNet};

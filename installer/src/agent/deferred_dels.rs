@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipam_plugin::datastore_settings;
-use ipam_plugin::journal::datastore_name;
+use allocation::journal::datastore_name;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};

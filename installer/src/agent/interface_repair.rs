@@ -13,7 +13,7 @@ use super::deferred_dels::installed_conf_path;
 use super::refresh_schedule::Moment;
 use super::status::{RepairStatus, SharedStatus};
 use crate::dead_interfaces::{AssessedLink, Repair, RepairOutcome, Sources, dead_links, remove};
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::node_conf;
 use crate::settings::Settings;
@@ -194,7 +194,7 @@ mod tests {
     use libcalico::names::InterfaceAlias;
 
     use super::*;
-    use crate::host_network::testing::FixedNetwork;
+    use dataplane::host_network::testing::FixedNetwork;
 
     fn found(name: &str, verdict: LinkVerdict) -> AssessedLink {
         let alias = InterfaceAlias::for_container("c1");

@@ -11,7 +11,7 @@ use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::doctor::{self, DoctorReport, Format};
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::layout::NET_DIR;
 use crate::state::State;
 

@@ -20,7 +20,7 @@ use crate::agent::{
     ReplayPass, Watched, deferred_dels, log_compression,
 };
 use crate::cluster::configured_group;
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::kubeconfig;
 use crate::layout::Layout;

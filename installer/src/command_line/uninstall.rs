@@ -7,7 +7,7 @@ use node_process::logging::{self, Subject};
 use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::uninstall::{self, Options};
 
 const SPEC: OptionSpec = OptionSpec {

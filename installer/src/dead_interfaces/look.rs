@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::DatastoreConfig;
-use ipam_plugin::cluster_state;
+use allocation::cluster_state;
 use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{
     DeadLink, LOOK_INTERVAL, LinkEvidence, LinkVerdict, Peer, UNNAMED_POD_CONFIRMATION, assess,
@@ -17,7 +17,7 @@ use netconf::conf::DatastoreType;
 use netconf::{CniError, NetConf};
 use node_process::node_name;
 
-use crate::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
+use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 use crate::node_conf::{self, NodeConfError};
 use crate::pod_endpoints::{FoundEndpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
 

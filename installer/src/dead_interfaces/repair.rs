@@ -8,7 +8,7 @@ use libcalico::dead_interface::{DeadLink, LOOK_INTERVAL, LinkVerdict, Suspects, 
 use tokio::time::{Instant, sleep};
 
 use super::look::{AssessedLink, Sources};
-use crate::host_network::{HostNetwork, NetworkError};
+use dataplane::host_network::{HostNetwork, NetworkError};
 
 /// The result of a repair for one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]

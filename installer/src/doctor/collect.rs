@@ -12,7 +12,7 @@ mod proxies;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ipam_plugin::busy;
+use allocation::busy;
 use libcalico::ipam::Statement;
 use netconf::NetConf;
 use node_process::{node_name, process};
@@ -21,7 +21,7 @@ use time::OffsetDateTime;
 use self::configurations::Configurations;
 use super::snapshot::{KubeconfigFile, NodeName, NodeSnapshot, TokenFile, Unobserved};
 use crate::directory_access::UnwritableDirectory;
-use crate::host_network::{self, HostNetwork};
+use dataplane::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
 use crate::token::Claims;

@@ -13,7 +13,7 @@ use libcalico::net::IpVersion;
 
 use super::network_managers::NetworkManager;
 use crate::directory_access::UnwritableDirectory;
-use crate::host_network::Interface;
+use dataplane::host_network::Interface;
 pub(super) use cluster::{
     ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, Readiness, TlsFile,
 };

@@ -15,7 +15,7 @@ use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::directory_access::UnwritableDirectory;
 use crate::former;
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::mtu::{self, MtuNotWritten};

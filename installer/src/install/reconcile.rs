@@ -370,7 +370,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::host_network::testing::FixedNetwork;
+    use dataplane::host_network::testing::FixedNetwork;
     use crate::layout::Layout;
     use crate::settings::Settings;
     use os::atomic_file::AtomicFileError;

@@ -15,7 +15,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 use super::ReleaseError;
 use super::plan::Options;
 use super::report::UninstallReport;
-use crate::host_network::{
+use dataplane::host_network::{
     HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix,
 };
 
@@ -303,7 +303,7 @@ pub(super) async fn delete_endpoints<S: Store>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_network::testing::{FixedNetwork, interface, route};
+    use dataplane::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
     fn tear_down_reports_a_foreign_interface_without_a_pod() {

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use ipam_plugin::affinity::remove_host;
-use ipam_plugin::cluster_state;
+use allocation::affinity::remove_host;
+use allocation::cluster_state;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
-use ipam_plugin::release::NoListings;
+use os::lock::{HostLock, LONGEST_WAIT};
+use allocation::release::NoListings;
 use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
@@ -26,7 +26,7 @@ use super::address_users::{
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
 use super::{ConfError, ReleaseError};
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::layout::Layout;
 use os::atomic_file::regular_file;
 

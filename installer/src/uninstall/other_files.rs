@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::kubernetes::API_GROUP_FILE;
-use ipam_plugin::journal::{Entry, Journal, PendingDel};
-use ipam_plugin::lock::{HostLock, LockError};
+use allocation::journal::{Entry, Journal, PendingDel};
+use os::lock::{HostLock, LockError};
 use netconf::conf::DatastoreConf;
 
 use super::plan::{RemovalTask, Verdict};

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
+use os::lock::{HostLock, LONGEST_WAIT};
 use netconf::NetConf;
 
 use super::plan::{FoundFile, Options};
 use super::{ConfError, ReleaseError, address_users, addresses, files};
 use crate::found::FoundState;
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
 
 /// A problem because of which nothing is uninstalled.
@@ -204,7 +204,7 @@ fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_network::testing::{FixedNetwork, interface, route};
+    use dataplane::host_network::testing::{FixedNetwork, interface, route};
 
     fn found(place: DirectoryRole, path: &str, state: FoundState) -> FoundFile {
         let name = path.rsplit('/').next().unwrap().to_owned();

@@ -11,7 +11,7 @@ use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
 use crate::former;
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
 use os::atomic_file;

@@ -8,7 +8,7 @@ use libcalico::names::{InterfaceAlias, pod_interface};
 use libcalico::net::Cidr;
 
 use crate::cri::Sandbox;
-use crate::host_link::{HostLink, HostLinks};
+use dataplane::host_link::{HostLink, HostLinks};
 
 /// The node's interfaces and sandboxes, which no tenant writes.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use libcalico::store::{Store, StoreError};
 
 use super::FoundClaim;
 use super::read::ReadObjects;
-use crate::reads::find_each;
-use crate::release::handle_repair::repair_unwatched_handles;
-use crate::write_gate::OpenGate;
+use allocation::reads::find_each;
+use allocation::release::handle_repair::repair_unwatched_handles;
+use allocation::write_gate::OpenGate;
 
 /// Corrects the handles whose counts differ from the blocks. Returns the problems.
 pub(super) async fn repair<S: Store>(

@@ -11,7 +11,7 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 
 use super::FoundClaim;
 use super::evidence::{NodeEvidence, PodName, StoredEndpoint};
-use crate::vmi;
+use allocation::vmi;
 
 /// All pods of the cluster.
 #[derive(Debug, Default)]

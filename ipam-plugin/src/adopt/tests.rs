@@ -11,10 +11,10 @@ use libcalico::store::Kind;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::alloc::one_address::assign_address;
+use allocation::alloc::one_address::assign_address;
 use crate::cri::Sandbox;
-use crate::host_link::{HostLink, HostLinkError, HostLinks};
-use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+use dataplane::host_link::{HostLink, HostLinkError, HostLinks};
+use allocation::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.65.1.0/26";
 

@@ -12,15 +12,15 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::Clock;
 
 use super::AdoptOutcome;
-use crate::affinity::finish_affinity;
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::one_address::assign_address;
-use crate::alloc::request::AssignRequest;
-use crate::block_writes::empty_block_writes;
-use crate::error::{IpamError, Result};
-use crate::lock::{HostLock, LONGEST_WAIT};
-use crate::reads::find;
-use crate::write_gate::OpenGate;
+use allocation::affinity::finish_affinity;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::one_address::assign_address;
+use allocation::alloc::request::AssignRequest;
+use allocation::block_writes::empty_block_writes;
+use allocation::error::{IpamError, Result};
+use os::lock::{HostLock, LONGEST_WAIT};
+use allocation::reads::find;
+use allocation::write_gate::OpenGate;
 
 pub(super) struct BlockWriter<'a, S, C> {
     store: &'a S,

@@ -26,7 +26,7 @@ use crate::adopt::{
 };
 use crate::cri::ready_sandboxes;
 use crate::datastore_settings::separate_kubernetes;
-use crate::host_link::{HostLinks, NoHostLinks};
+use dataplane::host_link::{HostLinks, NoHostLinks};
 use crate::kubernetes_api::{KubernetesApi, is_configured};
 use node_process::{node_name, process};
 use os::clock::SystemClock;

@@ -9,7 +9,7 @@ use super::documents::Format;
 use super::error::CliError;
 pub(super) use super::progress::Progress;
 use super::services_api::ServicesApi;
-use crate::host_link::HostLinks;
+use dataplane::host_link::HostLinks;
 
 pub(super) struct App<'a> {
     pub(super) store: &'a Datastore,

@@ -20,7 +20,7 @@ use super::documents::Format;
 use super::error::CliError;
 use super::store_object::{Applied, plan, retry_races, write_planned};
 use super::{documents, settings};
-use crate::reads::find;
+use allocation::reads::find;
 
 /// Create or change pools, reservations, settings, nodes and cluster information
 #[derive(Debug, Args)]

@@ -18,9 +18,9 @@ use super::error::CliError;
 use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::retry_races;
-use crate::affinity::release_pool_affinities;
-use crate::exhausted::ReleaseGuard;
-use crate::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
+use allocation::affinity::release_pool_affinities;
+use allocation::exhausted::ReleaseGuard;
+use allocation::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
 use os::clock::SystemClock;
 
 /// Time for allocations in progress to end after the pool was disabled, as in upstream.

@@ -13,8 +13,8 @@ use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
 
-use crate::error::IpamError;
-use crate::journal::JournalError;
+use allocation::error::IpamError;
+use allocation::journal::JournalError;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {

@@ -14,7 +14,7 @@ use super::apply::Row;
 use super::error::CliError;
 use super::store_object::{Applied, retry_races};
 use super::{apply, documents};
-use crate::reads::find;
+use allocation::reads::find;
 use node_process::node_name;
 
 /// Prepare an empty datastore: cluster information, tiers, this node, pools

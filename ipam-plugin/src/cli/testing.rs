@@ -19,10 +19,10 @@ use super::app::{App, CommandOutcome};
 use super::documents::Terminal;
 use super::services_api::ServicesApi;
 use super::{Arguments, execute};
-use crate::alloc::assign;
-use crate::alloc::inputs::{AllocationInputs, InputsQuery};
-use crate::alloc::request::{AssignRequest, workload_attributes};
-use crate::host_link::NoHostLinks;
+use allocation::alloc::assign;
+use allocation::alloc::inputs::{AllocationInputs, InputsQuery};
+use allocation::alloc::request::{AssignRequest, workload_attributes};
+use dataplane::host_link::NoHostLinks;
 use node_process::process::block_on;
 use os::clock::SystemClock;
 

@@ -17,7 +17,7 @@ use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
-use crate::host_link::{HostLinks, NoHostLinks};
+use dataplane::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 
 /// The configuration that the installer writes by default.

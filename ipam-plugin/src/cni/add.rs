@@ -10,15 +10,14 @@ use netconf::result::{IpConfig, IpNet, Route};
 use netconf::{CniError, CniResult};
 
 use super::call::IpamRequest;
-use crate::affinity::ensure_labels;
-use crate::alloc::any_of::assign_listed;
-use crate::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
-use crate::alloc::one_address::assign_address;
-use crate::alloc::prefetch;
-use crate::alloc::{Assignment, assign};
-use crate::error::{Result, VmiError, cni_error};
-use crate::lock::HostLock;
-use crate::vmi::{self, AdoptedAddresses};
+use allocation::affinity::ensure_labels;
+use allocation::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
+use allocation::alloc::one_address::assign_address;
+use allocation::alloc::prefetch;
+use allocation::alloc::{Assignment, assign, assign_listed};
+use allocation::error::{Result, VmiError, cni_error};
+use os::lock::HostLock;
+use allocation::vmi::{self, AdoptedAddresses};
 use os::clock::Clock;
 
 /// Result of an ADD.
@@ -146,7 +145,7 @@ async fn assign_addresses<S: Store, C: Clock>(
     }
     request.skipped = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
-    let assigned = match &call.any_of {
+    let mut assigned = match &call.any_of {
         Some(list) => {
             Box::pin(ensure_labels(
                 store,
@@ -158,7 +157,7 @@ async fn assign_addresses<S: Store, C: Clock>(
         }
         None => assign(store, clock, &request, inputs).await?,
     };
-    request.notes.store(assigned.searches, clock.now());
+    assigned.store_searches(&request.notes, clock.now());
     if assigned.has_claimed {
         // Searches on record may cover the pools of the claimed block.
         drop(call.begin_release());

@@ -11,14 +11,14 @@ use libcalico::store::{Store, WriteModel};
 use netconf::Call;
 use time::OffsetDateTime;
 
-use crate::alloc::block_hints::BlockHints;
-use crate::alloc::inputs::InputsQuery;
-use crate::alloc::predecessor::Predecessor;
-use crate::alloc::prefetch::{self, Prefetch};
-use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
-use crate::busy;
-use crate::exhausted::{self, ReleaseGuard, SearchNotes};
-use crate::lock::HostLock;
+use allocation::alloc::block_hints::BlockHints;
+use allocation::alloc::inputs::InputsQuery;
+use allocation::alloc::predecessor::Predecessor;
+use allocation::alloc::prefetch::{self, Prefetch};
+use allocation::alloc::request::{AssignRequest, Namespace, workload_attributes};
+use allocation::busy;
+use allocation::exhausted::{self, ReleaseGuard, SearchNotes};
+use os::lock::HostLock;
 
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file;
 /// a reboot deletes it.
@@ -67,9 +67,9 @@ pub struct IpamRequest {
     pub lock_file: Option<PathBuf>,
     /// The file with the hints about this node's blocks; `None` disables it.
     pub recent_file: Option<PathBuf>,
-    /// The file of [`crate::busy`]; `None` disables it.
+    /// The file of [`allocation::busy`]; `None` disables it.
     pub busy_file: Option<PathBuf>,
-    /// The file of [`crate::exhausted`]; `None` disables it.
+    /// The file of [`allocation::exhausted`]; `None` disables it.
     pub exhausted_file: Option<PathBuf>,
     /// The file whose existence means that the node's affinities have labels (IPAM-47).
     pub labels_marker: Option<PathBuf>,

@@ -10,8 +10,8 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use crate::error::{cni_error, log_withheld};
-use crate::reads::blocks_of;
+use allocation::error::{cni_error, log_withheld};
+use allocation::reads::blocks_of;
 
 /// Compares `recorded`, the addresses in prevResult, with the datastore. The details of the error
 /// list each difference. Addresses that another plugin of the list assigned are no differences.

@@ -5,14 +5,14 @@ use libcalico::store::{Store, WriteModel};
 use netconf::CniError;
 
 use super::call::IpamRequest;
-use crate::alloc::assignment::comma_separated;
-use crate::error::{IpamError, Result, cni_error};
-use crate::lock::ReleaseLock;
-use crate::release::{
+use allocation::alloc::comma_separated;
+use allocation::error::{IpamError, Result, cni_error};
+use os::lock::ReleaseLock;
+use allocation::release::{
     AddressToRelease, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release,
     release_from_blocks, release_unlisted,
 };
-use crate::vmi;
+use allocation::vmi;
 use os::clock::Clock;
 
 /// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any

@@ -8,9 +8,9 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
-use crate::error::{IpamError, Result};
-use crate::lock::ReleaseLock;
-use crate::release::{
+use allocation::error::{IpamError, Result};
+use os::lock::ReleaseLock;
+use allocation::release::{
     AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted,
 };
 use os::clock::Clock;

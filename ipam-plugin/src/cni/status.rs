@@ -1,15 +1,14 @@
 //! STATUS: verifies conditions of an ADD.
 
 use datastore::Datastore;
-use libcalico::net::IpVersion;
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::planner::FamilyPlanner;
-use crate::cluster_state;
-use crate::error::cni_error;
-use crate::own_node;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::verify_pools;
+use allocation::cluster_state;
+use allocation::error::cni_error;
+use allocation::own_node;
 
 /// Verifies that the datastore is reachable and ready, that the node exists, and that each
 /// requested family has a pool. Full pools are not detected, because that needs all blocks. A Node
@@ -38,14 +37,7 @@ pub async fn status(store: &Datastore, call: &IpamRequest) -> Result<(), CniErro
 /// The same as those of [`status`].
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
-    for version in [IpVersion::V4, IpVersion::V6]
-        .into_iter()
-        .filter(|version| request.wanted(*version) > 0)
-    {
-        FamilyPlanner::new(&request, inputs, version)
-            .map_err(|error| not_available(cni_error(&error)))?;
-    }
-    Ok(())
+    verify_pools(&request, inputs).map_err(|error| not_available(cni_error(&error)))
 }
 
 fn not_available(error: CniError) -> CniError {

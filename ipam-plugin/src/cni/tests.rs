@@ -18,12 +18,12 @@ use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
 use super::{IpamRequest, Pod, add, check, del, differences, gc, status, status_of};
-use crate::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
-use crate::alloc::request::{AssignRequest, Namespace};
-use crate::error::IpamError;
-use crate::lock::HostLock;
-use crate::release::ReleaseInputs;
-use crate::testing::{Cluster, Fault, TestClock, assert_consistent, call, cidr, held};
+use allocation::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
+use allocation::alloc::request::{AssignRequest, Namespace};
+use allocation::error::IpamError;
+use os::lock::HostLock;
+use allocation::release::ReleaseInputs;
+use allocation::testing::{Cluster, Fault, TestClock, assert_consistent, call, cidr, held};
 use os::clock::SystemClock;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {

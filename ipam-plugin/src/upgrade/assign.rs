@@ -12,12 +12,12 @@ use libcalico::kubernetes::{PodCidrError, PodCidrs};
 use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::one_address::assign_address;
-use crate::alloc::request::AssignRequest;
-use crate::cluster_state::NotReadyError;
-use crate::error::IpamError;
-use crate::lock::LockError;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::one_address::assign_address;
+use allocation::alloc::request::AssignRequest;
+use allocation::cluster_state::NotReadyError;
+use allocation::error::IpamError;
+use os::lock::LockError;
 use os::clock::Clock;
 
 /// Number of attempts of a write that loses races.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::assign::UpgradeError;
-use crate::lock::{HostLock, LONGEST_WAIT};
+use os::lock::{HostLock, LONGEST_WAIT};
 use os::atomic_file::regular_file;
 
 const LOCK: &str = "lock";

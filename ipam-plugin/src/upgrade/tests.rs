@@ -9,7 +9,7 @@ use libcalico::store::Kind;
 use serde_json::json;
 
 use super::{Places, migrate};
-use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
+use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 use os::clock::Clock;
 
 struct Lab {

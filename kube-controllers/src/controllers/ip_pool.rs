@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::affinity::release_pool_affinities;
+use allocation::affinity::release_pool_affinities;
 use libcalico::api::{IP_POOL_FINALIZER as FINALIZER, IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity};
 use libcalico::kubernetes::{IPV4_POOLS, IPV6_POOLS};
@@ -230,7 +230,7 @@ impl IpPoolReconciler {
         range: &Cidr,
     ) -> Result<Option<BTreeSet<ObjectKey>>, ReconcileError> {
         let clock = SystemClock::start();
-        let problem = |error: ipam_plugin::error::IpamError| {
+        let problem = |error: allocation::error::IpamError| {
             ReconcileError::Retry(format!(
                 "cannot release the blocks of IPPool {name}: {error}"
             ))

@@ -27,7 +27,7 @@ pub use not_served::LoadBalancerReport;
 
 use std::time::Duration;
 
-use ipam_plugin::affinity::add_labels;
+use allocation::affinity::add_labels;
 use libcalico::ipam::AffinityOwner;
 use libcalico::store::StoreError;
 

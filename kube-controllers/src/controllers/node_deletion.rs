@@ -13,8 +13,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ipam_plugin::node_cleanup::{delete_node, endpoint_keys, read_endpoints};
-use ipam_plugin::reads::find;
+use allocation::node_cleanup::{delete_node, endpoint_keys, read_endpoints};
+use allocation::reads::find;
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
 use libcalico::store::{Entry, Store, StoreError};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datastore::Datastore;
-use ipam_plugin::reads::find;
+use allocation::reads::find;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::store::{Entry, Store};
 use tokio::sync::watch;

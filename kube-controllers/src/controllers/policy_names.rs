@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use ipam_plugin::reads::find;
+use allocation::reads::find;
 use libcalico::api::{Object, PolicyKind, PolicySpec};
 use libcalico::backoff::{Backoff, Jitter};
 use libcalico::store::{Store, StoreError, ignore_missing};

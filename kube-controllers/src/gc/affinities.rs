@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
-use ipam_plugin::error::IpamError;
+use allocation::affinity::{FinishedAffinity, finish_affinity};
+use allocation::error::IpamError;
 use libcalico::ipam::gc::UnfinishedAffinities;
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
 use libcalico::store::Store;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::release::handle_repair::repair_handles;
+use allocation::release::handle_repair::repair_handles;
 use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{Handle, HandleId};
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use ipam_plugin::write_gate::WriteGate;
+use allocation::write_gate::WriteGate;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni_plugin::dataplane::{DataplaneError, EndpointPlan};
+use dataplane::{DataplaneError, EndpointPlan};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::isolated;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! ADD with a failure at different steps: the error names the step, and no interface or route
 //! remains.
 
-use cni_plugin::dataplane::EndpointPlan;
+use dataplane::EndpointPlan;
 use integration_tests::command::{ip_json, run};
 use integration_tests::kernel;
 use integration_tests::namespaces::{Host, isolated};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{EndpointPlan, HostLinkProof, Teardown, TeardownTarget};
+use dataplane::{EndpointPlan, HostLinkProof, Teardown, TeardownTarget};
 use integration_tests::golden::compare::differences;
 use integration_tests::golden::marks::{Bindings, Places};
 use integration_tests::golden::recording::{self, Before, Step};

@@ -10,8 +10,8 @@ mod verify;
 
 use std::path::Path;
 
-use cni_plugin::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use cni_plugin::dataplane::{
+use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use dataplane::{
     DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface,
 };
 use integration_tests::command::ip_json;
@@ -48,7 +48,7 @@ fn open(host: &Host, pod: &str) -> NetnsFd {
 }
 
 fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<InterfacePair, DataplaneError> {
-    cni_plugin::dataplane::setup(plan, &open(host, pod))
+    dataplane::setup(plan, &open(host, pod))
 }
 
 /// Returns the names of the interfaces in the thread's network namespace.

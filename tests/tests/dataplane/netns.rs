@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fs, thread};
 
-use cni_plugin::dataplane::{DataplaneError, NetnsError, NetnsFd, setup, verify};
+use dataplane::{DataplaneError, NetnsError, NetnsFd, setup, verify};
 use integration_tests::namespaces::isolated;
 
 use super::{link_names, open, plan};

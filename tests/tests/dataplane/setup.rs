@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Barrier;
 use std::thread;
 
-use cni_plugin::dataplane::{DeviceType, EndpointPlan, NetnsFd, setup};
+use dataplane::{DeviceType, EndpointPlan, NetnsFd, setup};
 use integration_tests::command::{ip, ip_json, run};
 use integration_tests::kernel::sysctl;
 use integration_tests::namespaces::isolated;
@@ -270,7 +270,7 @@ fn twenty_concurrent_setups_leave_intact_endpoints() {
             }
         });
         for (wanted, netns) in &endpoints {
-            let differences = cni_plugin::dataplane::verify(wanted, netns).unwrap();
+            let differences = dataplane::verify(wanted, netns).unwrap();
             assert_eq!(differences, [], "{}", wanted.host_ifname);
         }
         assert_eq!(link_names().len(), 21);

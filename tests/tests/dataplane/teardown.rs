@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cni_plugin::dataplane::{
+use dataplane::{
     DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget,
 };
 use integration_tests::command::{ip, ip_json};

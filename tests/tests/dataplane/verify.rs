@@ -1,7 +1,7 @@
 //! CHECK reports each item that is broken alone, and accepts what a later plugin of the chain may
 //! change.
 
-use cni_plugin::dataplane::{CheckedItem, Difference, EndpointPlan, verify};
+use dataplane::{CheckedItem, Difference, EndpointPlan, verify};
 use integration_tests::command::run;
 use integration_tests::kernel;
 use integration_tests::namespaces::{Host, isolated};

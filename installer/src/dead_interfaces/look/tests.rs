@@ -6,7 +6,7 @@ use libcalico::dead_interface::UseEvidence;
 
 use super::*;
 use crate::dead_interfaces::{RepairOutcome, repair_once};
-use crate::host_network::{Interface, LinkChange, PodLink, Route};
+use dataplane::host_network::{Interface, LinkChange, PodLink, Route};
 
 /// A kernel whose namespace 1 contains a process.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Checks of the API server and the datastore.
 
-use ipam_plugin::cluster_state::NotReadyError;
+use allocation::cluster_state::NotReadyError;
 use libcalico::api::{Node, NodeSpec};
 use libcalico::validation::validate_node;
 use netconf::CniError;

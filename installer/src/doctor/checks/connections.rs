@@ -9,7 +9,7 @@ use super::leftovers::join_first;
 use crate::doctor::network_managers::{Claim, ManagingProgram, NetworkManager};
 use crate::doctor::report::{Checked, Finding, fail, pass, warn};
 use crate::doctor::snapshot::{Cluster, DatastoreAnswers, NodeSnapshot, PodInterface, Unrouted};
-use crate::host_network::{LinkChange, LinkItem};
+use dataplane::host_network::{LinkChange, LinkItem};
 
 /// Runs the checks. The families of this node's pods, and their interfaces, are those that the
 /// datastore names.

@@ -4,7 +4,7 @@ use crate::doctor::report::{Checked, fail, pass, warn};
 use crate::doctor::snapshot::{
     Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Unobserved,
 };
-use crate::host_network::Interface;
+use dataplane::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
 const MAX_LISTED_DELS: usize = 5;

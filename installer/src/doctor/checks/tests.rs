@@ -15,7 +15,7 @@ use super::*;
 use crate::doctor::report::Severity;
 use crate::doctor::role::Permission;
 use crate::doctor::snapshot::*;
-use crate::host_network::Interface;
+use dataplane::host_network::Interface;
 use crate::template;
 use crate::token::Claims;
 use libcalico::net::IpVersion;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::cluster_state::{self, NotReadyError};
+use allocation::cluster_state::{self, NotReadyError};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Labels};
@@ -21,7 +21,7 @@ use crate::doctor::role::Scope;
 use crate::doctor::snapshot::{
     ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Readiness, Unobserved,
 };
-use crate::host_network::HostNetwork;
+use dataplane::host_network::HostNetwork;
 use crate::{mtu, node_conf};
 
 /// Time limit for one request. A person is waiting.

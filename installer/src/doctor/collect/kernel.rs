@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::doctor::snapshot::{
     BusyAddresses, DefaultRoutes, Observed, PodInterface, Unobserved, Unrouted,
 };
-use crate::host_network::{
+use dataplane::host_network::{
     HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix,
 };
 use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
@@ -189,8 +189,8 @@ mod tests {
     use libcalico::api::IpPoolSpec;
 
     use super::*;
-    use crate::host_network::Interface;
-    use crate::host_network::testing::{FixedNetwork, interface, route};
+    use dataplane::host_network::Interface;
+    use dataplane::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
     fn pod_addresses_are_read_from_host_routes() {

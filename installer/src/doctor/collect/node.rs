@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ipam_plugin::journal::{Journal, PendingDel, short_age};
+use allocation::journal::{Journal, PendingDel, short_age};
 use netconf::NetConf;
 use nix::sys::stat::{major, minor};
 use os::atomic_file::regular_file;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::doctor::snapshot::{Cache, Lock, LockHolder, Observed, SETTINGS, Unobserved};
-use crate::host_network::{HostNetwork, pod_interface_prefix};
+use dataplane::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
 
@@ -258,7 +258,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::host_network::testing::FixedNetwork;
+    use dataplane::host_network::testing::FixedNetwork;
 
     #[test]
     fn unreadable_node_files_are_not_reported_as_absent() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::host_network::{LinkChange, Route};
+use dataplane::host_network::{LinkChange, Route};
 
 /// The host's end of a pod's interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Unrouted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_network::testing::route;
+    use dataplane::host_network::testing::route;
 
     #[test]
     fn address_whose_route_is_missing_or_leads_elsewhere_is_unrouted() {

@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
-use crate::host_network::testing::{FixedNetwork, interface};
-use crate::host_network::{Interface, LinkChange, NetworkError, PodLink, Route};
+use dataplane::host_network::testing::{FixedNetwork, interface};
+use dataplane::host_network::{Interface, LinkChange, NetworkError, PodLink, Route};
 
 const RELEASE: Options = Options {
     yes: true,

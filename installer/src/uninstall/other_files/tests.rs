@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 
-use ipam_plugin::journal::DatastoreIdentity;
+use allocation::journal::DatastoreIdentity;
 use tempfile::TempDir;
 
 use super::*;

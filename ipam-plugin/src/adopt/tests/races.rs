@@ -1,7 +1,7 @@
 //! Interrupted adoptions, and adoptions beside an ADD, a DEL or another adoption.
 
 use super::*;
-use crate::alloc::inputs::AllocationInputs;
+use allocation::alloc::inputs::AllocationInputs;
 
 /// With `keeps_handles`, only the block is lost; otherwise the handles and the affinity too.
 async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> World {

@@ -19,7 +19,7 @@ use super::pairs::insert_if_kind;
 use super::{ClusterRead, audited_endpoint};
 use crate::cli::app::Progress;
 use crate::cli::services_api::ServicesApi;
-use crate::reads::{blocks_of, read_blocks};
+use allocation::reads::{blocks_of, read_blocks};
 
 impl ClusterRead {
     /// Reads the blocks of `addresses`, and all that may have one of them: endpoints, pods,

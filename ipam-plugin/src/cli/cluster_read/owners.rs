@@ -14,7 +14,7 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 use super::ClusterRead;
 use crate::cli::services_api::ServicesApi;
-use crate::reads::find;
+use allocation::reads::find;
 
 /// All Services, each with its name. A Service that cannot be read exists all the same.
 pub(super) type FoundServices = Vec<(ObjectKey, Result<Entry<Service>, StoreError>)>;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::owners::FoundServices;
 use super::*;
 use crate::cli::testing::Shell;
-use crate::testing::{MemoryStore, cidr};
+use allocation::testing::{MemoryStore, cidr};
 
 fn read(shell: &Shell) -> ClusterRead {
     block_on(ClusterRead::read(&shell.store, &ServicesApi::NotConfigured)).unwrap()

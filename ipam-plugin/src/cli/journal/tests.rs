@@ -2,7 +2,7 @@ use clap::Parser;
 
 use super::*;
 use crate::cli::testing::Shell;
-use crate::host_link::{HostLink, HostLinkError, HostLinks};
+use dataplane::host_link::{HostLink, HostLinkError, HostLinks};
 
 fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
     let directory = shell.dir.path().join("journal");

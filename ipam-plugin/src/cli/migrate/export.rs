@@ -18,7 +18,7 @@ use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
 use crate::cli::private_file::PrivateFile;
-use crate::reads::find;
+use allocation::reads::find;
 
 /// The beginning of the paths of all pairs.
 const ROOT: &str = "/calico/";

@@ -26,7 +26,7 @@ use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
 use crate::cli::error::CliError;
 use crate::cli::input_file::{self, MAX_REPORT};
-use crate::reads::find;
+use allocation::reads::find;
 
 /// The maximum number of comparisons after the lock.
 const ATTEMPTS: usize = 6;

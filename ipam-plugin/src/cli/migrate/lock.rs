@@ -16,7 +16,7 @@ use crate::cli::app::{App, CommandOutcome};
 use crate::cli::documents;
 use crate::cli::error::CliError;
 use crate::cli::store_object::retry_races;
-use crate::reads::find;
+use allocation::reads::find;
 
 const NAME: &str = "default";
 

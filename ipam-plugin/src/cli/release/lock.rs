@@ -9,7 +9,7 @@ use super::ReleaseArgs;
 use crate::cli::app::App;
 use crate::cli::error::CliError;
 use crate::cli::report_file;
-use crate::reads::find;
+use allocation::reads::find;
 
 /// The permission to release from reports.
 pub(super) struct Permit {

@@ -13,11 +13,11 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use crate::cli::error::CliError;
-use crate::error::IpamError;
-use crate::exhausted::ReleaseGuard;
-use crate::release::handle_repair::repair_unwatched_handles;
-use crate::release::release_from_blocks;
-use crate::write_gate::OpenGate;
+use allocation::error::IpamError;
+use allocation::exhausted::ReleaseGuard;
+use allocation::release::handle_repair::repair_unwatched_handles;
+use allocation::release::release_from_blocks;
+use allocation::write_gate::OpenGate;
 use os::clock::SystemClock;
 
 #[derive(Debug, PartialEq)]

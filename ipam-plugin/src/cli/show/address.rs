@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::app::App;
 use crate::cli::error::CliError;
 use crate::cli::{cluster_read, documents, endpoints};
-use crate::reads::blocks_of;
+use allocation::reads::blocks_of;
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

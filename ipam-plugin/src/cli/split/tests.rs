@@ -10,7 +10,7 @@ use super::plan::{Lock, Selection, plan};
 use super::writes::replace;
 use crate::cli::error::CliError;
 use crate::cli::testing::Shell;
-use crate::testing::{Fault, MemoryStore};
+use allocation::testing::{Fault, MemoryStore};
 use node_process::process::block_on;
 
 const POOL: &str = "default-ipv4-ippool";

@@ -12,7 +12,7 @@ use libcalico::store::{Entry, Store, StoreError, Write, WriteModel, identifier};
 use super::plan::Planned;
 use crate::cli::error::CliError;
 use crate::cli::store_object;
-use crate::reads::find;
+use allocation::reads::find;
 
 /// The maximum number of writes in one transaction, below etcd's 128.
 const MAX_TRANSACTION: usize = 100;

@@ -16,7 +16,7 @@ use netconf::printable;
 use serde::Serialize;
 
 use crate::cli::error::CliError;
-use crate::host_link::HostLink;
+use dataplane::host_link::HostLink;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

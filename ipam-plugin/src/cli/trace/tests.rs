@@ -7,7 +7,7 @@ use super::*;
 use crate::cli::documents::Terminal;
 use crate::cli::testing::Shell;
 use crate::cli::{Arguments, Command};
-use crate::host_link::{HostLink, HostLinkError};
+use dataplane::host_link::{HostLink, HostLinkError};
 use node_process::process::block_on;
 
 #[derive(Debug)]

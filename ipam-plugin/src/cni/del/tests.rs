@@ -7,13 +7,13 @@ use libcalico::store::Store;
 
 use super::super::{IpamRequest, Pod};
 use super::{del, release_call};
-use crate::alloc::request::Namespace;
-use crate::release::handle_repair::repair_handles;
-use crate::release::{NoListings, ReleaseInputs};
-use crate::testing::{
+use allocation::alloc::request::Namespace;
+use allocation::release::handle_repair::repair_handles;
+use allocation::release::{NoListings, ReleaseInputs};
+use allocation::testing::{
     Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, call, held,
 };
-use crate::write_gate::OpenGate;
+use allocation::write_gate::OpenGate;
 
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
@@ -196,7 +196,7 @@ async fn outage_during_the_old_handle_release_is_returned_as_unavailable() {
             .await
             .unwrap_err();
         assert!(
-            matches!(&error, crate::error::IpamError::Store(cause) if cause.is_unavailable()),
+            matches!(&error, allocation::error::IpamError::Store(cause) if cause.is_unavailable()),
             "{error}"
         );
     }

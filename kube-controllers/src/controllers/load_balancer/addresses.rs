@@ -3,13 +3,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use datastore::Datastore;
-use ipam_plugin::alloc::assign;
-use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::alloc::one_address::assign_address;
-use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
-use ipam_plugin::error::IpamError;
-use ipam_plugin::reads::find;
-use ipam_plugin::release::{ReleaseInputs, release, release_addresses};
+use allocation::alloc::assign;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::one_address::assign_address;
+use allocation::alloc::request::{AssignRequest, Namespace, go_time};
+use allocation::error::IpamError;
+use allocation::reads::find;
+use allocation::release::{ReleaseInputs, release, release_addresses};
 use libcalico::api::{AllowedUse, ObjectKey};
 use libcalico::ipam::{
     Block, Handle, HandleId, IpamConfig, IpamConfigKey, LOAD_BALANCER_HOST, Labels,

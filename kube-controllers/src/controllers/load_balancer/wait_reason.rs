@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use ipam_plugin::error::{IpamError, Shortfall};
+use allocation::error::{IpamError, Shortfall};
 use libcalico::ipam::{
     AssignError, Holder, NoPool, Obstacle, PoolChoiceError, PoolRejection, RejectedPool,
     Unavailable,

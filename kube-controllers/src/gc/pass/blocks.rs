@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
-use ipam_plugin::error::IpamError;
-use ipam_plugin::release::release_batch;
+use allocation::affinity::{release_empty_block, release_host_affinities};
+use allocation::error::IpamError;
+use allocation::release::release_batch;
 use libcalico::ipam::gc::{DeletedNode, ExcessBlock, GcSettings};
 use libcalico::ipam::{AffinityOwner, Block, IpamConfig, IpamConfigKey};
 use libcalico::store::{Store, StoreError};

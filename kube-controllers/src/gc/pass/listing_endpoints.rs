@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use futures::{StreamExt, stream};
-use ipam_plugin::write_gate::WriteGate;
+use allocation::write_gate::WriteGate;
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::gc::{Plan, Suspect};
 use libcalico::ipam::{HandleId, LeakReason, Lookup, OwnerKind};

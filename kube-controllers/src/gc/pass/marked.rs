@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ipam_plugin::block_writes::complete_deletion;
+use allocation::block_writes::complete_deletion;
 use libcalico::net::Cidr;
 
 use super::GcPass;

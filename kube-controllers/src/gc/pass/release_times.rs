@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use hyper::header::DATE;
-use ipam_plugin::write_gate::WriteGate;
+use allocation::write_gate::WriteGate;
 use kube::client::Body;
 use libcalico::ipam::Block;
 use libcalico::net::Cidr;

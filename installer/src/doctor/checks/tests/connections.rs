@@ -6,7 +6,7 @@ use libcalico::net::IpVersion::{self, V4, V6};
 
 use super::*;
 use crate::doctor::network_managers::{ConfigFile, ManagingProgram, NetworkManager};
-use crate::host_network::{LinkChange, LinkItem};
+use dataplane::host_network::{LinkChange, LinkItem};
 
 fn default_routes(main: &[IpVersion], any: &[IpVersion]) -> Observed<DefaultRoutes> {
     let families = |list: &[IpVersion]| list.iter().copied().collect::<BTreeSet<_>>();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ipam_plugin::error::{Exhaustion, IpamError, Shortfall};
+use allocation::error::{Exhaustion, IpamError, Shortfall};
 use libcalico::ipam::{AssignError, NoPool, PoolChoiceError, PoolRejection, RejectedPool};
 use libcalico::net::IpVersion;
 use tokio::time::{advance, sleep};

@@ -292,6 +292,3 @@ fn new_number() -> u64 {
 fn write(file: &Path, content: &impl Serialize) -> io::Result<()> {
     hint_file::write(file, &file.with_added_extension("new"), content)
 }
-
-#[cfg(test)]
-mod tests;

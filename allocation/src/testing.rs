@@ -1,14 +1,12 @@
-//! Test doubles: a clock that the test moves, a store with injected faults and races, a cluster in
-//! that store, a call.
+//! For tests: a clock that the test moves, a cluster in a store in memory, endpoints that cannot be
+//! updated.
 
-mod call;
 mod clock;
 mod cluster;
 mod listings;
-mod store;
 
-pub(crate) use self::call::call;
-pub(crate) use self::clock::TestClock;
-pub(crate) use self::cluster::{Cluster, affinity_key, assert_consistent, cidr, held, take_one};
-pub(crate) use self::listings::RefusingListings;
-pub(crate) use self::store::{Fault, MemoryStore, Pairs};
+pub use memory_store::{Fault, MemoryStore, Pairs};
+
+pub use self::clock::TestClock;
+pub use self::cluster::{Cluster, affinity_key, assert_consistent, cidr, held, take_one};
+pub use self::listings::RefusingListings;

@@ -11,6 +11,3 @@ mod owners;
 
 pub use detect::{DetectedVmi, detect};
 pub use owners::{AdoptedAddresses, adopt_addresses, release_ownership, restore_owner};
-
-#[cfg(test)]
-mod tests;

@@ -19,6 +19,7 @@ pub mod cni_error;
 pub mod context;
 pub mod deferred_del;
 pub mod del;
+pub mod dispatch;
 pub mod endpoint;
 pub mod gc;
 pub mod interface;

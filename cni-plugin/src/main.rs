@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cni_plugin::agent_replay;
+use cni_plugin::dispatch::{Program, dispatch};
 use dataplane::KernelNetwork;
 use installer::command_line;
-use installer::dispatch::{Command, Program, dispatch};
 use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
@@ -32,25 +32,19 @@ fn main() -> ExitCode {
     let cni_command =
         std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
     match dispatch(name, &words, cni_command.as_deref()) {
-        Program::Ipam => ipam_plugin::run::main(&KernelNetwork),
         Program::Plugin => cni_plugin::run::main(),
-        Program::Command(command, count) => {
-            let rest = arguments.iter().skip(count).cloned();
-            match command {
-                Command::Install => {
-                    command_line::install(rest, &KernelNetwork, agent_replay::replay)
-                }
-                Command::RefreshToken => {
-                    command_line::refresh_token(rest, &KernelNetwork, agent_replay::replay)
-                }
-                Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
-                Command::Doctor => command_line::doctor(rest, &KernelNetwork),
-                Command::Health => command_line::health(rest),
-                Command::Version => command_line::version(),
-                Command::Help => command_line::help(),
-                Command::Unknown => command_line::refuse(name, &words),
-            }
+        Program::Ipam => ipam_plugin::run::main(&KernelNetwork),
+        Program::Install(options) => {
+            command_line::install(options, &KernelNetwork, agent_replay::replay)
         }
-        Program::Ctl | Program::FlexVolume => command_line::refuse(name, &words),
+        Program::RefreshToken(options) => {
+            command_line::refresh_token(options, &KernelNetwork, agent_replay::replay)
+        }
+        Program::Uninstall(options) => command_line::uninstall(options, &KernelNetwork),
+        Program::Doctor(options) => command_line::doctor(options, &KernelNetwork),
+        Program::Health(options) => command_line::health(options),
+        Program::Version => command_line::version(),
+        Program::Help => command_line::help(),
+        Program::Unknown => command_line::refuse(name, &words),
     }
 }

@@ -20,7 +20,6 @@ pub mod conflist;
 mod dead_interfaces;
 pub mod digest;
 pub mod directory_access;
-pub mod dispatch;
 pub mod doctor;
 mod environment;
 mod former;

@@ -8,6 +8,8 @@ mod del;
 mod gc;
 mod status;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use self::add::{AddResult, add};

@@ -218,6 +218,3 @@ pub async fn read_again<S: Store, C: Clock>(
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -11,7 +11,7 @@ use os::clock::Clock;
 
 /// A clock that starts at 2026-08-22 01:02:03.1234 UTC.
 #[derive(Debug, Default)]
-pub(crate) struct TestClock {
+pub struct TestClock {
     state: Mutex<State>,
 }
 
@@ -22,11 +22,13 @@ struct State {
 }
 
 impl TestClock {
-    pub(crate) fn advance(&self, duration: Duration) {
+    /// Moves the clock forward.
+    pub fn advance(&self, duration: Duration) {
         self.state.lock().unwrap().elapsed += duration;
     }
 
-    pub(crate) fn last_sleep(&self) -> Duration {
+    /// Returns the duration of the last call of [`Clock::sleep`].
+    pub fn last_sleep(&self) -> Duration {
         self.state.lock().unwrap().last_sleep
     }
 }

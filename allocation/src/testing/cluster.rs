@@ -20,18 +20,23 @@ use crate::alloc::{Assigned, assign};
 use crate::error::IpamError;
 use crate::release::{ReleaseInputs, ReleasedHandles, release};
 
-/// A store with the nodes `node1` to `node4` and no pool.
-pub(crate) struct Cluster {
-    pub(crate) store: MemoryStore,
-    pub(crate) clock: TestClock,
+/// A cluster with the nodes `node1` to `node4` and no pool.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The datastore.
+    pub store: MemoryStore,
+    /// The clock of all calls.
+    pub clock: TestClock,
 }
 
 impl Cluster {
-    pub(crate) fn new() -> Self {
+    /// Creates the cluster on a store with transactions.
+    pub fn new() -> Self {
         Self::on(MemoryStore::transactional())
     }
 
-    pub(crate) fn on(store: MemoryStore) -> Self {
+    /// Creates the cluster on `store`.
+    pub fn on(store: MemoryStore) -> Self {
         let spec = ClusterInformationSpec {
             datastore_ready: Some(true),
             ..ClusterInformationSpec::default()
@@ -50,7 +55,8 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn node(&self, name: &str, labels: &[(&str, &str)]) {
+    /// Creates or replaces a node with labels.
+    pub fn node(&self, name: &str, labels: &[(&str, &str)]) {
         let mut node = Node::new(name, NodeSpec::default());
         node.metadata.labels = labels
             .iter()
@@ -59,7 +65,8 @@ impl Cluster {
         self.store.put(&node.key(), &node);
     }
 
-    pub(crate) fn pool_with(
+    /// Creates or replaces a pool, after `change` of its other fields.
+    pub fn pool_with(
         &self,
         name: &str,
         cidr: &str,
@@ -76,11 +83,13 @@ impl Cluster {
         self.store.put(&pool.key(), &pool);
     }
 
-    pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
+    /// Creates or replaces a pool.
+    pub fn pool(&self, name: &str, cidr: &str, block_size: u8) {
         self.pool_with(name, cidr, block_size, |_| {});
     }
 
-    pub(crate) fn reserve(&self, cidrs: &[&str]) {
+    /// Reserves ranges, in place of those reserved before.
+    pub fn reserve(&self, cidrs: &[&str]) {
         let spec = IpReservationSpec {
             reserved_cidrs: cidrs.iter().map(|cidr| cidr.to_string()).collect(),
             ..IpReservationSpec::default()
@@ -89,32 +98,37 @@ impl Cluster {
         self.store.put(&reservation.key(), &reservation);
     }
 
-    pub(crate) fn configure(&self, change: impl FnOnce(&mut IpamConfig)) {
+    /// Stores a configuration of IPAM, after `change` of the defaults.
+    pub fn configure(&self, change: impl FnOnce(&mut IpamConfig)) {
         let mut config = IpamConfig::absent();
         change(&mut config);
         self.store.put(&IpamConfigKey, &config);
     }
 
-    pub(crate) fn request(&self, node: &str, handle: &str) -> AssignRequest {
+    /// Returns the request of an ADD on a node.
+    pub fn request(&self, node: &str, handle: &str) -> AssignRequest {
         use os::clock::Clock;
         let mut request = AssignRequest::workload(HandleId::new(handle), node);
         request.attributes = workload_attributes(node, None, self.clock.now());
         request
     }
 
-    pub(crate) async fn inputs(
+    /// Reads the inputs of a request.
+    pub async fn inputs(
         &self,
         request: &AssignRequest,
     ) -> Result<AllocationInputs, IpamError> {
         Ok(AllocationInputs::read(&self.store, &request.inputs_query()).await?)
     }
 
-    pub(crate) async fn assign(&self, request: &AssignRequest) -> Result<Assigned, IpamError> {
+    /// Serves a request.
+    pub async fn assign(&self, request: &AssignRequest) -> Result<Assigned, IpamError> {
         let inputs = self.inputs(request).await?;
         assign(&self.store, &self.clock, request, inputs).await
     }
 
-    pub(crate) async fn one(&self, node: &str, handle: &str) -> Result<IpAddr, IpamError> {
+    /// Assigns one address to a handle, or returns the reason why this is impossible.
+    pub async fn one(&self, node: &str, handle: &str) -> Result<IpAddr, IpamError> {
         let mut request = self.request(node, handle);
         request.all_or_nothing = true;
         let assigned = self.assign(&request).await?;
@@ -125,20 +139,23 @@ impl Cluster {
     }
 
     /// Releases a handle as a DEL on `node1` does.
-    pub(crate) async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
+    pub async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
         let inputs = ReleaseInputs::read(&self.store, &[HandleId::new(handle)]).await?;
         release(&self.store, &self.clock, inputs.on_node("node1")).await
     }
 
-    pub(crate) fn block(&self, cidr: &str) -> Option<Block> {
+    /// Returns a block, by its range.
+    pub fn block(&self, cidr: &str) -> Option<Block> {
         self.store.pairs().get::<Block>(&self::cidr(cidr))
     }
 
-    pub(crate) fn handle(&self, id: &str) -> Option<Handle> {
+    /// Returns a handle, by its ID.
+    pub fn handle(&self, id: &str) -> Option<Handle> {
         self.store.pairs().get::<Handle>(&HandleId::new(id))
     }
 
-    pub(crate) fn affinity(&self, node: &str, cidr: &str) -> Option<AffinityState> {
+    /// Returns the state of a node's affinity to a block, by its range.
+    pub fn affinity(&self, node: &str, cidr: &str) -> Option<AffinityState> {
         self.store
             .pairs()
             .get::<BlockAffinity>(&affinity_key(node, cidr))
@@ -146,19 +163,21 @@ impl Cluster {
     }
 }
 
-pub(crate) fn cidr(text: &str) -> Cidr {
+/// Parses a range.
+pub fn cidr(text: &str) -> Cidr {
     text.parse().unwrap()
 }
 
-pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
+/// Returns the key of a node's affinity to a block, by its range.
+pub fn affinity_key(node: &str, block: &str) -> AffinityKey {
     AffinityKey {
         owner: AffinityOwner::Host(node.into()),
         cidr: cidr(block),
     }
 }
 
-/// Returns false if no address is free.
-pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
+/// Assigns one address of `block` in memory. Returns false if no address is free.
+pub fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
     let (attributes, owner) = (
         [("node".to_owned(), node.to_owned())].into(),
         AffinityOwner::Host(node.to_owned()),
@@ -180,7 +199,7 @@ pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool
 }
 
 /// Returns the allocated addresses in the blocks, by handle. Panics if a block is inconsistent.
-pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
+pub fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
     let mut held = BTreeMap::<HandleId, Vec<IpAddr>>::new();
     for (cidr, block) in pairs.list::<Block>(&None) {
         block
@@ -200,7 +219,7 @@ pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
 
 /// Asserts that handles count at least the addresses in blocks. With `exact`, they count exactly
 /// these, each owned block has a confirmed affinity, and each affinity has its block.
-pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
+pub fn assert_consistent(pairs: &Pairs, exact: bool) {
     let held = held(pairs);
     let handles: BTreeMap<HandleId, Handle> = pairs.list::<Handle>(&()).into_iter().collect();
     for (id, addresses) in &held {

@@ -8,20 +8,23 @@ use crate::error::IpamError;
 use crate::release::{AddressToRelease, Listings};
 
 /// Endpoints whose update fails a number of times. Records the addresses of all calls.
-pub(crate) struct RefusingListings {
+#[derive(Debug)]
+pub struct RefusingListings {
     refusals: Mutex<usize>,
     calls: Mutex<Vec<Vec<AddressToRelease>>>,
 }
 
 impl RefusingListings {
-    pub(crate) fn new(refusals: usize) -> Self {
+    /// The first `refusals` updates fail.
+    pub fn new(refusals: usize) -> Self {
         RefusingListings {
             refusals: Mutex::new(refusals),
             calls: Mutex::default(),
         }
     }
 
-    pub(crate) fn calls(&self) -> Vec<Vec<AddressToRelease>> {
+    /// Returns the addresses of each call.
+    pub fn calls(&self) -> Vec<Vec<AddressToRelease>> {
         self.calls.lock().unwrap().clone()
     }
 }

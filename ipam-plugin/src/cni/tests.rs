@@ -1,4 +1,7 @@
 mod checked_result;
+mod exhausted;
+mod prefetch;
+mod vmi;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +26,8 @@ use allocation::alloc::request::{AssignRequest, Namespace};
 use allocation::error::IpamError;
 use os::lock::HostLock;
 use allocation::release::ReleaseInputs;
-use allocation::testing::{Cluster, Fault, TestClock, assert_consistent, call, cidr, held};
+use allocation::testing::{Cluster, Fault, TestClock, assert_consistent, cidr, held};
+use super::testing::call;
 use os::clock::SystemClock;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {

@@ -1,11 +1,10 @@
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, Handle, HandleId};
 use libcalico::store::{Store, StoreError, Write, WriteOp};
 
-use crate::cni;
 use crate::error::IpamError;
 use crate::release::{ReleaseInputs, ReleasedHandles, release};
 use crate::testing::{
-    self, Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one,
+    Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held, take_one,
 };
 use os::clock::Clock;
 
@@ -59,13 +58,7 @@ fn stores() -> [MemoryStore; 2] {
 async fn block_created_after_the_del_of_a_killed_add_allocates_no_address() {
     for store in stores() {
         let Killed { cluster, creation } = killed(store, Some(AffinityState::Pending));
-        let call = testing::call("a");
-        let inputs = ReleaseInputs::read(&cluster.store, &call.handles())
-            .await
-            .unwrap();
-        cni::del(&cluster.store, &cluster.clock, &call, inputs)
-            .await
-            .unwrap();
+        cluster.release(HANDLE).await.unwrap();
         assert_eq!(cluster.handle(HANDLE), None);
         let late = cluster.store.write_one(creation).await.unwrap_err();
         assert!(matches!(late, StoreError::AlreadyExists { .. }), "{late}");

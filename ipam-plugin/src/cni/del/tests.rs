@@ -10,8 +10,9 @@ use super::{del, release_call};
 use allocation::alloc::request::Namespace;
 use allocation::release::handle_repair::repair_handles;
 use allocation::release::{NoListings, ReleaseInputs};
+use crate::cni::testing::call;
 use allocation::testing::{
-    Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, call, held,
+    Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, held,
 };
 use allocation::write_gate::OpenGate;
 

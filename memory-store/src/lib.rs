@@ -1,4 +1,4 @@
-//! A store in memory, in which tests can change objects or inject faults between any two requests.
+//! A store in memory, for tests. Objects change and faults occur between any two requests.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,19 +10,23 @@ use libcalico::store::{
     WriteError, WriteModel, WriteOp,
 };
 
+/// The stored pairs, each with the revision of its last write.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pairs {
+pub struct Pairs {
     revision: u64,
     pairs: BTreeMap<String, (Vec<u8>, u64)>,
 }
 
+/// The fate of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// The request is served.
     None,
     /// The request does not reach the store, and the client gets an error that says so.
     Refused,
     /// The request does not reach the store, and the client cannot determine this.
     LostRequest,
+    /// The request is served, and its answer does not reach the client.
     LostAnswer,
     /// The request does not reach the store, and another program answers.
     Foreign,
@@ -38,14 +42,17 @@ pub(crate) enum Fault {
     /// requests, or in [`MemoryStore::end_faults`]. With transactions, this applies to the whole
     /// list.
     Late {
+        /// Number of writes that take effect at once.
         applied: usize,
+        /// Number of further requests before the next write takes effect.
         after: usize,
     },
 }
 
 type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
 
-pub(crate) struct MemoryStore {
+/// A store in memory. Each request passes a hook, which may change pairs or inject a fault.
+pub struct MemoryStore {
     transactional: bool,
     labels_affinities: bool,
     given_up: AtomicBool,
@@ -68,17 +75,17 @@ struct State {
 
 impl MemoryStore {
     /// Creates a store that applies a list of writes as a whole.
-    pub(crate) fn transactional() -> Self {
+    pub fn transactional() -> Self {
         Self::new(true)
     }
 
     /// Creates a store that applies writes one by one, and stops at the first that fails.
-    pub(crate) fn sequential() -> Self {
+    pub fn sequential() -> Self {
         Self::new(false)
     }
 
     /// Creates an API server on which no affinity has labels: lists by owner are empty (DS-70).
-    pub(crate) fn without_labels() -> Self {
+    pub fn without_labels() -> Self {
         MemoryStore {
             labels_affinities: false,
             ..Self::sequential()
@@ -106,13 +113,14 @@ impl MemoryStore {
         }
     }
 
-    pub(crate) fn give_up(&self) {
+    /// Makes [`Store::has_given_up`] return true from now on.
+    pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
     /// Calls `hook` before each request, with its number (from 0), its writes if there are any, and
     /// the pairs.
-    pub(crate) fn before_each(
+    pub fn before_each(
         &self,
         hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static,
     ) {
@@ -122,17 +130,18 @@ impl MemoryStore {
     }
 
     /// Stops the cache: it receives no more writes.
-    pub(crate) fn stop_cache(&self) {
+    pub fn stop_cache(&self) {
         let mut state = self.state.lock().unwrap();
         state.cache = Some(state.pairs.clone());
     }
 
-    pub(crate) fn blocks_from_cache(&self) -> usize {
+    /// Returns the number of reads of blocks that the stopped cache served.
+    pub fn blocks_from_cache(&self) -> usize {
         self.state.lock().unwrap().cached
     }
 
     /// Ends all faults. Writes in progress take effect.
-    pub(crate) fn end_faults(&self) {
+    pub fn end_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.hook = None;
         state.apply_late_writes(usize::MAX);
@@ -140,13 +149,13 @@ impl MemoryStore {
 
     /// Returns the number of reads of all blocks of a family since the last call, and of blocks
     /// that were read in full besides.
-    pub(crate) fn take_surveys(&self) -> (usize, usize) {
+    pub fn take_surveys(&self) -> (usize, usize) {
         std::mem::take(&mut self.state.lock().unwrap().surveys)
     }
 
     /// Returns the number of reads and of writes since the last call, or since
     /// [`MemoryStore::before_each`].
-    pub(crate) fn take_counts(&self) -> (usize, usize) {
+    pub fn take_counts(&self) -> (usize, usize) {
         let mut state = self.state.lock().unwrap();
         (
             std::mem::take(&mut state.reads),
@@ -154,48 +163,56 @@ impl MemoryStore {
         )
     }
 
-    pub(crate) fn pairs(&self) -> Pairs {
+    /// Returns a copy of all pairs.
+    pub fn pairs(&self) -> Pairs {
         self.state.lock().unwrap().pairs.clone()
     }
 
-    pub(crate) fn edit(&self, change: impl FnOnce(&mut Pairs)) {
+    /// Changes pairs at once, like another process.
+    pub fn edit(&self, change: impl FnOnce(&mut Pairs)) {
         change(&mut self.state.lock().unwrap().pairs);
     }
 
-    pub(crate) fn put<K: Kind>(&self, key: &K::Key, value: &K) {
+    /// Stores an object at once, like another process.
+    pub fn put<K: Kind>(&self, key: &K::Key, value: &K) {
         self.edit(|pairs| pairs.put(K::path(key), value.encode().unwrap()));
     }
 }
 
 impl Pairs {
-    pub(crate) fn put(&mut self, path: String, value: Vec<u8>) {
+    /// Stores a pair with a new revision.
+    pub fn put(&mut self, path: String, value: Vec<u8>) {
         self.revision += 1;
         self.pairs.insert(path, (value, self.revision));
     }
 
-    pub(crate) fn remove(&mut self, path: &str) {
+    /// Removes a pair.
+    pub fn remove(&mut self, path: &str) {
         self.revision += 1;
         self.pairs.remove(path);
     }
 
     /// Gives a pair a new revision, like a rewrite by another process.
-    pub(crate) fn touch(&mut self, path: &str) {
+    pub fn touch(&mut self, path: &str) {
         if let Some((value, _)) = self.pairs.get(path).cloned() {
             self.put(path.to_owned(), value);
         }
     }
 
-    pub(crate) fn paths(&self) -> Vec<String> {
+    /// Returns the paths of all pairs, sorted.
+    pub fn paths(&self) -> Vec<String> {
         self.pairs.keys().cloned().collect()
     }
 
-    pub(crate) fn get<K: Kind>(&self, key: &K::Key) -> Option<K> {
+    /// Returns the object with this key. Panics if its value is invalid.
+    pub fn get<K: Kind>(&self, key: &K::Key) -> Option<K> {
         self.pairs
             .get(&K::path(key))
             .map(|(value, _)| K::decode(value).unwrap())
     }
 
-    pub(crate) fn list<K: Kind>(&self, select: &K::Select) -> Vec<(K::Key, K)> {
+    /// Returns the valid objects of a kind that `select` selects, with their keys.
+    pub fn list<K: Kind>(&self, select: &K::Select) -> Vec<(K::Key, K)> {
         let prefix = K::prefix(select);
         let matching = self
             .pairs

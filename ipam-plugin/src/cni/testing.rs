@@ -1,8 +1,8 @@
-//! A call of the plugin.
+//! For tests: a call of the plugin.
 
 use std::collections::BTreeSet;
 
-use crate::cni::IpamRequest;
+use super::IpamRequest;
 
 /// Returns a runtime's call for a container of `node1` outside Kubernetes, for one IPv4 address.
 pub(crate) fn call(container: &str) -> IpamRequest {

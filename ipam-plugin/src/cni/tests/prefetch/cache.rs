@@ -3,11 +3,11 @@
 use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity};
 
 use super::{Node, with_room};
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::one_address::assign_address;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::one_address::assign_address;
 use crate::cni;
-use crate::release::ReleaseInputs;
-use crate::testing::cidr;
+use allocation::release::ReleaseInputs;
+use allocation::testing::cidr;
 use os::clock::Clock;
 
 #[tokio::test]

@@ -7,13 +7,14 @@ use libcalico::store::{Kind, StoreError, Write, WriteOp};
 use netconf::{CniError, CniResult};
 use serde_json::{Value, json};
 
-use super::detect;
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::request::Namespace;
+use allocation::vmi::detect;
+use crate::cni::testing;
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::alloc::request::Namespace;
 use crate::cni::{self, IpamRequest};
-use crate::error::VmiError;
-use crate::release::ReleaseInputs;
-use crate::testing::{self, Cluster, Fault, MemoryStore, assert_consistent};
+use allocation::error::VmiError;
+use allocation::release::ReleaseInputs;
+use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
 
@@ -84,7 +85,7 @@ fn persistence(cluster: &Cluster, word: &str) {
     );
 }
 
-fn call(pod: &Pod, vmi: Option<VmiPod>) -> IpamRequest {
+fn call_of(pod: &Pod, vmi: Option<VmiPod>) -> IpamRequest {
     let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     IpamRequest {
         pod: Some(cni::Pod {
@@ -106,7 +107,7 @@ async fn add(cluster: &Cluster, pod: &Pod) -> Result<CniResult, CniError> {
         .unwrap()
         .unwrap();
     let vmi = detected.for_add()?;
-    let call = call(pod, vmi);
+    let call = call_of(pod, vmi);
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query())
         .await
         .unwrap();
@@ -122,7 +123,7 @@ async fn del(cluster: &Cluster, pod: &Pod) {
         .await
         .unwrap()
         .unwrap();
-    let call = call(pod, detected.for_del());
+    let call = call_of(pod, detected.for_del());
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles())
         .await
         .unwrap();
@@ -377,7 +378,7 @@ async fn del_of_a_vmi_pod_reads_only_the_vmi_handle_and_its_block() {
         .unwrap()
         .unwrap()
         .for_del();
-    let call = call(&source, vmi);
+    let call = call_of(&source, vmi);
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store))
         .await
         .unwrap();
@@ -446,7 +447,7 @@ async fn concurrent_adds_of_a_vmi_share_an_address_per_family() {
         .unwrap()
         .for_add()
         .unwrap();
-    let call = call(&source, vmi);
+    let call = call_of(&source, vmi);
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();

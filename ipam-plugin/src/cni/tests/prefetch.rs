@@ -7,14 +7,15 @@ use libcalico::ipam::{
 use netconf::{CniError, CniResult};
 use time::OffsetDateTime;
 
-use super::*;
-use crate::alloc::block_hints::{BlockHints, HintedBlocks};
-use crate::alloc::inputs::InputsQuery;
-use crate::alloc::request::Namespace;
+use allocation::alloc::prefetch::Prefetch;
+use allocation::alloc::block_hints::{BlockHints, HintedBlocks};
+use allocation::alloc::inputs::InputsQuery;
+use allocation::alloc::request::Namespace;
 use crate::cni::IpamRequest;
 use crate::cni::{self, Pod};
-use crate::release::release_addresses;
-use crate::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, call, cidr, held};
+use allocation::release::release_addresses;
+use allocation::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, cidr, held};
+use crate::cni::testing::call;
 
 mod cache;
 

@@ -19,8 +19,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use os::lock::{HostLock, LONGEST_WAIT, LockError};
 use os::atomic_file::{self, is_draft};
+use os::lock::{HostLock, LONGEST_WAIT, LockError};
 
 /// The directory of entries. Tests use another one.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";

@@ -22,12 +22,12 @@ use tokio::time::Instant;
 
 use self::attachment::Attachment;
 use crate::context::Context;
-use dataplane::{ExistingInterface, PriorInterface};
 use crate::interface::{self, InterfaceConfig};
 use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
 use crate::{deferred_del, interface_names, ipam};
+use dataplane::{ExistingInterface, PriorInterface};
 
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {

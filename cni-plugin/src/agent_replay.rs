@@ -4,11 +4,12 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use allocation::cluster_state;
+use allocation::journal::{DatastoreIdentity, Journal};
 use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{NodePlugins, ReplayError, ReplayPass};
-use allocation::journal::{DatastoreIdentity, Journal};
+use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
-use ipam_plugin::{cluster_state, datastore_settings};
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};

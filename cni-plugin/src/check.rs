@@ -18,13 +18,13 @@ use netconf::{CniError, CniResult, Code};
 use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
-use dataplane::{EndpointPlan, NetnsFd, PriorInterface};
 use crate::endpoint::ExistingEndpoint;
 use crate::interface::InterfaceConfig;
 use crate::interface_names::attached_ifname;
 use crate::ipam;
 use crate::reads;
 use crate::timings::Timings;
+use dataplane::{EndpointPlan, NetnsFd, PriorInterface};
 
 /// Compares interface, host routes, settings, endpoint and addresses with prevResult. The error
 /// lists the differences.

@@ -2,10 +2,10 @@
 //! acts on.
 
 use allocation::journal::JournalError;
-use os::lock::LockError;
 use libcalico::store::StoreError;
 use libcalico::validation_error::ValidationError;
 use netconf::{CniError, Code};
+use os::lock::LockError;
 
 use dataplane::{DataplaneError, NetnsError};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use datastore::{Datastore, DatastoreConfig};
 use allocation::journal::{self, Journal};
+use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings};
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};

@@ -6,9 +6,9 @@ mod urgency;
 
 use std::path::PathBuf;
 
+use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use datastore::Datastore;
 use ipam_plugin::busy_server;
-use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use netconf::{CniError, Code};
 use tokio::time::Instant;
 use tracing::Instrument as _;

@@ -13,13 +13,13 @@
 
 use std::time::Duration;
 
-use futures::future::join;
-use ipam_plugin::busy_server;
 use allocation::cluster_state::first_read_error;
-use ipam_plugin::cni::IpamRequest;
 use allocation::journal::{Journal, JournalError, PendingDel};
 use allocation::release::ReleaseInputs;
 use allocation::vmi::DetectedVmi;
+use futures::future::join;
+use ipam_plugin::busy_server;
+use ipam_plugin::cni::IpamRequest;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};

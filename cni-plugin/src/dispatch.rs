@@ -146,7 +146,10 @@ mod tests {
             ("calico install --root /mnt", install(&["--root", "/mnt"])),
             ("calico component cni plugin", Program::Plugin),
             ("calico component cni ipam", Program::Ipam),
-            ("calico component cni agent", Program::RefreshToken(Vec::new())),
+            (
+                "calico component cni agent",
+                Program::RefreshToken(Vec::new()),
+            ),
             ("calico refresh-token", Program::RefreshToken(Vec::new())),
             ("calico component kube-controllers", Program::Unknown),
             ("calico show", Program::Unknown),

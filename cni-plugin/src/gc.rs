@@ -17,12 +17,10 @@ use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;
 use crate::context::Context;
-use dataplane::{
-    self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface,
-};
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};
 use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
+use dataplane::{self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface};
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless
 /// the configuration sets `gc_running_containers`, keeps those of containers that run or, with a

@@ -9,24 +9,24 @@ mod requested;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use datastore::Datastore;
 use allocation::alloc::inputs::AllocationInputs;
-use ipam_plugin::cni::{self, IpamRequest};
 use allocation::error::cni_error;
-use os::lock::HostLock;
 use allocation::release::{AddressToRelease, Listings as _, release_addresses};
 use allocation::vmi;
+use datastore::Datastore;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::VmiPod;
 use libcalico::workload::WorkloadIdentity;
 use netconf::{Call, CniError, CniResult};
 use os::clock::SystemClock;
+use os::lock::HostLock;
 
 use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;
-use dataplane::BusyRoute;
 use crate::endpoint::ContainerEndpoints;
+use dataplane::BusyRoute;
 
 pub use exec::{call_plugin, release_by_plugin, status_of_plugin};
 

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::prefetch::Prefetch;
-use ipam_plugin::cni::IpamRequest;
 use allocation::error::VmiError;
 use allocation::own_node;
 use allocation::vmi::{self, DetectedVmi};
+use ipam_plugin::cni::IpamRequest;
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::StoreError;

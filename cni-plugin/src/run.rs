@@ -4,8 +4,9 @@ use std::mem::ManuallyDrop;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use allocation::cluster_state;
 use datastore::Datastore;
-use ipam_plugin::{cluster_state, datastore_settings};
+use ipam_plugin::datastore_settings;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 use node_process::process;

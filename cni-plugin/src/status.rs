@@ -8,8 +8,8 @@ use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
 use crate::context::Context;
-use dataplane::has_ipv6;
 use crate::{deferred_del, ipam, mtu, reads};
+use dataplane::has_ipv6;
 
 /// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.
 pub const DEADLINE: Duration = Duration::from_secs(2);

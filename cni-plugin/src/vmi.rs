@@ -1,13 +1,13 @@
 //! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's
 //! addresses.
 
-use datastore::Datastore;
 use allocation::error::{IpamError, VmiError};
 use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
 use allocation::reads::find;
 use allocation::release::Listings;
 use allocation::vmi::{DetectedVmi, detect, release_ownership};
+use datastore::Datastore;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::IpAddr;
 
+use crate::host_link::{HostLink, HostLinkError, HostLinks};
 use crate::host_network::{
     HostNetwork, Interface, LinkChange, LinkItem, NetworkError, PodLink, Route,
 };
-use crate::host_link::{HostLink, HostLinkError, HostLinks};
 use libcalico::dead_interface::DeadLink;
 use libcalico::ipam::Statement;
 

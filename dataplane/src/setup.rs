@@ -10,9 +10,9 @@ mod link_local;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use os::lock::HostLock;
 use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
+use os::lock::HostLock;
 
 use super::netlink::{Link, NetlinkSocket, Request, address, link, route};
 use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route};

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use os::lock::HostLock;
 use libcalico::net::Cidr;
+use os::lock::HostLock;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
 use super::{

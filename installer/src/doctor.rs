@@ -25,8 +25,8 @@ use libcalico::ipam::Statement;
 use netconf::NetConf;
 
 use crate::dead_interfaces::{Repair, Sources, repair_once};
-use dataplane::host_network::{HostNetwork, NetworkError};
 use crate::layout::Layout;
+use dataplane::host_network::{HostNetwork, NetworkError};
 
 /// The interfaces that a repair removed or kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,10 +12,10 @@ use libcalico::net::IpVersion;
 use netconf::NetConf;
 
 use crate::digest;
-use dataplane::host_network::{self, HostNetwork, Interface};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::node_conf;
 use crate::state::State;
+use dataplane::host_network::{self, HostNetwork, Interface};
 use os::atomic_file::{self, AtomicFileError};
 
 /// The file name in `/var/lib/calico`.

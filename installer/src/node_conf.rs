@@ -7,13 +7,13 @@ use std::time::Duration;
 use datastore::config::ConfigError;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::datastore_settings;
-use os::lock;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
 use libcalico::store::{Store, StoreError};
 use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
 use netconf::{CniError, NetConf};
 use node_process::process;
+use os::lock;
 use serde_json::{Map, Value};
 
 use crate::layout::Layout;

@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::IpAddr;
 
-use datastore::Datastore;
 use allocation::reads::{blocks_of, find};
+use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
 use libcalico::kubernetes::MIGRATION_LABEL;
@@ -18,8 +18,8 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
 
-use dataplane::host_network::pod_interface_prefix;
 use crate::layout::CALICO_IPAM;
+use dataplane::host_network::pod_interface_prefix;
 
 /// The addresses of endpoints by interface name.
 pub(crate) type Endpoints = BTreeMap<String, Vec<IpAddr>>;

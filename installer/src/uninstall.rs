@@ -31,15 +31,15 @@ pub use run::run;
 use std::path::PathBuf;
 
 use allocation::error::IpamError;
-use os::lock::LockError;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::HandleId;
 use libcalico::net::Cidr;
 use libcalico::store::StoreError;
 use netconf::CniError;
+use os::lock::LockError;
 
-use dataplane::host_network::NetworkError;
 use crate::node_conf::NodeConfError;
+use dataplane::host_network::NetworkError;
 
 /// Reasons why the configuration that names the datastore is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

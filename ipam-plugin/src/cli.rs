@@ -56,8 +56,8 @@ use self::connection::{ConnectionArgs, describe, is_new_file};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
 use self::services_api::ServicesApi;
-use dataplane::host_link::HostLinks;
 use allocation::journal::datastore_name;
+use dataplane::host_link::HostLinks;
 use node_process::process;
 
 const AFTER_HELP: &str = "\

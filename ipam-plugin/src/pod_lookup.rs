@@ -8,8 +8,8 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::IpamRequest;
-use allocation::error::{VmiError, cni_error};
 use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
+use allocation::error::{VmiError, cni_error};
 use allocation::vmi;
 
 #[derive(Debug, Clone, Copy)]

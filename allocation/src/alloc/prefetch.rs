@@ -18,8 +18,8 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, WriteMod
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
 use crate::alloc::reserved_handle;
-use os::lock::HostLock;
 use os::clock::Clock;
+use os::lock::HostLock;
 
 /// Name prefix of the pods in which VMIs run. The handle of their addresses is not known before the
 /// pod was read.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::pending_del::{DatastoreIdentity, PendingDel};
-use os::lock::LockError;
 use os::atomic_file::{self, AtomicFileError, regular_file};
+use os::lock::LockError;
 
 /// The extensions of an attachment's first entry and of its others. Earlier releases read only
 /// files with the first extension.

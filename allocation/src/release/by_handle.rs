@@ -18,10 +18,10 @@ use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
 use crate::error::Result;
 use crate::handle_refs;
-use os::lock::ReleaseLock;
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
+use os::lock::ReleaseLock;
 
 /// The handles to release, as read.
 #[derive(Debug, Clone, Default)]

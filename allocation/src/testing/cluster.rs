@@ -114,10 +114,7 @@ impl Cluster {
     }
 
     /// Reads the inputs of a request.
-    pub async fn inputs(
-        &self,
-        request: &AssignRequest,
-    ) -> Result<AllocationInputs, IpamError> {
+    pub async fn inputs(&self, request: &AssignRequest) -> Result<AllocationInputs, IpamError> {
         Ok(AllocationInputs::read(&self.store, &request.inputs_query()).await?)
     }
 

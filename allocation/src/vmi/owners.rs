@@ -12,11 +12,11 @@ use time::OffsetDateTime;
 use crate::alloc::comma_separated;
 use crate::alloc::inputs::StoredHandle;
 use crate::error::{IpamError, Result};
-use os::lock::ReleaseLock;
 use crate::reads::{find, read_blocks};
 use crate::release::{Listings, ReleaseInputs, release_unlisted};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
+use os::lock::ReleaseLock;
 
 /// The addresses of a VMI, after a pod became an owner of them.
 #[derive(Debug)]

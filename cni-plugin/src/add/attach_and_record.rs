@@ -7,11 +7,11 @@ use netconf::CniError;
 use tokio::task::yield_now;
 
 use super::attachment::Attachment;
-use dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{CreateError, CreatedInterface, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
+use dataplane::BusyRoute;
 
 /// The number of times that other tasks run before the creation of the interface blocks this
 /// thread, so that the request of the write is sent first.

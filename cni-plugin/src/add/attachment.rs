@@ -8,10 +8,10 @@ use netconf::CniError;
 
 use crate::cni_error::naming_error;
 use crate::context::Context;
-use dataplane::{NetnsFd, PriorInterface};
 use crate::endpoint::{self, ExistingEndpoint};
 use crate::interface::InterfaceConfig;
 use crate::reads::WorkloadRequest;
+use dataplane::{NetnsFd, PriorInterface};
 
 pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use datastore::Datastore;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::busy;
-use ipam_plugin::cni::{self, IpamRequest};
 use allocation::release::release_addresses;
+use datastore::Datastore;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
@@ -17,11 +17,11 @@ use os::clock::{Clock, SystemClock};
 use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
-use dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};
 use crate::timings::Timings;
+use dataplane::BusyRoute;
 
 /// The maximum number of addresses of one family that an ADD tries.
 const MAX_ADDRESSES: usize = 3;

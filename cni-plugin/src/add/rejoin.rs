@@ -7,11 +7,11 @@ use super::attachment::Attachment;
 use super::{result, validate};
 use crate::cni_error::store_error;
 use crate::context::Context;
-use dataplane::NetnsFd;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam;
 use crate::timings::Timings;
+use dataplane::NetnsFd;
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and
 /// addresses, and gets the network's profile (CNI-149). Creates a missing interface again.

@@ -14,10 +14,10 @@ use netconf::{CniError, CniResult};
 use super::result::interface_ends;
 use crate::cni_error::store_error;
 use crate::context::Context;
-use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 use crate::interface::InterfaceConfig;
 use crate::ipam::AddressRequest;
 use crate::{endpoint, interface_names};
+use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 
 /// Returns the result of the container's first ADD, if `found` is the interface of that ADD: the
 /// pod's end is in CNI_NETNS, and the alias names this network, pod and container. An interface
@@ -138,8 +138,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use dataplane::MacAddr;
     use crate::testing::open;
+    use dataplane::MacAddr;
 
     #[test]
     fn interface_without_alias_needs_all_addresses_under_the_handle_of_the_call() {

@@ -3,11 +3,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::{Datastore, DatastoreConfig};
 use allocation::error::{IpamError, cni_error};
 use allocation::journal::{DatastoreIdentity, LockedJournal, PendingDel};
-use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use allocation::release::{Listings, ReleaseInputs};
+use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{Store, StoreError};
 use libcalico::workload::WorkloadIdentity;
@@ -19,10 +19,10 @@ use tracing::{Instrument as _, Span};
 
 use super::urgency::Urgency;
 use crate::cni_error::{journal_error, naming_error, store_error};
-use dataplane::has_interface;
 use crate::endpoint::ContainerEndpoints;
 use crate::ipam::release::DeferredHandles;
 use crate::{ipam, vmi};
+use dataplane::has_interface;
 
 /// The limit of a call other than ADD and of a pass of the agent.
 const DEFAULT_LIMIT: ReplayLimit = ReplayLimit {

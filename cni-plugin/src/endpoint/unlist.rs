@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use datastore::Datastore;
 use allocation::error::IpamError;
 use allocation::release::{AddressToRelease, Listings, still_allocated};
+use datastore::Datastore;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};

@@ -8,10 +8,10 @@ use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, CniResult, Code};
 
 use crate::cni_error::dataplane_error;
-use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
 use crate::ipam::AssignedAddresses;
 use crate::mtu;
+use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
+use dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
 
 /// The interface of one call: derives the properties of both ends from the call and its workload.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Handles an existing interface that has the name of the host's end.
 
-use datastore::Datastore;
 use allocation::reads::attributes_of;
+use datastore::Datastore;
 use libcalico::ipam::{Attribute, HandleId, Holder, OwnerSlot};
 use libcalico::workload::Orchestrator;
 use netconf::{Call, CniError};

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use datastore::Datastore;
-use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use allocation::error::{IpamError, cni_error};
 use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
-use os::lock::ReleaseLock;
 use allocation::release::{Listings, ReleaseInputs};
+use datastore::Datastore;
+use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError};
 use os::clock::SystemClock;
+use os::lock::ReleaseLock;
 use time::OffsetDateTime;
 
 use super::exec;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use datastore::Datastore;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::predecessor::Predecessor;
-use ipam_plugin::cni::{self, IpamRequest};
 use allocation::exhausted::ReleaseGuard;
+use datastore::Datastore;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::WorkloadIdentity;
 use netconf::result::{IpConfig, IpNet};

@@ -1,10 +1,10 @@
-use futures::future::join;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::prefetch::{self, Prefetch};
 use allocation::cluster_state::{self, NotReadyError, first_read_error};
+use allocation::release::ReleaseInputs;
+use futures::future::join;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::kubernetes_api::KubernetesApi;
-use allocation::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::Pod;

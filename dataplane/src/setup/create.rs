@@ -1,9 +1,9 @@
 //! Creates the interface pair, and deletes an existing interface of the same name that the ADD may
 //! replace.
 
-use os::lock::HostLock;
 use netconf::conf::DeviceType;
 use nix::errno::Errno;
+use os::lock::HostLock;
 
 use crate::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use crate::{

@@ -6,8 +6,8 @@ use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipam_plugin::datastore_settings;
 use allocation::journal::datastore_name;
+use ipam_plugin::datastore_settings;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};

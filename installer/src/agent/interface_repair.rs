@@ -13,10 +13,10 @@ use super::deferred_dels::installed_conf_path;
 use super::refresh_schedule::Moment;
 use super::status::{RepairStatus, SharedStatus};
 use crate::dead_interfaces::{AssessedLink, Repair, RepairOutcome, Sources, dead_links, remove};
-use dataplane::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::node_conf;
 use crate::settings::Settings;
+use dataplane::host_network::HostNetwork;
 
 /// The node on which the agent removes dead interfaces.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::doctor::{self, DoctorReport, Format};
-use dataplane::host_network::HostNetwork;
 use crate::layout::NET_DIR;
 use crate::state::State;
+use dataplane::host_network::HostNetwork;
 
 const SPEC: OptionSpec = OptionSpec {
     options: &[

@@ -20,13 +20,13 @@ use crate::agent::{
     ReplayPass, Watched, deferred_dels, log_compression,
 };
 use crate::cluster::configured_group;
-use dataplane::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
 use crate::settings::variables::GROUPS;
+use dataplane::host_network::HostNetwork;
 
 const SPEC: OptionSpec = OptionSpec {
     options: &["root"],

@@ -7,8 +7,8 @@ use node_process::logging::{self, Subject};
 use node_process::process;
 
 use super::arguments::{OptionSpec, exit_with, print, run_with};
-use dataplane::host_network::HostNetwork;
 use crate::uninstall::{self, Options};
+use dataplane::host_network::HostNetwork;
 
 const SPEC: OptionSpec = OptionSpec {
     options: &["root", "bin-dir", "secondary-bin-dir"],

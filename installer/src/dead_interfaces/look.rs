@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::DatastoreConfig;
 use allocation::cluster_state;
+use datastore::DatastoreConfig;
 use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{
     DeadLink, LOOK_INTERVAL, LinkEvidence, LinkVerdict, Peer, UNNAMED_POD_CONFIRMATION, assess,
@@ -17,9 +17,9 @@ use netconf::conf::DatastoreType;
 use netconf::{CniError, NetConf};
 use node_process::node_name;
 
-use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 use crate::node_conf::{self, NodeConfError};
 use crate::pod_endpoints::{FoundEndpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
+use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(5);

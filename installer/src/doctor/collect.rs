@@ -21,11 +21,11 @@ use time::OffsetDateTime;
 use self::configurations::Configurations;
 use super::snapshot::{KubeconfigFile, NodeName, NodeSnapshot, TokenFile, Unobserved};
 use crate::directory_access::UnwritableDirectory;
-use dataplane::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
 use crate::token::Claims;
 use crate::{conflist, former, kubeconfig};
+use dataplane::host_network::{self, HostNetwork};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {

@@ -13,7 +13,6 @@ use libcalico::net::IpVersion;
 
 use super::network_managers::NetworkManager;
 use crate::directory_access::UnwritableDirectory;
-use dataplane::host_network::Interface;
 pub(super) use cluster::{
     ApiServer, BlockCount, Cluster, DatastoreAnswers, PermissionCheck, Pool, Readiness, TlsFile,
 };
@@ -21,6 +20,7 @@ pub(super) use configuration::{
     Content, KubeconfigFile, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig,
     TokenFile,
 };
+use dataplane::host_network::Interface;
 pub(super) use pod_interface::{PodInterface, Unrouted};
 
 /// All observations. An `Err` in a field is the reason for a missing observation.

@@ -15,7 +15,6 @@ use crate::config_trial::{self, Trial};
 use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
 use crate::directory_access::UnwritableDirectory;
 use crate::former;
-use dataplane::host_network::HostNetwork;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
 use crate::mtu::{self, MtuNotWritten};
@@ -25,6 +24,7 @@ use crate::settings::Settings;
 use crate::state::State;
 use crate::template;
 use crate::tls_assets::{self, TlsAssets};
+use dataplane::host_network::HostNetwork;
 use os::atomic_file::{self, AtomicFileError, Change};
 
 /// Time limit for reading the pools during an installation.

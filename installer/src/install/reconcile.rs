@@ -370,9 +370,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use dataplane::host_network::testing::FixedNetwork;
     use crate::layout::Layout;
     use crate::settings::Settings;
+    use dataplane::host_network::testing::FixedNetwork;
     use os::atomic_file::AtomicFileError;
 
     /// istio-cni and linkerd-cni convert a single plugin to a list under another name.

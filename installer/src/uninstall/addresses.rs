@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use allocation::affinity::remove_host;
 use allocation::cluster_state;
+use allocation::release::NoListings;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use os::lock::{HostLock, LONGEST_WAIT};
-use allocation::release::NoListings;
 use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 use node_process::node_name;
 use os::clock::{Clock, SystemClock};
+use os::lock::{HostLock, LONGEST_WAIT};
 use time::OffsetDateTime;
 
 use super::address_users::{
@@ -26,8 +26,8 @@ use super::address_users::{
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
 use super::{ConfError, ReleaseError};
-use dataplane::host_network::HostNetwork;
 use crate::layout::Layout;
+use dataplane::host_network::HostNetwork;
 use os::atomic_file::regular_file;
 
 use crate::node_conf;

@@ -6,10 +6,10 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::kubernetes::API_GROUP_FILE;
 use allocation::journal::{Entry, Journal, PendingDel};
-use os::lock::{HostLock, LockError};
+use datastore::kubernetes::API_GROUP_FILE;
 use netconf::conf::DatastoreConf;
+use os::lock::{HostLock, LockError};
 
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use os::lock::{HostLock, LONGEST_WAIT};
 use netconf::NetConf;
+use os::lock::{HostLock, LONGEST_WAIT};
 
 use super::plan::{FoundFile, Options};
 use super::{ConfError, ReleaseError, address_users, addresses, files};
 use crate::found::FoundState;
-use dataplane::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
+use dataplane::host_network::HostNetwork;
 
 /// A problem because of which nothing is uninstalled.
 #[derive(Debug, Clone, PartialEq, Eq)]

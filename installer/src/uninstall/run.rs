@@ -11,9 +11,9 @@ use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
 use crate::former;
-use dataplane::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
+use dataplane::host_network::HostNetwork;
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes`

@@ -11,10 +11,12 @@ use libcalico::store::Kind;
 use serde_json::{Value, json};
 
 use super::*;
-use allocation::alloc::one_address::assign_address;
 use crate::cri::Sandbox;
+use allocation::alloc::one_address::assign_address;
+use allocation::testing::{
+    Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held,
+};
 use dataplane::host_link::{HostLink, HostLinkError, HostLinks};
-use allocation::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
 const BLOCK: &str = "10.65.1.0/26";
 

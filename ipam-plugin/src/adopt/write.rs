@@ -18,9 +18,9 @@ use allocation::alloc::one_address::assign_address;
 use allocation::alloc::request::AssignRequest;
 use allocation::block_writes::empty_block_writes;
 use allocation::error::{IpamError, Result};
-use os::lock::{HostLock, LONGEST_WAIT};
 use allocation::reads::find;
 use allocation::write_gate::OpenGate;
+use os::lock::{HostLock, LONGEST_WAIT};
 
 pub(super) struct BlockWriter<'a, S, C> {
     store: &'a S,

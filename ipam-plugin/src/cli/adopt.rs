@@ -26,8 +26,8 @@ use crate::adopt::{
 };
 use crate::cri::ready_sandboxes;
 use crate::datastore_settings::separate_kubernetes;
-use dataplane::host_link::{HostLinks, NoHostLinks};
 use crate::kubernetes_api::{KubernetesApi, is_configured};
+use dataplane::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 use os::clock::SystemClock;
 

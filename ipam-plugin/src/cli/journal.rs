@@ -12,7 +12,9 @@ use serde::Serialize;
 use crate::cli::app::{App, CommandOutcome};
 use crate::cli::documents::{self, Format};
 use crate::cli::error::CliError;
-use allocation::journal::{DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, PendingDel, short_age};
+use allocation::journal::{
+    DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, PendingDel, short_age,
+};
 
 /// List the deferred DELs of this node, or assign deferred DELs to another datastore
 ///

@@ -16,9 +16,9 @@ use allocation::alloc::one_address::assign_address;
 use allocation::alloc::prefetch;
 use allocation::alloc::{Assignment, assign, assign_listed};
 use allocation::error::{Result, VmiError, cni_error};
-use os::lock::HostLock;
 use allocation::vmi::{self, AdoptedAddresses};
 use os::clock::Clock;
+use os::lock::HostLock;
 
 /// Result of an ADD.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use netconf::CniError;
 use super::call::IpamRequest;
 use allocation::alloc::comma_separated;
 use allocation::error::{IpamError, Result, cni_error};
-use os::lock::ReleaseLock;
 use allocation::release::{
     AddressToRelease, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release,
     release_from_blocks, release_unlisted,
 };
 use allocation::vmi;
 use os::clock::Clock;
+use os::lock::ReleaseLock;
 
 /// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any
 /// address succeeds. The pod is removed as an owner of the addresses that its VMI keeps; these are

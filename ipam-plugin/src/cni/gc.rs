@@ -9,11 +9,11 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
 use allocation::error::{IpamError, Result};
-use os::lock::ReleaseLock;
 use allocation::release::{
     AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted,
 };
 use os::clock::Clock;
+use os::lock::ReleaseLock;
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]

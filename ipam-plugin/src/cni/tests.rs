@@ -20,15 +20,15 @@ use libcalico::net::IpVersion;
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
+use super::testing::call;
 use super::{IpamRequest, Pod, add, check, del, differences, gc, status, status_of};
 use allocation::alloc::inputs::{AllocationInputs, LONGEST_VALIDITY};
 use allocation::alloc::request::{AssignRequest, Namespace};
 use allocation::error::IpamError;
-use os::lock::HostLock;
 use allocation::release::ReleaseInputs;
 use allocation::testing::{Cluster, Fault, TestClock, assert_consistent, cidr, held};
-use super::testing::call;
 use os::clock::SystemClock;
+use os::lock::HostLock;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query())

@@ -17,8 +17,8 @@ use allocation::alloc::one_address::assign_address;
 use allocation::alloc::request::AssignRequest;
 use allocation::cluster_state::NotReadyError;
 use allocation::error::IpamError;
-use os::lock::LockError;
 use os::clock::Clock;
+use os::lock::LockError;
 
 /// Number of attempts of a write that loses races.
 const ATTEMPTS: u32 = 5;

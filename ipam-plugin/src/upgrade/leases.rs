@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::assign::UpgradeError;
-use os::lock::{HostLock, LONGEST_WAIT};
 use os::atomic_file::regular_file;
+use os::lock::{HostLock, LONGEST_WAIT};
 
 const LOCK: &str = "lock";
 /// Part of the names of files that store the last assigned address.

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::Datastore;
 use allocation::affinity::release_pool_affinities;
+use datastore::Datastore;
 use libcalico::api::{IP_POOL_FINALIZER as FINALIZER, IpPool, IpPoolSpec, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity};
 use libcalico::kubernetes::{IPV4_POOLS, IPV6_POOLS};

@@ -6,8 +6,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use datastore::Datastore;
 use allocation::reads::find;
+use datastore::Datastore;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::store::{Entry, Store};
 use tokio::sync::watch;

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use datastore::Datastore;
-use datastore::watch::WatchEvent;
 use allocation::affinity::{FinishedAffinity, finish_affinity};
 use allocation::error::IpamError;
+use datastore::Datastore;
+use datastore::watch::WatchEvent;
 use libcalico::ipam::gc::UnfinishedAffinities;
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
 use libcalico::store::Store;

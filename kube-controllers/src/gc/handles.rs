@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use allocation::release::handle_repair::repair_handles;
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use allocation::release::handle_repair::repair_handles;
 use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{Handle, HandleId};
 use tokio::task::JoinSet;

@@ -11,9 +11,7 @@ mod verify;
 use std::path::Path;
 
 use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use dataplane::{
-    DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface,
-};
+use dataplane::{DataplaneError, DeviceType, EndpointPlan, InterfacePair, NetnsFd, PriorInterface};
 use integration_tests::command::ip_json;
 use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;

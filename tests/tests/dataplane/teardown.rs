@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use dataplane::{
-    DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget,
-};
+use dataplane::{DataplaneError, EndpointPlan, HostLinkProof, Removed, Teardown, TeardownTarget};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::namespaces::{NETNS_DIR, isolated};
 use libcalico::names::InterfaceAlias;

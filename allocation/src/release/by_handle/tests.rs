@@ -3,9 +3,9 @@ use libcalico::store::Kind;
 
 use super::{AddressToRelease, ReleaseInputs, release, release_unlisted};
 use crate::error::IpamError;
-use os::lock::ReleaseLock;
 use crate::release::still_allocated;
 use crate::testing::{Cluster, Fault, RefusingListings, assert_consistent, cidr};
+use os::lock::ReleaseLock;
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {

@@ -15,9 +15,9 @@ use super::*;
 use crate::doctor::report::Severity;
 use crate::doctor::role::Permission;
 use crate::doctor::snapshot::*;
-use dataplane::host_network::Interface;
 use crate::template;
 use crate::token::Claims;
+use dataplane::host_network::Interface;
 use libcalico::net::IpVersion;
 use netconf::conf::DatastoreType;
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use allocation::cluster_state::{self, NotReadyError};
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
-use allocation::cluster_state::{self, NotReadyError};
 use ipam_plugin::{datastore_settings, kubernetes_api};
 use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
 use libcalico::ipam::{AffinityOwner, AffinitySelect, BlockAffinity, Labels};
@@ -21,8 +21,8 @@ use crate::doctor::role::Scope;
 use crate::doctor::snapshot::{
     ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Readiness, Unobserved,
 };
-use dataplane::host_network::HostNetwork;
 use crate::{mtu, node_conf};
+use dataplane::host_network::HostNetwork;
 
 /// Time limit for one request. A person is waiting.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -16,10 +16,10 @@ use tokio::time::sleep;
 use crate::doctor::snapshot::{
     BusyAddresses, DefaultRoutes, Observed, PodInterface, Unobserved, Unrouted,
 };
+use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 use dataplane::host_network::{
     HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix,
 };
-use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 
 /// The reason for a missing observation about a node without a name.
 pub(super) const UNKNOWN_NODE: &str = "the name of this node is unknown";

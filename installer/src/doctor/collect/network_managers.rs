@@ -8,8 +8,8 @@ use os::atomic_file::regular_file;
 
 use super::proxies::processes_of_node;
 use crate::doctor::network_managers::{ConfigFile, ManagingProgram, NetworkManager};
-use dataplane::host_network::pod_interface_prefix;
 use crate::layout::Layout;
+use dataplane::host_network::pod_interface_prefix;
 
 /// The programs with the names of their processes, which the kernel cuts after 15 bytes.
 const PROCESSES: [(&str, ManagingProgram); 2] = [

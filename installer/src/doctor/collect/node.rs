@@ -17,9 +17,9 @@ use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::doctor::snapshot::{Cache, Lock, LockHolder, Observed, SETTINGS, Unobserved};
-use dataplane::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
+use dataplane::host_network::{HostNetwork, pod_interface_prefix};
 
 pub(super) fn read_settings() -> Vec<(&'static str, Option<String>)> {
     let value =

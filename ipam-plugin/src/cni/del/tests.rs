@@ -7,13 +7,11 @@ use libcalico::store::Store;
 
 use super::super::{IpamRequest, Pod};
 use super::{del, release_call};
+use crate::cni::testing::call;
 use allocation::alloc::request::Namespace;
 use allocation::release::handle_repair::repair_handles;
 use allocation::release::{NoListings, ReleaseInputs};
-use crate::cni::testing::call;
-use allocation::testing::{
-    Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, held,
-};
+use allocation::testing::{Cluster, Fault, MemoryStore, RefusingListings, assert_consistent, held};
 use allocation::write_gate::OpenGate;
 
 type Attributes<'a> = &'a [(&'a str, &'a str)];

@@ -6,13 +6,13 @@ use std::time::Duration;
 use libcalico::ipam::ReleaseRequest;
 use netconf::CniError;
 
-use allocation::exhausted::*;
-use allocation::alloc::inputs::AllocationInputs;
+use crate::cni::testing::call;
 use crate::cni::{self, IpamRequest};
+use allocation::alloc::inputs::AllocationInputs;
+use allocation::exhausted::*;
 use allocation::release::ReleaseInputs;
 use allocation::release::release_addresses;
 use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent};
-use crate::cni::testing::call;
 
 struct Scene {
     cluster: Cluster,

@@ -7,15 +7,15 @@ use libcalico::ipam::{
 use netconf::{CniError, CniResult};
 use time::OffsetDateTime;
 
-use allocation::alloc::prefetch::Prefetch;
+use crate::cni::IpamRequest;
+use crate::cni::testing::call;
+use crate::cni::{self, Pod};
 use allocation::alloc::block_hints::{BlockHints, HintedBlocks};
 use allocation::alloc::inputs::InputsQuery;
+use allocation::alloc::prefetch::Prefetch;
 use allocation::alloc::request::Namespace;
-use crate::cni::IpamRequest;
-use crate::cni::{self, Pod};
 use allocation::release::release_addresses;
 use allocation::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, cidr, held};
-use crate::cni::testing::call;
 
 mod cache;
 

@@ -7,14 +7,14 @@ use libcalico::store::{Kind, StoreError, Write, WriteOp};
 use netconf::{CniError, CniResult};
 use serde_json::{Value, json};
 
-use allocation::vmi::detect;
 use crate::cni::testing;
+use crate::cni::{self, IpamRequest};
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::request::Namespace;
-use crate::cni::{self, IpamRequest};
 use allocation::error::VmiError;
 use allocation::release::ReleaseInputs;
 use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent};
+use allocation::vmi::detect;
 
 const HANDLE: &str = "net.vmi.ns.vm1";
 

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use datastore::Datastore;
 use allocation::alloc::assign;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::one_address::assign_address;
@@ -10,6 +9,7 @@ use allocation::alloc::request::{AssignRequest, Namespace, go_time};
 use allocation::error::IpamError;
 use allocation::reads::find;
 use allocation::release::{ReleaseInputs, release, release_addresses};
+use datastore::Datastore;
 use libcalico::api::{AllowedUse, ObjectKey};
 use libcalico::ipam::{
     Block, Handle, HandleId, IpamConfig, IpamConfigKey, LOAD_BALANCER_HOST, Labels,

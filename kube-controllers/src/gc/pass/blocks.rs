@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
 use allocation::affinity::{release_empty_block, release_host_affinities};
 use allocation::error::IpamError;
 use allocation::release::release_batch;
+use futures::{StreamExt, stream};
 use libcalico::ipam::gc::{DeletedNode, ExcessBlock, GcSettings};
 use libcalico::ipam::{AffinityOwner, Block, IpamConfig, IpamConfigKey};
 use libcalico::store::{Store, StoreError};

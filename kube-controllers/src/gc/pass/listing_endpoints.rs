@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use futures::{StreamExt, stream};
 use allocation::write_gate::WriteGate;
+use futures::{StreamExt, stream};
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::gc::{Plan, Suspect};
 use libcalico::ipam::{HandleId, LeakReason, Lookup, OwnerKind};

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use hyper::header::DATE;
 use allocation::write_gate::WriteGate;
+use hyper::header::DATE;
 use kube::client::Body;
 use libcalico::ipam::Block;
 use libcalico::net::Cidr;

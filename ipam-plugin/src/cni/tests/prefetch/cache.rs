@@ -3,9 +3,9 @@
 use libcalico::ipam::{AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity};
 
 use super::{Node, with_room};
+use crate::cni;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::one_address::assign_address;
-use crate::cni;
 use allocation::release::ReleaseInputs;
 use allocation::testing::cidr;
 use os::clock::Clock;

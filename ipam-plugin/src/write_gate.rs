@@ -76,6 +76,19 @@ impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
             cause,
         })
     }
+
+    async fn send_each(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        let mut revisions = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let sent = self.send(std::slice::from_ref(write)).await;
+            revisions.extend(sent.map_err(|error| WriteError {
+                index,
+                applied: index,
+                ..error
+            })?);
+        }
+        Ok(revisions)
+    }
 }
 
 impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
@@ -105,18 +118,9 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
 
     /// Without transactions, each write passes the gate separately.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        if self.store.write_model() == WriteModel::Transactional {
-            return self.send(writes).await;
+        match self.store.write_model() {
+            WriteModel::Transactional => self.send(writes).await,
+            WriteModel::PerObject => self.send_each(writes).await,
         }
-        let mut revisions = Vec::with_capacity(writes.len());
-        for (index, write) in writes.iter().enumerate() {
-            let sent = self.send(std::slice::from_ref(write)).await;
-            revisions.extend(sent.map_err(|error| WriteError {
-                index,
-                applied: index,
-                ..error
-            })?);
-        }
-        Ok(revisions)
     }
 }

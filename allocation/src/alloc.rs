@@ -221,8 +221,11 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     /// Returns the counts that the handle may get before blocks are read. Returns `None` if a
     /// family has no block that probably has its addresses, or if this saves no request.
     fn counts_to_reserve(&self, missing: &MissingReads) -> Option<BlockCounts> {
-        let stays_unread = self.snapshot.is_handle_unread() && !missing.handle;
-        if self.store.write_model() == WriteModel::Transactional || !stays_unread {
+        match self.store.write_model() {
+            WriteModel::Transactional => return None,
+            WriteModel::PerObject => {}
+        }
+        if missing.handle || !self.snapshot.is_handle_unread() {
             return None;
         }
         let unserved = self

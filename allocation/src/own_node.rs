@@ -1,21 +1,25 @@
-//! Creates the Node object for the embedded datastore. There, neither kubelet nor calico-node
-//! creates it, and IPAM assigns no address to a node without one.
+//! Creates the Node object in a datastore that only this node uses. There, neither kubelet nor
+//! calico-node creates it, and IPAM assigns no address to a node without one.
 
 use datastore::Datastore;
 use datastore::bootstrap::ensure_node;
 use libcalico::api::{Node, NodeSpec, ObjectKey};
-use libcalico::store::{Entry, Revision, Store, StoreError};
+use libcalico::store::{Entry, Revision, Sharing, Store, StoreError};
 use libcalico::validation::validate_node;
 
 use crate::alloc::inputs::AllocationInputs;
 
-/// Returns true if an ADD creates a missing Node: on the embedded datastore only.
+/// Returns true if an ADD creates a missing Node: if only this node uses the datastore.
 #[must_use]
 pub fn is_created_by_add(store: &Datastore) -> bool {
-    matches!(store, Datastore::Local(_))
+    match store.sharing() {
+        Sharing::ThisNode => true,
+        Sharing::Cluster => false,
+    }
 }
 
-/// Creates the missing Node of an ADD if the datastore is embedded, and adds the Node to `inputs`.
+/// Creates the missing Node of an ADD if only this node uses the datastore, and adds the Node to
+/// `inputs`.
 /// A Node with an invalid name stays missing, and the allocation reports that.
 ///
 /// # Errors

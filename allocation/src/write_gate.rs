@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::store::{
-    Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+    Answers, EndpointForm, ProfileOrigin, ReadBatch, Revision, Sharing, Store, StoreError, Write,
+    WriteError, WriteModel,
 };
 
 /// A gate that each write has to pass.
@@ -75,6 +76,19 @@ impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
             cause,
         })
     }
+
+    async fn send_each(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        let mut revisions = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let sent = self.send(std::slice::from_ref(write)).await;
+            revisions.extend(sent.map_err(|error| WriteError {
+                index,
+                applied: index,
+                ..error
+            })?);
+        }
+        Ok(revisions)
+    }
 }
 
 impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
@@ -86,24 +100,27 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
         self.store.write_model()
     }
 
+    fn endpoint_form(&self) -> EndpointForm {
+        self.store.endpoint_form()
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        self.store.profile_origin()
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.store.sharing()
+    }
+
     fn has_given_up(&self) -> bool {
         self.store.has_given_up()
     }
 
     /// Without transactions, each write passes the gate separately.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        if self.store.write_model() == WriteModel::Transactional {
-            return self.send(writes).await;
+        match self.store.write_model() {
+            WriteModel::Transactional => self.send(writes).await,
+            WriteModel::PerObject => self.send_each(writes).await,
         }
-        let mut revisions = Vec::with_capacity(writes.len());
-        for (index, write) in writes.iter().enumerate() {
-            let sent = self.send(std::slice::from_ref(write)).await;
-            revisions.extend(sent.map_err(|error| WriteError {
-                index,
-                applied: index,
-                ..error
-            })?);
-        }
-        Ok(revisions)
     }
 }

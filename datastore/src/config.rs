@@ -7,7 +7,7 @@ mod client_place;
 mod etcd;
 mod kubernetes;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use client_place::{ClientPlace, ProxyVariables};
@@ -172,6 +172,15 @@ impl DatastoreConfig {
         match self {
             Self::Etcd(config) => config.tls.as_ref().map_or(&[], |tls| &tls.warnings),
             Self::Local(_) | Self::Kubernetes(_) => &[],
+        }
+    }
+
+    /// Returns the file of the embedded datastore if it does not exist. The first request creates
+    /// the file, even if it only reads.
+    pub fn missing_file(&self) -> Option<&Path> {
+        match self {
+            Self::Local(config) => Some(config.path.as_path()).filter(|path| !path.exists()),
+            Self::Etcd(_) | Self::Kubernetes(_) => None,
         }
     }
 

@@ -7,8 +7,8 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write,
-    WriteError, WriteModel,
+    Answers, EndpointForm, Entry, Kind, ProfileOrigin, RawEntry, ReadBatch, Revision, Sharing,
+    Store, StoreError, Survey, Write, WriteError, WriteModel,
 };
 
 use crate::Local;
@@ -314,7 +314,66 @@ impl Store for Datastore {
         each_store!(self, store => store.write_model())
     }
 
+    fn endpoint_form(&self) -> EndpointForm {
+        each_store!(self, store => store.endpoint_form())
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        each_store!(self, store => store.profile_origin())
+    }
+
+    fn sharing(&self) -> Sharing {
+        each_store!(self, store => store.sharing())
+    }
+
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         each_store!(self, store => Box::pin(store.write(writes)).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::DatastoreSettings;
+
+    fn open(variable: (&str, &str)) -> Datastore {
+        let lookup = |name: &str| (name == variable.0).then(|| variable.1.to_owned());
+        let config = DatastoreConfig::new(&DatastoreSettings::default(), lookup).unwrap();
+        Datastore::open(&config).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_datastore_says_where_endpoints_are_and_who_shares_it() {
+        let (objects, annotations) = (EndpointForm::Object, EndpointForm::PodAnnotations);
+        let (stored, derived) = (ProfileOrigin::Stored, ProfileOrigin::Derived);
+        let at_once = WriteModel::Transactional;
+        let etcd = ("ETCD_ENDPOINTS", "http://127.0.0.1:2379");
+        let api = ("KUBECONFIG", "/kubeconfig");
+        for (variable, expected) in [
+            (etcd, (at_once, objects, stored, Sharing::Cluster)),
+            #[cfg(feature = "local")]
+            (
+                ("DATASTORE_PATH", "/calico.db"),
+                (at_once, objects, stored, Sharing::ThisNode),
+            ),
+            (
+                api,
+                (
+                    WriteModel::PerObject,
+                    annotations,
+                    derived,
+                    Sharing::Cluster,
+                ),
+            ),
+        ] {
+            let store = open(variable);
+            let answers = (
+                store.write_model(),
+                store.endpoint_form(),
+                store.profile_origin(),
+                store.sharing(),
+            );
+            assert_eq!(answers, expected, "{variable:?}");
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Creates the ClusterInformation, without which Calico's plugins do not work (INST-61), and on
 //! request the first pools (INST-62) and the settings of IPAM.
 //!
-//! - On Kubernetes the pod's account creates them, because the plugins' account may not.
+//! - On an API server the pod's account creates them, because the plugins' account may not.
 //! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM
-//!   needs it; on Kubernetes kubelet creates it.
+//!   needs it; on an API server kubelet creates it.
 //! - In the embedded datastore nothing is created.
 
 use std::sync::Arc;
@@ -169,12 +169,9 @@ pub fn ensure(
         }
     };
     let created = process::block_on(create_missing(&store, requester, conf, settings));
-    created.map_err(|error| {
-        if conf.datastore.kind() == DatastoreType::Etcdv3 {
-            error.into_etcd_error()
-        } else {
-            error
-        }
+    created.map_err(|error| match conf.datastore.kind() {
+        DatastoreType::Etcdv3 => error.into_etcd_error(),
+        DatastoreType::Kubernetes | DatastoreType::Local => error,
     })
 }
 
@@ -256,13 +253,13 @@ pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
 /// kube-controllers would never delete the Node. Returns `None` for another datastore, or if the
 /// name of the Node or of the Kubernetes node is unknown.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
-    let kubernetes = settings
-        .node_name
-        .as_ref()
-        .filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
+    let kubernetes_node = match conf.datastore.kind() {
+        DatastoreType::Etcdv3 => settings.node_name.as_ref()?,
+        DatastoreType::Kubernetes | DatastoreType::Local => return None,
+    };
     let name = node_name::from_conf(conf).ok()?;
     let reference = OrchRef {
-        node_name: kubernetes.clone(),
+        node_name: kubernetes_node.clone(),
         orchestrator: "k8s".into(),
         ..OrchRef::default()
     };

@@ -175,7 +175,7 @@ pub fn datastore(
 /// datastore counts as empty.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
-    if matches!(&config, DatastoreConfig::Local(local) if !local.path.exists()) {
+    if config.missing_file().is_some() {
         return Ok(Vec::new());
     }
     let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()))?;

@@ -1,7 +1,7 @@
 //! The endpoints of this node's pod interfaces, from the datastore.
 //!
-//! etcd and the embedded datastore store an endpoint for each interface. On Kubernetes the endpoint
-//! is derived from the pod, and the plugins' account may not list pods. There the addresses of an
+//! Where endpoints are objects, there is one for each interface. Where the addresses are in the
+//! annotations of the pod, the plugins' account may not list pods. There the addresses of an
 //! interface, and the handle of the container in its alias, are looked up in the blocks, which name
 //! the pod, and the pod is read.
 
@@ -15,7 +15,7 @@ use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
 use libcalico::kubernetes::MIGRATION_LABEL;
 use libcalico::names::{EndpointIdentifiers, InterfaceAlias, pod_interface};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{EndpointForm, Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
 
 use crate::layout::CALICO_IPAM;
@@ -31,11 +31,11 @@ pub(crate) struct FoundEndpoints {
     pub(crate) by_interface: Endpoints,
     /// The addresses of these endpoints to which the host has to have routes. A finished pod has
     /// none, and neither has the target of a live migration, because until the end of the migration
-    /// the address is at its source. On Kubernetes, only addresses that IPAM assigned to the pod:
-    /// its annotations may name those of others.
+    /// the address is at its source. Of those in annotations, only addresses that IPAM assigned to
+    /// the pod: its annotations may name those of others.
     pub(crate) routed: Endpoints,
-    /// On Kubernetes, the wanted interfaces whose pod IPAM names, also of a pod that does not exist
-    /// any more. Without such a name, a missing endpoint proves nothing about a pod without an
+    /// If the addresses are in annotations, the wanted interfaces whose pod IPAM names, also of a
+    /// pod that does not exist any more. Without such a name, a missing endpoint proves nothing about a pod without an
     /// allocation, or about the target of a live migration: the allocation has the handle of the
     /// virtual machine, and no host route leads to the address.
     pub(crate) with_named_pod: BTreeSet<String>,
@@ -63,7 +63,7 @@ pub(crate) enum PodEndpointsError {
     Store(#[from] StoreError),
 }
 
-/// A reader of the pods of one node on Kubernetes.
+/// A reader of the pods of one node whose annotations have the addresses.
 struct PodReader<'a> {
     store: &'a Datastore,
     node: &'a str,
@@ -96,20 +96,20 @@ impl EndpointAddresses {
     }
 }
 
-/// Returns the endpoints of `node` that the datastore stores, or on Kubernetes those of the
-/// interfaces `wanted`.
+/// Returns the endpoints of `node` that are objects, or if the addresses are in annotations those of
+/// the interfaces `wanted`.
 pub(crate) async fn pod_endpoints(
     conf: &NetConf,
     store: &Datastore,
     node: &str,
     wanted: &[WantedEndpoint<'_>],
 ) -> Result<FoundEndpoints, PodEndpointsError> {
-    match store {
-        Datastore::Etcd(_) | Datastore::Local(_) => Ok(stored_endpoints(store, node).await?),
-        Datastore::Kubernetes(_) if conf.ipam.ipam_type != CALICO_IPAM => {
+    match store.endpoint_form() {
+        EndpointForm::Object => Ok(stored_endpoints(store, node).await?),
+        EndpointForm::PodAnnotations if conf.ipam.ipam_type != CALICO_IPAM => {
             Err(PodEndpointsError::OtherIpam(conf.ipam.ipam_type.clone()))
         }
-        Datastore::Kubernetes(_) => {
+        EndpointForm::PodAnnotations => {
             let prefix = pod_interface_prefix();
             let reader = PodReader {
                 store,

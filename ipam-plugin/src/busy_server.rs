@@ -32,7 +32,7 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
         until,
         before_waiting: lock::release_ipam_locks,
     };
-    if let KubernetesApi::Separate(api) = api {
+    if let Some(api) = api.separate() {
         api.wait_while_busy(rule.clone());
     }
     store.wait_while_busy(rule);
@@ -47,10 +47,7 @@ pub fn status(
     api: &KubernetesApi,
 ) -> Result<(), CniError> {
     match status {
-        Err(error)
-            if store.has_given_up()
-                || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) =>
-        {
+        Err(error) if store.has_given_up() || api.separate().is_some_and(Store::has_given_up) => {
             tracing::warn!(
                 %error, "the API server is busy; STATUS succeeds, because an ADD would wait longer",
             );
@@ -62,5 +59,5 @@ pub fn status(
 
 /// Returns true if an API server was busy during this call.
 pub fn server_was_busy(store: &Datastore, api: &KubernetesApi) -> bool {
-    store.was_busy() || matches!(api, KubernetesApi::Separate(api) if api.was_busy())
+    store.was_busy() || api.separate().is_some_and(Datastore::was_busy)
 }

@@ -52,7 +52,7 @@ use datastore::Datastore;
 use netconf::printable;
 
 use self::app::{App, CommandOutcome};
-use self::connection::{ConnectionArgs, describe, is_new_file};
+use self::connection::{ConnectionArgs, describe};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
 use self::services_api::ServicesApi;
@@ -205,7 +205,7 @@ fn run(
     let store = Datastore::open_uncached(&config)?;
     let services = &ServicesApi::of(&connection, &config, |name| std::env::var(name).ok());
     let notices = &mut io::stderr();
-    let is_new = is_new_file(&config);
+    let is_new = config.missing_file().is_some();
     if is_new && !matches!(command, Command::Journal(_)) {
         writeln!(
             notices,

@@ -1,6 +1,7 @@
-//! [`KubernetesApi`]: the access to the Kubernetes API, for Kubernetes' own objects, such as
-//! namespaces and pods.
+//! [`KubernetesApi`]: the access to the API server, for Kubernetes' own objects, such as namespaces
+//! and pods. The API server may be the datastore, or a server beside it.
 
+use datastore::config::ClientPlace;
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_virt_launcher;
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
@@ -8,10 +9,10 @@ use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::datastore_settings;
 
-/// The access to the Kubernetes API.
+/// The access to the API server.
 #[derive(Debug)]
 pub enum KubernetesApi {
-    /// The call needs no object from the API, and the datastore is not the API server.
+    /// The call needs none of these objects, and the datastore is not the API server.
     Unused,
     /// The datastore is the API server.
     Datastore,
@@ -21,16 +22,22 @@ pub enum KubernetesApi {
 
 impl KubernetesApi {
     /// Returns the access that the configuration describes. `is_used` is true if the call reads
-    /// objects from the API.
+    /// Kubernetes' own objects.
     pub fn for_call(
         conf: &NetConf,
         datastore: &DatastoreConfig,
         is_used: bool,
     ) -> Result<Self, CniError> {
-        if !is_used && !matches!(datastore, DatastoreConfig::Kubernetes(_)) {
-            return Ok(KubernetesApi::Unused);
+        match datastore {
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) if !is_used => {
+                Ok(KubernetesApi::Unused)
+            }
+            DatastoreConfig::Etcd(_)
+            | DatastoreConfig::Local(_)
+            | DatastoreConfig::Kubernetes(_) => {
+                Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
+            }
         }
-        Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
     }
 
     /// Returns the access that the configuration describes, with the environment `env`.
@@ -42,12 +49,28 @@ impl KubernetesApi {
         datastore: &DatastoreConfig,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, CniError> {
-        if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
-            return Ok(KubernetesApi::Datastore);
+        match datastore {
+            DatastoreConfig::Kubernetes(_) => Ok(KubernetesApi::Datastore),
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {
+                Self::open_separate(conf, ClientPlace::Node, env)
+            }
         }
+    }
+
+    /// Prepares the access to an API server beside the datastore, for a client at `place`. Sends no
+    /// request.
+    ///
+    /// # Errors
+    /// Returns code 7 if a setting is invalid.
+    pub fn open_separate(
+        conf: &NetConf,
+        place: ClientPlace,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, CniError> {
         let config = datastore_settings::separate_kubernetes(conf, None, env)?;
-        let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config)));
-        api.map(KubernetesApi::Separate)
+        let config = DatastoreConfig::Kubernetes(Box::new(config)).placed(place);
+        Datastore::open(&config)
+            .map(KubernetesApi::Separate)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }
 
@@ -60,20 +83,22 @@ impl KubernetesApi {
         }
     }
 
+    /// Returns the API server beside the datastore, or `None` without one.
+    pub fn separate(&self) -> Option<&Datastore> {
+        match self {
+            KubernetesApi::Unused | KubernetesApi::Datastore => None,
+            KubernetesApi::Separate(api) => Some(api),
+        }
+    }
+
     /// Reads a batch from a separate API server. Returns `None` without one.
     pub async fn read_separate(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
-        let KubernetesApi::Separate(api) = self else {
-            return None;
-        };
-        Some(api.read(batch).await)
+        Some(self.separate()?.read(batch).await)
     }
 
     /// Returns the number of requests sent to a separate API server; zero without one.
     pub fn requests(&self) -> u64 {
-        let KubernetesApi::Separate(api) = self else {
-            return 0;
-        };
-        api.requests()
+        self.separate().map_or(0, Datastore::requests)
     }
 }
 
@@ -84,9 +109,12 @@ pub fn is_configured(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
         &conf.kubernetes.k8s_api_root,
         &conf.policy.k8s_api_root,
     ];
-    matches!(datastore, DatastoreConfig::Kubernetes(_))
-        || conf.policy.policy_type == "k8s"
-        || urls.into_iter().any(|text| !text.is_empty())
+    match datastore {
+        DatastoreConfig::Kubernetes(_) => true,
+        DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {
+            conf.policy.policy_type == "k8s" || urls.into_iter().any(|text| !text.is_empty())
+        }
+    }
 }
 
 /// Returns true if a call needs the labels of its pod's namespace, which pools may select

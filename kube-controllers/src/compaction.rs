@@ -20,8 +20,9 @@ pub(crate) async fn run(
     mut settings: watch::Receiver<Arc<Settings>>,
     stop: CancellationToken,
 ) {
-    let Datastore::Etcd(etcd) = &*calico else {
-        return stop.cancelled().await;
+    let etcd = match &*calico {
+        Datastore::Etcd(etcd) => etcd,
+        Datastore::Local(_) | Datastore::Kubernetes(_) => return stop.cancelled().await,
     };
     let mut compaction = Compaction::default();
     while !stop.is_cancelled() {

@@ -35,7 +35,6 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::leader::{Leadership, namespace_of_pod};
-use crate::settings::Mode;
 use crate::startup::StartError;
 use crate::telemetry::Metrics;
 use pass::{Migration, Next};
@@ -48,20 +47,16 @@ const NAMESPACE: &str = "calico-system";
 /// Follows the object of the migration while this replica is the leader, until `stop`. Returns an
 /// error once the objects are in another group than this process uses.
 ///
-/// `configured` is the group in the environment of this process, and `elected` the right to write,
-/// regardless of the lock of the datastore.
+/// `configured` is the group in the environment of this process, `used` the group that it uses, and
+/// `elected` the right to write, regardless of the lock of the datastore.
 pub(crate) async fn run(
     kubernetes: kube::Client,
     configured: Option<ApiGroup>,
-    mode: Mode,
+    used: ApiGroup,
     elected: Leadership,
     metrics: Metrics,
     stop: CancellationToken,
 ) -> Option<StartError> {
-    let Mode::Kubernetes(used) = mode else {
-        stop.cancelled().await;
-        return None;
-    };
     let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
     let following = async {
         loop {
@@ -70,7 +65,7 @@ pub(crate) async fn run(
             let mut migration = Migration::new(
                 requests,
                 configured,
-                mode,
+                used,
                 namespace.clone(),
                 metrics.clone(),
             );

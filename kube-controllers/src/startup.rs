@@ -160,7 +160,9 @@ impl Servers {
                     Mode::Kubernetes(group),
                 )
             }
-            other => (Datastore::open(other)?, Mode::Etcd),
+            other @ (DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_)) => {
+                (Datastore::open(other)?, Mode::Etcd)
+            }
         };
         Ok(Some(Clients {
             kubernetes,
@@ -181,7 +183,9 @@ impl std::fmt::Display for Servers {
                     self.api_server
                 )
             }
-            _ => write!(f, "datastore and API server {}", self.api_server),
+            DatastoreConfig::Kubernetes(_) | DatastoreConfig::Local(_) => {
+                write!(f, "datastore and API server {}", self.api_server)
+            }
         }
     }
 }

@@ -49,10 +49,17 @@ pub(crate) fn without_logging(conf: &NetConf) -> Option<String> {
     let file = needs_file
         .then(|| regular_file::utf8(Path::new(&conf.node.nodename_file)).ok())
         .flatten();
-    let requires_file =
-        !conf.node.nodename_file_optional && conf.datastore.kind() != DatastoreType::Local;
     let chosen = choose(conf, file.as_deref())?;
-    (chosen.source != NodeNameSource::OsHostname || !requires_file).then_some(chosen.name)
+    (chosen.source != NodeNameSource::OsHostname || !is_file_required(conf)).then_some(chosen.name)
+}
+
+/// Returns true if the plugins refuse to work without the nodename file. calico-node, which writes
+/// the file, does not run with the embedded datastore.
+pub fn is_file_required(conf: &NetConf) -> bool {
+    match conf.datastore.kind() {
+        DatastoreType::Etcdv3 | DatastoreType::Kubernetes => !conf.node.nodename_file_optional,
+        DatastoreType::Local => false,
+    }
 }
 
 fn choose(conf: &NetConf, file: Option<&str>) -> Option<NodeName> {

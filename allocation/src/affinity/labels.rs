@@ -1,4 +1,4 @@
-//! Adds labels to affinities that old releases wrote in Kubernetes. Without labels a node does not
+//! Adds labels to affinities that old releases wrote to an API server. Without labels a node does not
 //! find its own blocks in a list (IPAM-152).
 
 use std::fs;
@@ -9,6 +9,15 @@ use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
+/// Returns true if the store may have affinities without labels, which a list by owner omits
+/// (DS-70). A store with transactions finds an owner's affinities by their paths.
+pub fn may_lack_labels(store: &impl Store) -> bool {
+    match store.write_model() {
+        WriteModel::Transactional => false,
+        WriteModel::PerObject => true,
+    }
+}
+
 /// Ensures that `owner`'s affinities have labels. The file `marker` shows that this was done since
 /// the node's boot.
 pub async fn ensure_labels(
@@ -16,7 +25,7 @@ pub async fn ensure_labels(
     owner: &AffinityOwner,
     marker: Option<&Path>,
 ) -> Result<(), StoreError> {
-    if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
+    if !may_lack_labels(store) || marker.is_some_and(Path::exists) {
         return Ok(());
     }
     add_labels(store, owner, &OpenGate).await?;
@@ -41,7 +50,7 @@ pub async fn add_labels(
     owner: &AffinityOwner,
     gate: &impl WriteGate,
 ) -> Result<bool, StoreError> {
-    if store.write_model() == WriteModel::Transactional {
+    if !may_lack_labels(store) {
         return Ok(true);
     }
     for entry in store

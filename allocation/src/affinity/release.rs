@@ -7,8 +7,9 @@ use libcalico::ipam::{
 };
 use libcalico::net::Cidr;
 use libcalico::selector::Selector;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
+use crate::affinity::labels::may_lack_labels;
 use crate::affinity::repair::release_affinity;
 use crate::error::{IpamError, Result};
 use crate::retry::{OPERATION_TIME, Retry};
@@ -53,7 +54,7 @@ async fn host_affinities<S: Store, C: Clock>(
     let mut batch = ReadBatch::new();
     let labeled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
     // Versions before the labels wrote affinities that a list by owner does not contain.
-    let unlabeled = (store.write_model() == WriteModel::PerObject)
+    let unlabeled = may_lack_labels(store)
         .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
     let mut affinities = answers.list(&labeled);

@@ -63,7 +63,10 @@ impl InputsQuery {
     /// Returns the query for a first read. If the store sends each read as a separate request,
     /// caches may answer and the handle is not read.
     pub fn for_first_read<S: Store>(self, store: &S) -> Self {
-        let has_caches = store.write_model() == WriteModel::PerObject;
+        let has_caches = match store.write_model() {
+            WriteModel::Transactional => false,
+            WriteModel::PerObject => true,
+        };
         InputsQuery {
             reads_handle: self.reads_handle && !has_caches,
             may_lag: has_caches,

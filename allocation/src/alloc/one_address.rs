@@ -176,8 +176,13 @@ impl<'a> RequestedAddress<'a, '_> {
         }
         // The blocks of a list are read before.
         let is_first_read = !missing.blocks.is_empty() || self.request.by_list;
-        let creates_handle = is_first_read && !missing.handle && self.snapshot.is_handle_unread();
-        if creates_handle && store.write_model() == WriteModel::PerObject {
+        let creates_handle = match store.write_model() {
+            WriteModel::Transactional => false,
+            WriteModel::PerObject => {
+                is_first_read && !missing.handle && self.snapshot.is_handle_unread()
+            }
+        };
+        if creates_handle {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
             self.snapshot
                 .read_beside_handle(store, &missing, reserved)

@@ -53,8 +53,10 @@ impl Prefetch {
         (namespace, pod): (&str, &str),
         families: &[IpVersion],
     ) -> Option<Self> {
-        if store.write_model() == WriteModel::Transactional || pod.starts_with(VIRT_LAUNCHER) {
-            return None;
+        match store.write_model() {
+            WriteModel::Transactional => return None,
+            WriteModel::PerObject if pod.starts_with(VIRT_LAUNCHER) => return None,
+            WriteModel::PerObject => {}
         }
         let lock = HostLock::try_acquire(files.0)?;
         let hints = BlockHints::read_locked(&lock, Some(files.1))?;

@@ -93,6 +93,21 @@ fn datastore_type_is_derived_from_endpoints_then_path() {
     );
 }
 
+#[test]
+fn missing_file_is_the_one_that_the_embedded_datastore_would_create() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("calico.db");
+    let local = DatastoreConfig::Local(LocalConfig {
+        path: file.clone(),
+        deadline: DEFAULT_DEADLINE,
+    });
+    assert_eq!(local.missing_file(), Some(file.as_path()));
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(local.missing_file(), None);
+    let etcd = resolve(&endpoints("http://a:1"), &[]).unwrap();
+    assert_eq!(etcd.missing_file(), None);
+}
+
 fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesConfig {
     match resolve(settings, env) {
         Ok(DatastoreConfig::Kubernetes(config)) => *config,

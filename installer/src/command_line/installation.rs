@@ -139,10 +139,12 @@ fn run_agent(
     let net_dir = layout.net_dir(&settings.net_dir);
     let kubeconfig = net_dir.join(kubeconfig::NAME);
     let planned = installation.plugin_conf();
-    let on_kubernetes = planned
+    let configured = planned
         .as_ref()
-        .filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
-    let configured = on_kubernetes.map(configured_group);
+        .and_then(|conf| match conf.datastore.kind() {
+            DatastoreType::Kubernetes => Some(configured_group(conf)),
+            DatastoreType::Etcdv3 | DatastoreType::Local => None,
+        });
     let group = configured
         .zip(account.cloned())
         .map(|(configured, account)| ApiGroupWatch {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use allocation::cluster_state;
-use datastore::DatastoreConfig;
 use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{
     DeadLink, LOOK_INTERVAL, LinkEvidence, LinkVerdict, Peer, UNNAMED_POD_CONFIRMATION, assess,
@@ -232,10 +231,13 @@ fn contains_container(
     }
 }
 
-/// Returns true if the datastore leads from an interface to its pod. On Kubernetes, only an
-/// allocation does.
+/// Returns true if the datastore leads from an interface to its pod.
 fn leads_to_pod(conf: &NetConf, found: &FoundEndpoints, interface: &str) -> bool {
-    conf.datastore.kind() != DatastoreType::Kubernetes || found.with_named_pod.contains(interface)
+    match conf.datastore.kind() {
+        DatastoreType::Etcdv3 | DatastoreType::Local => true,
+        // No stored endpoint names an interface. Only an allocation leads to the pod.
+        DatastoreType::Kubernetes => found.with_named_pod.contains(interface),
+    }
 }
 
 /// Returns the time for which an interface has to be dead before it is removed.
@@ -273,11 +275,8 @@ async fn read_endpoints(
 ) -> Result<FoundEndpoints, EndpointEvidenceError> {
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
-    if let DatastoreConfig::Local(local) = &config
-        && !local.path.exists()
-    {
-        // Opening the datastore would create an empty file.
-        return Err(EndpointEvidenceError::MissingFile(local.path.clone()));
+    if let Some(file) = config.missing_file() {
+        return Err(EndpointEvidenceError::MissingFile(file.to_owned()));
     }
     // Handles of a group that a migration has locked do not lead to the pods that started since.
     cluster_state::ensure_unlocked(&store).await?;

@@ -118,8 +118,7 @@ fn read_node_name(conf: &NetConf) -> NodeName {
         configured: conf.node.nodename.clone(),
         path: conf.node.nodename_file.clone().into(),
         written: node::read_nodename_file(&conf.node.nodename_file),
-        optional: conf.node.nodename_file_optional
-            || conf.datastore.kind() == netconf::conf::DatastoreType::Local,
+        optional: !node_name::is_file_required(conf),
     }
 }
 

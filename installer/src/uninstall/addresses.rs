@@ -11,7 +11,7 @@ use allocation::release::NoListings;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::ipam::{Block, HandleId, allocation_time};
-use libcalico::store::{Entry, Store};
+use libcalico::store::{EndpointForm, Entry, Sharing, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 use node_process::node_name;
@@ -71,6 +71,17 @@ pub(super) fn conf(
     Err(unusable)
 }
 
+fn report_endpoints(options: Options, report: &mut UninstallReport) {
+    let target = if options.release_addresses {
+        "other endpoints of this node"
+    } else {
+        "endpoints of this node"
+    };
+    let reason =
+        "they remain in the datastore; kube-controllers removes them when the Node is deleted";
+    report.add_remaining(target, reason);
+}
+
 /// Releases the addresses of the network's pods on this node and the blocks of the node, or reports
 /// the plan. Fails as long as a pod is connected, because another pod would get its address.
 /// `torn_down` contains the addresses behind deleted interfaces. Returns false if a requested
@@ -82,25 +93,22 @@ pub(super) async fn release(
     network: &dyn HostNetwork,
     report: &mut UninstallReport,
 ) -> bool {
-    if conf
-        .as_ref()
-        .is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3)
-    {
-        let target = if options.release_addresses {
-            "other endpoints of this node"
-        } else {
-            "endpoints of this node"
-        };
-        let reason =
-            "they remain in the datastore; kube-controllers removes them when the Node is deleted";
-        report.add_remaining(target, reason);
+    let kind = conf.as_ref().ok().map(|conf| conf.datastore.kind());
+    match kind {
+        Some(DatastoreType::Etcdv3) => report_endpoints(options, report),
+        Some(DatastoreType::Kubernetes | DatastoreType::Local) | None => {}
     }
-    // kube-controllers cannot reach the embedded datastore.
-    let is_local = conf
-        .as_ref()
-        .is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Local);
+    let has_controllers = match kind {
+        Some(DatastoreType::Kubernetes | DatastoreType::Etcdv3) | None => true,
+        // kube-controllers cannot reach the embedded datastore.
+        Some(DatastoreType::Local) => false,
+    };
     if !options.release_addresses {
-        let collection = if is_local { "" } else { OF_DELETED_NODES };
+        let collection = if has_controllers {
+            OF_DELETED_NODES
+        } else {
+            ""
+        };
         let reason =
             format!("they remain in the datastore; --release-addresses releases them{collection}");
         report.add_remaining(TARGET, reason);
@@ -114,10 +122,10 @@ pub(super) async fn release(
         Ok((target, others)) => {
             report.add_success("release", target);
             for (handle, addresses) in others {
-                let releaser = if is_local {
-                    "its owner"
-                } else {
+                let releaser = if has_controllers {
                     "its owner or kube-controllers"
+                } else {
+                    "its owner"
                 };
                 let reason =
                     format!("it belongs to no container of this network; {releaser} releases it");
@@ -180,16 +188,15 @@ async fn release_unused(
         )
         .await?;
     }
-    let endpoints = match conf.datastore.kind() {
-        // On Kubernetes the endpoints are annotations of the pods.
-        DatastoreType::Kubernetes => Endpoints::new(),
-        DatastoreType::Etcdv3 | DatastoreType::Local => {
-            read_endpoints(&store, &node, &leaked).await?
-        }
+    let endpoints = match store.endpoint_form() {
+        EndpointForm::Object => read_endpoints(&store, &node, &leaked).await?,
+        EndpointForm::PodAnnotations => Endpoints::new(),
     };
-    // The local datastore serves this machine only, whose interfaces are checked above.
-    let sees_all_pods = conf.datastore.kind() == DatastoreType::Local
-        && conf.dataplane_options.grpc_socket().is_none();
+    let sees_all_pods = match store.sharing() {
+        // The interfaces of this node are checked above.
+        Sharing::ThisNode => conf.dataplane_options.grpc_socket().is_none(),
+        Sharing::Cluster => false,
+    };
     if !sees_all_pods {
         check_endpoints(
             &endpoints,

@@ -12,12 +12,12 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::Statement;
 use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{EndpointForm, Store, StoreError};
 use netconf::{NetConf, printable};
 use serde::Serialize;
 
 use super::app::{App, CommandOutcome, Progress};
-use super::connection::{ConnectionArgs, describe, is_new_file};
+use super::connection::{ConnectionArgs, describe};
 use super::documents::{self, Format};
 use super::error::CliError;
 use super::trace::CONFIGURATION;
@@ -25,7 +25,6 @@ use crate::adopt::{
     AdoptOutcome, AdoptRequest, Adopted, AdoptedAddress, ClaimSource, NodeEvidence, adopt,
 };
 use crate::cri::ready_sandboxes;
-use crate::datastore_settings::separate_kubernetes;
 use crate::kubernetes_api::{KubernetesApi, is_configured};
 use dataplane::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
@@ -119,7 +118,7 @@ pub(super) fn run(
     };
     let conf = connection.conf()?.or_else(|| installed().ok().flatten());
     let config = connection.resolve(env)?;
-    if is_new_file(&config) {
+    if config.missing_file().is_some() {
         return Err(CliError::NoPools(describe(&config)));
     }
     for warning in config.warnings() {
@@ -142,7 +141,10 @@ pub(super) async fn with_app(
             .clone()
             .unwrap_or_else(|| DEFAULT_NETWORK.into()),
         conf: NetConf::default(),
-        api: KubernetesApi::Unused,
+        api: match app.store {
+            Datastore::Kubernetes(_) => KubernetesApi::Datastore,
+            Datastore::Etcd(_) | Datastore::Local(_) => KubernetesApi::Unused,
+        },
         links: &NoHostLinks,
     };
     place
@@ -176,21 +178,22 @@ impl<'a> Place<'a> {
             .map(str::to_owned)
             .or_else(|| variable("CALICO_KUBECONFIG"));
         let account = account.or_else(|| variable("KUBECONFIG"));
-        let api = if matches!(config, DatastoreConfig::Kubernetes(_)) {
-            KubernetesApi::Datastore
-        } else if account.is_some() || is_configured(&conf, config) {
-            let env = |name: &str| match name {
-                "CALICO_KUBECONFIG" => account.clone(),
-                _ => std::env::var(name).ok(),
-            };
-            let refuse = |reason: String| CliError::PodServer(reason);
-            let api =
-                separate_kubernetes(&conf, None, env).map_err(|error| refuse(error.to_string()))?;
-            let person = ClientPlace::Workstation(ProxyVariables::read(variable));
-            let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api)).placed(person));
-            KubernetesApi::Separate(api.map_err(|error| refuse(error.to_string()))?)
-        } else {
-            KubernetesApi::Unused
+        let api = match config {
+            DatastoreConfig::Kubernetes(_) => KubernetesApi::Datastore,
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_)
+                if account.is_none() && !is_configured(&conf, config) =>
+            {
+                KubernetesApi::Unused
+            }
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {
+                let env = |name: &str| match name {
+                    "CALICO_KUBECONFIG" => account.clone(),
+                    _ => std::env::var(name).ok(),
+                };
+                let person = ClientPlace::Workstation(ProxyVariables::read(variable));
+                KubernetesApi::open_separate(&conf, person, env)
+                    .map_err(|error| CliError::PodServer(error.to_string()))?
+            }
         };
         Ok(Place {
             node,
@@ -219,12 +222,7 @@ impl<'a> Place<'a> {
                  same",
             );
         }
-        let is_kubernetes = matches!(store, Datastore::Kubernetes(_));
-        let api = if is_kubernetes {
-            Some(store)
-        } else {
-            self.api.reached(store)
-        };
+        let api = self.api.reached(store);
         let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
         let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
@@ -233,10 +231,9 @@ impl<'a> Place<'a> {
         };
         let request = AdoptRequest {
             node: &self.node,
-            source: if is_kubernetes {
-                ClaimSource::Pods
-            } else {
-                ClaimSource::Endpoints
+            source: match store.endpoint_form() {
+                EndpointForm::PodAnnotations => ClaimSource::Pods,
+                EndpointForm::Object => ClaimSource::Endpoints,
             },
             evidence: NodeEvidence {
                 network: &self.network,

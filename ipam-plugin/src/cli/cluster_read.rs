@@ -39,7 +39,7 @@ pub(super) struct ClusterRead {
     pub(super) handles: Vec<PackedHandle>,
     affinities: Vec<Entry<BlockAffinity>>,
     pub(super) endpoints: Vec<PackedEndpoint>,
-    /// The pods, on Kubernetes, where an endpoint is derived from its pod.
+    /// The pods, if the datastore keeps the addresses of endpoints in their annotations.
     pub(super) pods: Pods,
     /// The nodes, whose tunnels have addresses.
     pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,

@@ -112,8 +112,13 @@ impl ConnectionArgs {
             Some(path) => calicoctl_config::read(path, self.context.as_deref(), &env)?,
             None => self.resolve_sources(&env)?,
         };
-        if self.context.is_some() && !matches!(config, DatastoreConfig::Kubernetes(_)) {
-            return Err(CliError::ContextWithoutApiServer(describe(&config)));
+        match &config {
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) if self.context.is_some() => {
+                return Err(CliError::ContextWithoutApiServer(describe(&config)));
+            }
+            DatastoreConfig::Etcd(_)
+            | DatastoreConfig::Local(_)
+            | DatastoreConfig::Kubernetes(_) => {}
         }
         // A file of calicoctl has no setting for proxies, so those of the environment count with
         // it, too.
@@ -227,11 +232,6 @@ pub(super) fn describe(config: &DatastoreConfig) -> String {
         DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
         DatastoreConfig::Kubernetes(kubernetes) => kubernetes.to_string(),
     }
-}
-
-/// Returns true if the first request will create the file of the embedded datastore.
-pub(super) fn is_new_file(config: &DatastoreConfig) -> bool {
-    matches!(config, DatastoreConfig::Local(local) if !local.path.exists())
 }
 
 /// Reads a network configuration: a plugin's, or a list that contains Calico's plugin.

@@ -108,10 +108,11 @@ async fn delete_node_and_contents(
 ) -> Result<(), CliError> {
     let store = app.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
-    if let Datastore::Kubernetes(_) = store {
-        // The API server manages Node objects itself. The refusal comes before any address is
-        // released.
-        return Ok(store.delete::<Node>(&node.key, None).await?);
+    match store {
+        Datastore::Etcd(_) | Datastore::Local(_) => {}
+        // The Node is a view of the Kubernetes node, so the store refuses to delete it, before any
+        // address is released.
+        Datastore::Kubernetes(_) => return Ok(store.delete::<Node>(&node.key, None).await?),
     }
     let endpoints = endpoints_of_node(store, name).await?;
     if !force && !endpoints.is_empty() {

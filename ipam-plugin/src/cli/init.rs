@@ -48,12 +48,17 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
             .map_err(|error| CliError::NodeName(error.to_string()))?,
     };
     let store = app.store;
-    if matches!(store, Datastore::Kubernetes(_))
-        && find::<Node>(store, &ObjectKey::global(&node))
-            .await?
-            .is_none()
-    {
-        return Err(CliError::NoKubernetesNode(node));
+    match store {
+        Datastore::Etcd(_) | Datastore::Local(_) => {}
+        // The Node is a view of the Kubernetes node, which only kubelet creates.
+        Datastore::Kubernetes(_) => {
+            if find::<Node>(store, &ObjectKey::global(&node))
+                .await?
+                .is_none()
+            {
+                return Err(CliError::NoKubernetesNode(node));
+            }
+        }
     }
     let progress = app.progress("writing the first objects");
     let mut rows = vec![initialize(app).await?, ensure_node(store, &node).await?];

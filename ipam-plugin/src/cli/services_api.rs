@@ -26,8 +26,9 @@ impl ServicesApi {
         config: &DatastoreConfig,
         env: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        if matches!(config, DatastoreConfig::Kubernetes(_)) {
-            return ServicesApi::NotConfigured;
+        match config {
+            DatastoreConfig::Kubernetes(_) => return ServicesApi::NotConfigured,
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {}
         }
         match Self::settings(connection, config, &env) {
             Ok(None) => ServicesApi::NotConfigured,

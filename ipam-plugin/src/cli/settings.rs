@@ -196,8 +196,12 @@ pub(super) async fn change(
         Some(entry) if entry.value == config => {}
         Some(entry) => writes.push(Write::update(&IpamConfigKey, &config, &entry.revision)?),
     }
-    // On an API server, both are one object.
-    if let (Some(mut v3), Datastore::Etcd(_) | Datastore::Local(_)) = (stored.v3, store) {
+    let separate = match store {
+        Datastore::Etcd(_) | Datastore::Local(_) => stored.v3,
+        // Both are one object.
+        Datastore::Kubernetes(_) => None,
+    };
+    if let Some(mut v3) = separate {
         let unknown = v3.value.spec.unknown.clone();
         let spec = IpamConfigurationSpec {
             unknown,

@@ -14,7 +14,7 @@ use netconf::NetConf;
 use self::log_lines::PodLogLines;
 use self::report::{StoredObjects, Trace, UnreadPart};
 use super::app::{App, CommandOutcome, Progress};
-use super::connection::{ConnectionArgs, describe, is_new_file};
+use super::connection::{ConnectionArgs, describe};
 use super::documents::{self, Format};
 use super::error::CliError;
 use dataplane::host_link::{HostLinks, NoHostLinks};
@@ -97,7 +97,7 @@ pub(super) fn run(
         let config = connection
             .resolve(|name| std::env::var(name).ok())
             .map_err(DatastoreUnusable::new)?;
-        if is_new_file(&config) {
+        if config.missing_file().is_some() {
             return Err(DatastoreUnusable(format!(
                 "{} does not exist",
                 describe(&config)

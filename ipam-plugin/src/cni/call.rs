@@ -232,14 +232,16 @@ impl IpamRequest {
     }
 
     /// Reads the node's file of block hints, which the caller updates for later ADDs; `None` unless
-    /// the caller has the node's lock and the datastore makes use of hints.
+    /// the caller has the node's lock and a prefetch can use the hints.
     pub(crate) fn recent_blocks<S: Store>(
         &self,
         lock: Option<&HostLock>,
         store: &S,
     ) -> Option<BlockHints> {
-        let lock = lock.filter(|_| store.write_model() == WriteModel::PerObject)?;
-        BlockHints::read_locked(lock, self.recent_file.as_deref())
+        match store.write_model() {
+            WriteModel::Transactional => None,
+            WriteModel::PerObject => BlockHints::read_locked(lock?, self.recent_file.as_deref()),
+        }
     }
 
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {

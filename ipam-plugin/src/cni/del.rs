@@ -38,18 +38,19 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     listings: &L,
 ) -> Result<()> {
     let old = call.old_handle();
-    // Versions before v3 did not support VMIs that keep addresses.
-    let inputs = match &old {
-        Some(old)
-            if inputs.is_empty()
-                && call.vmi.is_none()
-                && store.write_model() == WriteModel::PerObject =>
-        {
+    let unread = match store.write_model() {
+        WriteModel::Transactional => None,
+        // Versions before v3 did not support VMIs that keep addresses.
+        WriteModel::PerObject if inputs.is_empty() && call.vmi.is_none() => old.as_ref(),
+        WriteModel::PerObject => None,
+    };
+    let inputs = match unread {
+        Some(old) => {
             inputs
                 .with_handles(store, std::slice::from_ref(old.id()))
                 .await?
         }
-        _ => inputs,
+        None => inputs,
     };
     if inputs.is_empty() && call.vmi.is_none() {
         tracing::info!(

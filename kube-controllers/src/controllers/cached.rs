@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::context::Context;
 use crate::runtime::{self, Controller, Queue, Reconcile};
-use crate::settings::{ControllerName, Mode};
+use crate::settings::ControllerName;
 use crate::watched::Watched;
 use crate::watches::{Event, Subscribers, Watches};
 
@@ -42,9 +42,6 @@ pub trait CachedReconcile: Reconcile {
     /// The controller's name in the settings, by which its number of workers is set. `None` means
     /// one worker.
     const CONTROLLER: Option<ControllerName>;
-    /// The reason why the controller does nothing if Calico's data is in Kubernetes; `None` if it
-    /// works there too.
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = None;
 
     /// Subscribes the cache to watches.
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches);
@@ -73,12 +70,6 @@ impl<R: CachedReconcile> CachedController<R> {
             queue: Queue::grouped(R::group_of),
             cache: SharedCache::default(),
         }
-    }
-
-    /// Returns the reason why the controller does nothing with this datastore, or `None` if it
-    /// works.
-    fn idle_reason(context: &Context) -> Option<&'static str> {
-        R::NOT_NEEDED_IN_KUBERNETES.filter(|_| context.mode != Mode::Etcd)
     }
 
     /// Passes the events of a watch to `apply`, and adds the keys that `apply` returns to the
@@ -118,22 +109,13 @@ impl<R: CachedReconcile> CachedController<R> {
 impl<R: CachedReconcile> Controller for CachedController<R> {
     const NAME: &'static str = R::NAME;
 
-    fn new(context: &Context, watches: &mut Watches) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let controller = CachedController::unsubscribed();
-        if Self::idle_reason(context).is_none() {
-            R::subscribe(&controller, watches);
-        }
+        R::subscribe(&controller, watches);
         controller
     }
 
     async fn run(self, context: Context) {
-        if let Some(reason) = Self::idle_reason(&context) {
-            tracing::warn!(
-                controller = R::NAME,
-                "the controller is idle: with Calico's data in Kubernetes {reason}"
-            );
-            return;
-        }
         let reconciler = Arc::new(R::new(&context, &self));
         let workers = R::CONTROLLER.map_or(1, |name| context.settings.borrow().workers_of(name));
         let work = runtime::run(reconciler, self.queue.clone(), workers, context.clone());

@@ -140,11 +140,12 @@ impl HostEndpointReconciler {
         match write {
             DueWrite::Create(mut endpoint) => {
                 validate(&endpoint)?;
-                // An API server assigns uid and creation time itself.
-                if self.store.write_model() == WriteModel::Transactional {
-                    endpoint
+                match self.store.write_model() {
+                    WriteModel::Transactional => endpoint
                         .metadata
-                        .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+                        .stamp(Uuid::new_v4(), OffsetDateTime::now_utc()),
+                    // An API server assigns uid and creation time itself.
+                    WriteModel::PerObject => {}
                 }
                 match self.store.create(&endpoint.key(), &endpoint).await {
                     Err(StoreError::AlreadyExists { .. }) => self.adopt_existing(&endpoint).await,

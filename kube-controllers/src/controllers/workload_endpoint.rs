@@ -48,7 +48,6 @@ enum EndpointNeed {
 impl CachedReconcile for PodEndpointReconciler {
     type Cache = Workloads;
     const CONTROLLER: Option<ControllerName> = Some(ControllerName::WorkloadEndpoint);
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> = Some("an endpoint is its pod");
 
     fn subscribe(controller: &WorkloadEndpoints, watches: &mut Watches) {
         watches.options.pod_labels = true;

@@ -16,7 +16,6 @@ use serde_json::{Map, Value};
 use super::api_service;
 use super::object::Control;
 use super::requests::{Problem, Requests};
-use crate::settings::Mode;
 
 /// The annotation of a ClusterInformation under a migration, with its former resourceVersion. Each
 /// process writes another value, so that a late request of a former leader names an old
@@ -206,8 +205,8 @@ pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
     information["metadata"]["annotations"][mark].is_string()
 }
 
-/// Returns the step that follows from the marks. `mode` is that of this process.
-pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> MigrationStep {
+/// Returns the step that follows from the marks. `used` is the group that this process uses.
+pub(super) fn next_step(marks: &Marks, control: &Control, used: ApiGroup) -> MigrationStep {
     use MigrationStep::{
         Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest,
         Retreat, Uncover,
@@ -222,7 +221,7 @@ pub(super) fn next_step(marks: &Marks, control: &Control, mode: Mode) -> Migrati
         (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
         (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
         (Door::Open, Phase::Complete) => Rest,
-        (Door::Open, _) if mode != Mode::Kubernetes(ApiGroup::V3) => Converge,
+        (Door::Open, _) if used != ApiGroup::V3 => Converge,
         (Door::Open, _) => Finish,
         (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
         // Another program has restored the APIService under the lock. The door is unknown until it

@@ -22,7 +22,6 @@ use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
 use super::{api_service, end};
-use crate::settings::Mode;
 use crate::telemetry::Metrics;
 use locked::LockedFailure;
 
@@ -60,7 +59,8 @@ pub(super) struct Migration {
     requests: Requests,
     /// The group in the environment of this process.
     configured: Option<ApiGroup>,
-    mode: Mode,
+    /// The group that this process uses.
+    used: ApiGroup,
     namespace: String,
     process_metrics: Metrics,
     /// The metrics, once the API server serves the kind of the controlling object.
@@ -87,14 +87,14 @@ impl Migration {
     pub(super) fn new(
         requests: Requests,
         configured: Option<ApiGroup>,
-        mode: Mode,
+        used: ApiGroup,
         namespace: String,
         process_metrics: Metrics,
     ) -> Self {
         Migration {
             requests,
             configured,
-            mode,
+            used,
             namespace,
             process_metrics,
             metrics: None,
@@ -158,8 +158,7 @@ impl Migration {
     /// lock once: most clusters have neither.
     async fn without_object(&mut self) -> Next {
         let is_served = self.metrics.is_some();
-        let may_be_locked =
-            self.mode == Mode::Kubernetes(ApiGroup::CrdV1) && self.is_abandoned != Some(false);
+        let may_be_locked = self.used == ApiGroup::CrdV1 && self.is_abandoned != Some(false);
         if is_served || may_be_locked {
             match abort::is_abandoned(&self.requests, is_served).await {
                 Ok(true) if self.is_abandoned == Some(true) => {
@@ -279,7 +278,7 @@ impl Migration {
         {
             end::report_unlocked(&self.requests, control).await?;
         }
-        match next_step(&marks, control, self.mode) {
+        match next_step(&marks, control, self.used) {
             MigrationStep::Ignore => Ok(Next::After(IDLE)),
             MigrationStep::Rest => {
                 if marks.v3 != Door::Open {

@@ -128,8 +128,11 @@ fn build(
     refused: &BTreeSet<RuleSet>,
     watches: &mut Watches,
 ) -> Vec<NamedTask> {
-    if context.mode == Mode::Etcd && !settings.enabled.is_empty() {
-        same_cluster::follow(&context.same_cluster, watches);
+    match context.mode {
+        Mode::Etcd if !settings.enabled.is_empty() => {
+            same_cluster::follow(&context.same_cluster, watches);
+        }
+        Mode::Etcd | Mode::Kubernetes(_) => {}
     }
     let mut registry = Registry {
         context,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use datastore::Datastore;
 use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
+use datastore::{Datastore, Kubernetes};
 use libcalico::kubernetes::ApiGroup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -44,17 +44,20 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// Waits until Calico's objects are in another API group than at the start of the process. If the
-/// migration of this process moves them, the wait ends at once.
+/// Waits until Calico's objects are in another API group than at the start of the process; forever
+/// if the datastore is etcd. If the migration of this process moves them, the wait ends at once.
 pub(super) async fn wait_for_move(
     clients: &Clients,
     elected: &Leadership,
     metrics: &Metrics,
     stop: &CancellationToken,
 ) -> StartError {
-    let configured = match &*clients.calico {
-        Datastore::Kubernetes(calico) => calico.configured_group(),
-        _ => None,
+    let (used, calico) = match (clients.mode, &*clients.calico) {
+        (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) => (used, calico),
+        // Only an API server has groups.
+        (Mode::Etcd, _) | (_, Datastore::Etcd(_) | Datastore::Local(_)) => {
+            return std::future::pending().await;
+        }
     };
     let (kubernetes, elected, metrics) =
         (clients.kubernetes.clone(), elected.clone(), metrics.clone());
@@ -63,8 +66,8 @@ pub(super) async fn wait_for_move(
         // its callers.
         match Box::pin(migration::run(
             kubernetes,
-            configured,
-            clients.mode,
+            calico.configured_group(),
+            used,
             elected,
             metrics,
             stop.clone(),
@@ -76,20 +79,15 @@ pub(super) async fn wait_for_move(
         }
     };
     tokio::select! {
-        moved = wait_for_group_move(clients) => moved,
+        moved = wait_for_group_move(calico, used) => moved,
         moved = migrated => moved,
     }
 }
 
-/// Waits until Calico's objects are in another API group than at the start of the process; forever
-/// if the datastore is etcd. If the environment names a group that did not hold the objects even at
-/// the start, the process logs that and continues: a restart would not help, because the
-/// environment stays the same.
-async fn wait_for_group_move(clients: &Clients) -> StartError {
-    let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico)
-    else {
-        return std::future::pending().await;
-    };
+/// Waits until Calico's objects are in another API group than at the start of the process. If the
+/// environment names a group that did not hold the objects even at the start, the process logs that
+/// and continues: a restart would not help, because the environment stays the same.
+async fn wait_for_group_move(calico: &Kubernetes, used: ApiGroup) -> StartError {
     let read_group = async || calico.discover_group().await;
     let began = match calico.configured_group() {
         None => used,

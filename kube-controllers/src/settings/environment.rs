@@ -65,9 +65,12 @@ impl NodeWorkers {
                 "{variable}={text} has no effect: the controller node is not enabled"
             ));
         }
-        // The other controllers that use these workers copy labels and delete nodes, which only
-        // etcd needs.
-        let is_used = mode == Mode::Etcd || settings.host_endpoints.enabled;
+        let is_used = match mode {
+            Mode::Etcd => true,
+            // The other controllers that use these workers copy labels and delete nodes, which only
+            // etcd needs.
+            Mode::Kubernetes(_) => settings.host_endpoints.enabled,
+        };
         (!is_used).then(|| {
             format!(
                 "{variable}={text} has no effect: with the datastore kubernetes only automatic \

@@ -100,7 +100,10 @@ impl Merger<'_> {
         let environment = self.environment;
         let enabled = self.enabled();
         let log_severity = self.log_severity();
-        let is_etcd = self.mode == Mode::Etcd;
+        let is_etcd = match self.mode {
+            Mode::Etcd => true,
+            Mode::Kubernetes(_) => false,
+        };
         let of_node = enabled.contains(&ControllerName::Node);
         let configured = self
             .spec
@@ -177,22 +180,32 @@ impl Merger<'_> {
             .filter(has_section)
             .collect();
         let chosen = self.take_override(&self.environment.enabled);
-        if chosen.is_none() && self.mode == Mode::Etcd {
-            self.note_missing_sections(&configured);
-        }
-        let mut enabled: BTreeSet<_> = chosen.unwrap_or(configured);
-        if self.mode != Mode::Etcd {
-            let idle: Vec<_> = enabled
-                .extract_if(.., |name| name.is_etcd_only())
-                .map(ControllerName::as_str)
-                .collect();
-            if !idle.is_empty() {
-                self.notes.push(format!(
-                    "not running controllers whose objects the datastore kubernetes derives by \
-                     itself: {}",
-                    idle.join(", ")
-                ));
+        match self.mode {
+            Mode::Etcd => {
+                if chosen.is_none() {
+                    self.note_missing_sections(&configured);
+                }
+                chosen.unwrap_or(configured)
             }
+            Mode::Kubernetes(_) => self.without_etcd_only(chosen.unwrap_or(configured)),
+        }
+    }
+
+    /// Returns the controllers without those that only etcd needs, and names the removed ones.
+    fn without_etcd_only(
+        &mut self,
+        mut enabled: BTreeSet<ControllerName>,
+    ) -> BTreeSet<ControllerName> {
+        let idle: Vec<_> = enabled
+            .extract_if(.., |name| name.is_etcd_only())
+            .map(ControllerName::as_str)
+            .collect();
+        if !idle.is_empty() {
+            self.notes.push(format!(
+                "not running controllers whose objects the datastore kubernetes derives by \
+                 itself: {}",
+                idle.join(", ")
+            ));
         }
         enabled
     }
@@ -265,12 +278,15 @@ impl Merger<'_> {
     }
 
     fn sync_node_labels(&mut self) -> bool {
-        if self.mode != Mode::Etcd {
-            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream also
-            // reports `DATASTORE_TYPE` here (KC-122).
-            self.used_variables
-                .insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
-            return false;
+        match self.mode {
+            Mode::Etcd => {}
+            Mode::Kubernetes(_) => {
+                // Calico's node is a view of the Kubernetes node and has the same labels. Upstream
+                // also reports `DATASTORE_TYPE` here (KC-122).
+                self.used_variables
+                    .insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
+                return false;
+            }
         }
         let configured = self
             .spec

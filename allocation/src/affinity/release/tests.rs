@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
+use libcalico::store::WriteModel;
 
 struct Counting(AtomicUsize);
 
@@ -50,10 +51,9 @@ async fn affinity_release_sends_no_write_after_the_gate_closes() {
             assert!(matches!(outcome, Err(IpamError::Stopped)), "{outcome:?}");
             // All admitted writes are used, as far as whole transactions fit.
             let used = allowed - gate.0.into_inner();
-            let unsplit = if cluster.store.write_model() == WriteModel::Transactional {
-                [0, 0, 2, 3, 3, 5][allowed]
-            } else {
-                allowed
+            let unsplit = match cluster.store.write_model() {
+                WriteModel::Transactional => [0, 0, 2, 3, 3, 5][allowed],
+                WriteModel::PerObject => allowed,
             };
             assert_eq!(used, unsplit);
             let outcome = release_host_affinities(

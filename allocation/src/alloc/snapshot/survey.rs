@@ -167,16 +167,16 @@ pub(super) fn add_range_reads<S: Store>(
     store: &S,
     families: BTreeSet<IpVersion>,
 ) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
-    if store.write_model() == WriteModel::PerObject {
-        return (Vec::new(), families);
+    match store.write_model() {
+        WriteModel::Transactional => {
+            let tickets = families
+                .iter()
+                .map(|version| (*version, batch.list_keys::<Block>(&Some(*version))))
+                .collect();
+            (tickets, BTreeSet::new())
+        }
+        WriteModel::PerObject => (Vec::new(), families),
     }
-    (
-        families
-            .iter()
-            .map(|version| (*version, batch.list_keys::<Block>(&Some(*version))))
-            .collect(),
-        BTreeSet::new(),
-    )
 }
 
 pub(super) async fn survey_ranges<S: Store>(

@@ -25,10 +25,10 @@ pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(check_tls(&cluster.tls).map(|checked| Finding::new("TLS files", checked)));
     findings.push(Finding::new("datastore", check_datastore(cluster)));
-    let separate_api = cluster
-        .api
-        .as_ref()
-        .filter(|_| cluster.kind != DatastoreType::Kubernetes);
+    let separate_api = match cluster.kind {
+        DatastoreType::Etcdv3 | DatastoreType::Local => cluster.api.as_ref(),
+        DatastoreType::Kubernetes => None,
+    };
     let separate_api =
         separate_api.map(|api| Finding::new("API server", check_separate_api_server(api)));
     let Some(answers) = cluster.answers() else {
@@ -242,33 +242,39 @@ fn check_node(
     snapshot: &NodeSnapshot,
 ) -> Option<Checked> {
     let name = snapshot.node.as_ref()?.name.as_ref().ok()?;
-    let missing = || format!("the datastore has no Node {name}: no pod gets an address");
     Some(match answers.node_exists.as_ref()? {
         Ok(true) => pass(format!("Node {name} exists")),
-        Ok(false) if cluster.kind == DatastoreType::Kubernetes => fail(
+        Ok(false) => check_missing_node(cluster.kind, name),
+        Err(reason) => Err(reason.clone()),
+    })
+}
+
+fn check_missing_node(kind: DatastoreType, name: &str) -> Checked {
+    let missing = || format!("the datastore has no Node {name}: no pod gets an address");
+    match kind {
+        DatastoreType::Kubernetes => fail(
             format!(
                 "the API server has no Node {name}: kube-controllers treats its addresses as leaked"
             ),
             "correct nodename in the configuration and in the nodename file (KUBERNETES_NODE_NAME \
              of the installer)",
         ),
-        Ok(false) if cluster.kind == DatastoreType::Local && is_valid(name) => pass(format!(
+        DatastoreType::Local if is_valid(name) => pass(format!(
             "the datastore has no Node {name} yet; the first ADD creates it"
         )),
-        Ok(false) if cluster.kind == DatastoreType::Local => fail(
+        DatastoreType::Local => fail(
             missing(),
             "set nodename in the configuration to a name of lower-case letters, digits, `-` and \
              `.`",
         ),
-        Ok(false) => fail(
+        DatastoreType::Etcdv3 => fail(
             missing(),
             format!(
                 "{REINSTALL}, or start calico-node, or run `calico-ipam init --node {name}`, which \
                  create the Node; or correct nodename"
             ),
         ),
-        Err(reason) => Err(reason.clone()),
-    })
+    }
 }
 
 /// Returns true if a Node may have this name. An ADD creates no Node with an invalid name.

@@ -44,12 +44,9 @@ pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork)
     };
     let api = query_api_server(conf, &config).await;
     let (kind, mut address) = describe(&config);
-    let reached = match &config {
-        // Opening the datastore would create the file.
-        DatastoreConfig::Local(local) if !local.path.exists() => {
-            Err("the file does not exist".into())
-        }
-        config => query_datastore(conf, config, &mut address, &store, node, network).await,
+    let reached = match config.missing_file() {
+        Some(_) => Err("the file does not exist".into()),
+        None => query_datastore(conf, &config, &mut address, &store, node, network).await,
     };
     Cluster {
         kind,
@@ -70,7 +67,10 @@ async fn query_datastore(
     node: &str,
     network: &dyn HostNetwork,
 ) -> Observed<DatastoreAnswers> {
-    let is_etcd = matches!(config, DatastoreConfig::Etcd(_));
+    let etcd = match config {
+        DatastoreConfig::Etcd(config) => Some(config),
+        DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => None,
+    };
     let begun = Instant::now();
     let ready = cluster_state::ensure_ready(store).await;
     match &ready {
@@ -85,19 +85,22 @@ async fn query_datastore(
             address.clone_from(datastore);
             return Err(Unobserved::new(reason));
         }
-        Err(NotReadyError::Unread(error)) if is_etcd && let Some(reason) = silence(error) => {
+        Err(NotReadyError::Unread(error))
+            if etcd.is_some()
+                && let Some(reason) = silence(error) =>
+        {
             return Err(reason);
         }
         // Any other error counts as a response.
         _ => {}
     }
     let latency = begun.elapsed();
-    let (silent_members, etcd_permissions) = match config {
-        DatastoreConfig::Etcd(config) => (
+    let (silent_members, etcd_permissions) = match etcd {
+        Some(config) => (
             find_silent_members(config).await,
             permissions::test_etcd(store, node).await,
         ),
-        DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
+        None => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
         _ if node.is_empty() => (None, Err(UNKNOWN_NODE.into())),
@@ -191,7 +194,9 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
             let scope = Scope::Calico(config.group.unwrap_or(ApiGroup::CrdV1).name());
             (config.as_ref().clone(), scope)
         }
-        _ if kubernetes_api::is_configured(conf, datastore) => {
+        DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_)
+            if kubernetes_api::is_configured(conf, datastore) =>
+        {
             match datastore_settings::separate_kubernetes(conf, Some(DEADLINE), |name| {
                 std::env::var(name).ok()
             }) {
@@ -208,7 +213,7 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
                 }
             }
         }
-        _ => return None,
+        DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => return None,
     };
     Some(permissions::test_api_server(&config, scope, DEADLINE).await)
 }

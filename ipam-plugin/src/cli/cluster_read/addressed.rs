@@ -12,7 +12,7 @@ use libcalico::ipam::{
     Lookup, PackedBlock, PackedEndpoint,
 };
 use libcalico::kubernetes::Pod;
-use libcalico::store::{RawEntry, ReadBatch, Store, StoreError};
+use libcalico::store::{EndpointForm, RawEntry, ReadBatch, Store, StoreError};
 
 use super::owners::is_of_service;
 use super::pairs::insert_if_kind;
@@ -31,15 +31,17 @@ impl ClusterRead {
         addresses: &[IpAddr],
     ) -> Result<Self, StoreError> {
         let _progress = Progress::new("reading the datastore", 0);
-        let is_api_server = matches!(store, Datastore::Kubernetes(_));
         let mut batch = ReadBatch::new();
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
-        // On an API server, `read_owners` reads both.
-        let others = (!is_api_server).then(|| {
-            let configuration =
-                batch.get::<KubeControllersConfiguration>(&ObjectKey::global("default"));
-            (configuration, batch.list::<Node>(&ObjectSelect::default()))
-        });
+        let others = match store {
+            Datastore::Etcd(_) | Datastore::Local(_) => {
+                let configuration =
+                    batch.get::<KubeControllersConfiguration>(&ObjectKey::global("default"));
+                Some((configuration, batch.list::<Node>(&ObjectSelect::default())))
+            }
+            // `read_owners` reads both.
+            Datastore::Kubernetes(_) => None,
+        };
         let answers = store.read(&batch).await?;
         let mut cluster = ClusterRead {
             pools: answers.list(&pools),
@@ -75,10 +77,9 @@ impl ClusterRead {
             .for_each_object::<WorkloadEndpoint>(&ObjectSelect::default(), &mut examine)
             .await?;
         cluster.endpoints = endpoints;
-        if is_api_server {
-            cluster.read_pods(store, &holders.pods).await?;
-        } else {
-            cluster.unreadable = unreadable;
+        match store.endpoint_form() {
+            EndpointForm::Object => cluster.unreadable = unreadable,
+            EndpointForm::PodAnnotations => cluster.read_pods(store, &holders.pods).await?,
         }
         // A container in use keeps its addresses of other networks, as the blocks of the addresses
         // in use show.

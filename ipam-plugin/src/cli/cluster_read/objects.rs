@@ -6,12 +6,11 @@ use libcalico::ipam::{
     PackedHandle,
 };
 use libcalico::kubernetes::Pod;
-use libcalico::store::{
-    Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError, WriteModel,
-};
+use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, StoreError};
 
 use super::pairs::insert_if_kind;
 use super::{ClusterRead, UnreadableObject, audited_endpoint};
+use crate::affinity::may_lack_labels;
 
 impl ClusterRead {
     /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text.
@@ -27,7 +26,7 @@ impl ClusterRead {
             batch.list::<BlockAffinity>(&AffinitySelect::of(AffinityOwner::of_services()));
         // Versions before the labels wrote affinities that a list by owner does not contain
         // (DS-70).
-        let unlabeled = (store.write_model() == WriteModel::PerObject)
+        let unlabeled = may_lack_labels(store)
             .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
         let endpoints = batch.list(&ObjectSelect::default());
         // This takes no further request, because endpoints are derived from the same response.

@@ -62,7 +62,7 @@ impl ClusterRead {
     }
 
     /// Returns the handle of a container that counts an address of `block` which the block does not
-    /// name. On Kubernetes a tenant can set the container's ID: an ID that two pods have proves
+    /// name. On an API server a tenant can set the container's ID: an ID that two pods have proves
     /// nothing, and no ID may form the handle of a VMI.
     fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
         let named = self

@@ -200,15 +200,20 @@ impl CalicoctlSpec {
         let lookup = |name: &str| others.iter().find(|(known, _)| *known == name)?.1.clone();
         let mut config = DatastoreConfig::new(&settings, lookup)?;
         let inline = self.kubeconfig_inline.filter(|text| !text.is_empty());
-        if let (DatastoreConfig::Kubernetes(kubernetes), Some(inline)) = (&mut config, inline) {
-            // As in calicoctl, no other setting of the file changes an inline kubeconfig.
-            kubernetes.kubeconfig.clear();
-            kubernetes.home_kubeconfig = None;
-            kubernetes.overrides = Overrides {
-                context: context.map(str::to_owned),
-                ..Overrides::default()
-            };
-            kubernetes.inline = Some(InlineKubeconfig::new(inline));
+        match &mut config {
+            DatastoreConfig::Kubernetes(kubernetes) => {
+                if let Some(inline) = inline {
+                    // As in calicoctl, no other setting of the file changes an inline kubeconfig.
+                    kubernetes.kubeconfig.clear();
+                    kubernetes.home_kubeconfig = None;
+                    kubernetes.overrides = Overrides {
+                        context: context.map(str::to_owned),
+                        ..Overrides::default()
+                    };
+                    kubernetes.inline = Some(InlineKubeconfig::new(inline));
+                }
+            }
+            DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {}
         }
         Ok(config)
     }

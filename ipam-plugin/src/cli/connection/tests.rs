@@ -157,9 +157,9 @@ fn missing_datastore_error_names_the_options() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("new.db");
     let connection = resolve(&["--datastore-path", path.to_str().unwrap()], &[]).unwrap();
-    assert!(is_new_file(&connection));
+    assert!(connection.missing_file().is_some());
     std::fs::write(path, "").unwrap();
-    assert!(!is_new_file(&connection));
+    assert_eq!(connection.missing_file(), None);
 }
 
 /// Resolves with a configuration file of calicoctl, after `words` of the command line.

@@ -55,8 +55,11 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let Datastore::Kubernetes(kubernetes) = app.store else {
-        return Err(CliError::ImportTarget(datastore_type(app.store)));
+    let kubernetes = match app.store {
+        Datastore::Kubernetes(kubernetes) => kubernetes,
+        Datastore::Etcd(_) | Datastore::Local(_) => {
+            return Err(CliError::ImportTarget(datastore_type(app.store)));
+        }
     };
     let file = read(&args.filename)?;
     let source = cluster(&file.cluster, &args.filename)?;

@@ -26,14 +26,18 @@ pub(super) async fn replace<S: Store>(store: &S, planned: &Planned) -> Result<()
         .iter()
         .map(create)
         .collect::<Result<_, _>>()?;
-    if store.write_model() == WriteModel::Transactional && creates.len() < MAX_TRANSACTION {
-        let pool = &planned.pool;
-        let mut writes = vec![Write::delete::<IpPool>(&pool.key, Some(&pool.revision))];
-        writes.extend(creates);
-        store.write(&writes).await.map_err(|error| error.cause)?;
-        return Ok(());
+    match store.write_model() {
+        WriteModel::Transactional if creates.len() < MAX_TRANSACTION => {
+            let pool = &planned.pool;
+            let mut writes = vec![Write::delete::<IpPool>(&pool.key, Some(&pool.revision))];
+            writes.extend(creates);
+            store.write(&writes).await.map_err(|error| error.cause)?;
+            Ok(())
+        }
+        WriteModel::Transactional | WriteModel::PerObject => {
+            replace_in_steps(store, planned, creates).await
+        }
     }
-    replace_in_steps(store, planned, creates).await
 }
 
 fn create(part: &IpPool) -> Result<Write, CliError> {

@@ -40,8 +40,6 @@ struct StoredTarget<S: Spec> {
 impl<K: SyncedKind> CachedReconcile for SyncReconciler<K> {
     type Cache = SourceCache<K>;
     const CONTROLLER: Option<ControllerName> = Some(K::CONTROLLER);
-    const NOT_NEEDED_IN_KUBERNETES: Option<&'static str> =
-        Some("these objects are derived from Kubernetes");
 
     fn subscribe(controller: &CachedController<Self>, watches: &mut Watches) {
         controller.subscribe(K::watch(watches), SourceCache::apply);

@@ -1,4 +1,4 @@
-//! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An
+//! Workload endpoints that still list a leaked address, if endpoints are objects. An
 //! address is released only when no endpoint of the pods that its allocation names lists it; of a
 //! pod that is no launcher, only the endpoints on the allocation's node count, if the allocation
 //! names one.
@@ -13,12 +13,11 @@ use libcalico::ipam::gc::{Plan, Suspect};
 use libcalico::ipam::{HandleId, LeakReason, Lookup, OwnerKind};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{EndpointForm, Entry, ReadBatch, Store, StoreError};
 use libcalico::workload::KUBERNETES;
 
 use super::GcPass;
 use crate::gc::recheck::CurrentState;
-use crate::settings::Mode;
 
 /// The endpoints of a namespace, on one node if the node is known: namespace and node.
 type EndpointGroup = (String, Option<String>);
@@ -41,8 +40,9 @@ impl GcPass {
     /// other sandboxes. Removes from the plan the addresses that an endpoint still lists or may
     /// list, together with all addresses of their handles.
     pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
-        if self.context.mode != Mode::Etcd {
-            return;
+        match self.context.calico.endpoint_form() {
+            EndpointForm::Object => {}
+            EndpointForm::PodAnnotations => return,
         }
         let suspects = || plan.blocks.values().flatten();
         let groups: BTreeSet<EndpointGroup> = suspects()

@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::*;
 
-const V1: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
-const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
+const V1: ApiGroup = ApiGroup::CrdV1;
+const V3: ApiGroup = ApiGroup::V3;
 
 fn control(phase: &str, is_deleted: bool) -> Control {
     let mut metadata = json!({ "name": MIGRATION_NAME, "finalizers": [FINALIZER] });
@@ -28,8 +28,8 @@ fn marks(v1: V1Lock, v3: Door) -> Marks {
     }
 }
 
-fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, mode: Mode) -> MigrationStep {
-    next_step(&marks(v1, v3), &control(phase, is_deleted), mode)
+fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, used: ApiGroup) -> MigrationStep {
+    next_step(&marks(v1, v3), &control(phase, is_deleted), used)
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
         "a later phase",
     ] {
         for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
-            for mode in [V1, V3] {
-                let of = |v1| step(v1, door, phase, false, mode);
+            for used in [V1, V3] {
+                let of = |v1| step(v1, door, phase, false, used);
                 assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
                 let unlocked = if door == Door::Shut {
                     MigrationStep::Retreat

@@ -17,7 +17,6 @@ use super::super::requests::{Problem, Requests};
 use super::super::{api_service, door, end, late_writes, listing, lock};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{DRAINING, IDLE, MIGRATING, Migration, Next, RETRY, WAITING};
-use crate::settings::Mode;
 use crate::telemetry::CopiedObjects;
 
 const STANDSTILL: &str = "no object could be copied for five minutes";
@@ -257,7 +256,7 @@ impl Migration {
                 "migration: cannot report that v3 is open: {problem}"
             );
         }
-        if self.mode == Mode::Kubernetes(ApiGroup::V3) {
+        if self.used == ApiGroup::V3 {
             return Ok(Next::After(Duration::ZERO));
         }
         if self.configured == Some(ApiGroup::CrdV1) {

@@ -15,7 +15,6 @@ use super::store::ObjectStore;
 use crate::leader::Leadership;
 use crate::migration::marks::Door;
 use crate::migration::{self, NAMESPACE, requests::Requests};
-use crate::settings::Mode;
 use crate::startup::StartError;
 use crate::telemetry::Metrics;
 
@@ -122,10 +121,10 @@ impl World {
         });
     }
 
-    /// Returns the mode of a process that starts now, by the rule of discovery.
-    pub(crate) fn mode(&self) -> Mode {
+    /// Returns the group that a process uses which starts now, by the rule of discovery.
+    pub(crate) fn used_group(&self) -> ApiGroup {
         if let Some(group) = self.configured {
-            return Mode::Kubernetes(group);
+            return group;
         }
         let is_v1_ready = self.spec_of_information(ApiGroup::CrdV1)["datastoreReady"] == true;
         let has_v1 = self
@@ -140,7 +139,7 @@ impl World {
             ) == Door::Open
         };
         let is_v3 = !has_v1 || !is_v1_ready && is_open();
-        Mode::Kubernetes(if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 })
+        if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 }
     }
 
     /// Runs one process until it ends, is killed or has reached `condition`.
@@ -158,7 +157,7 @@ impl World {
         let run = migration::run(
             self.server.client(),
             self.configured,
-            self.mode(),
+            self.used_group(),
             elected,
             metrics,
             stop,

@@ -13,7 +13,6 @@ use crate::migration::testing::{
     Ended, ObjectStore, ReceivedRequest, World, api_service, at, definition, failure, is_in_phase,
     object,
 };
-use crate::settings::Mode;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -89,8 +88,8 @@ async fn complete_is_set_in_v3_mode_only() {
                     crd.projectcalico.org/v1; a restarted process uses projectcalico.org/v3";
     assert_eq!(moved.to_string(), expected);
     assert_eq!(
-        (world.phase().as_str(), world.mode()),
-        ("Converged", Mode::Kubernetes(ApiGroup::V3))
+        (world.phase().as_str(), world.used_group()),
+        ("Converged", ApiGroup::V3)
     );
 
     // A process that is told to use v1 does not end again and again.

@@ -32,6 +32,7 @@ use crate::{deferred_del, interface_names, ipam};
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
     validate::request(&cx.call, &cx.workload)?;
+    let mtu = cx.interface().mtu()?;
     let netns = interface::open_netns(&cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
     Box::pin(readiness::wait_for_gates(cx)).await?;
@@ -61,6 +62,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         &existing_interface,
         first_endpoint,
         &addresses,
+        mtu,
     ))
     .await?;
     if let Some(first) = first {
@@ -88,6 +90,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let attachment = Attachment {
         cx,
         request: &request,
+        mtu,
         netns,
         prior,
     };

@@ -20,7 +20,7 @@ use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
 use crate::dataplane::{self, EndpointPlan, NetnsFd, PriorInterface};
 use crate::endpoint::ExistingEndpoint;
-use crate::interface::InterfaceConfig;
+use crate::interface::{InterfaceConfig, LinkSettings};
 use crate::interface_names::attached_ifname;
 use crate::ipam;
 use crate::reads;
@@ -142,6 +142,7 @@ impl RecordedAttachment {
         if config.grpc_socket().is_some() {
             return Ok(Vec::new());
         }
+        let configured_mtu = config.mtu()?;
         let mtu = self
             .container_end
             .as_ref()
@@ -153,14 +154,17 @@ impl RecordedAttachment {
         of_ipam
             .routes
             .retain(|route| addresses.contains(&route.dst.addr()));
-        let desired = config.plan(addresses, PriorInterface::Unknown)?;
+        let link = LinkSettings {
+            mtu: mtu.unwrap_or(configured_mtu),
+            mac: None,
+        };
+        let desired = config.plan(addresses, link, PriorInterface::Unknown);
         let plan = EndpointPlan {
             host_ifname: self
                 .host_end
                 .as_ref()
                 .map_or(desired.host_ifname.clone(), |end| end.name.clone()),
             container_ifname: ifname.to_owned(),
-            mtu: mtu.unwrap_or(desired.mtu),
             host_routes: config.has_host_routes(&of_ipam),
             ..desired
         };

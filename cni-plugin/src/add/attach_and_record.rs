@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
-use crate::interface::{CreateError, CreatedInterface, NewInterface};
+use crate::interface::{CreateError, CreatedInterface, LinkSettings, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
 
@@ -41,6 +41,7 @@ pub(super) async fn attach_and_record(
     let Attachment {
         cx,
         request,
+        mtu,
         netns,
         prior,
     } = attachment;
@@ -49,7 +50,10 @@ pub(super) async fn attach_and_record(
         assigned,
         endpoint: &endpoint,
         pod_annotations: &request.pod_annotations,
-        mac: request.annotations.mac,
+        link: LinkSettings {
+            mtu: *mtu,
+            mac: request.annotations.mac,
+        },
         prior: *prior,
         has_vmi: request.vmi.is_some(),
     };

@@ -70,7 +70,7 @@ async fn restore(
     if missing.is_empty() {
         return Ok(attachment
             .interface()
-            .restore(netns, endpoint, attachment.prior)?);
+            .restore(netns, endpoint, attachment.mtu, attachment.prior)?);
     }
     let (name, missing) = (&endpoint.metadata.name, missing.join("; "));
     let msg = format!(

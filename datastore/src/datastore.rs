@@ -7,8 +7,8 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write,
-    WriteError, WriteModel,
+    Answers, EndpointForm, Entry, Kind, ProfileOrigin, RawEntry, ReadBatch, Revision, Sharing,
+    Store, StoreError, Survey, Write, WriteError, WriteModel,
 };
 
 use crate::Local;
@@ -312,6 +312,18 @@ impl Store for Datastore {
 
     fn write_model(&self) -> WriteModel {
         each_store!(self, store => store.write_model())
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        each_store!(self, store => store.endpoint_form())
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        each_store!(self, store => store.profile_origin())
+    }
+
+    fn sharing(&self) -> Sharing {
+        each_store!(self, store => store.sharing())
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+    Answers, EndpointForm, ProfileOrigin, Range, RawEntry, ReadBatch, Revision, Sharing, Store,
+    StoreError, Write, WriteError, WriteModel,
 };
 
 use crate::config::{ConfigError, LocalConfig};
@@ -44,6 +45,18 @@ impl Store for LocalDisabled {
     }
 
     fn write_model(&self) -> WriteModel {
+        match self.0 {}
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        match self.0 {}
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        match self.0 {}
+    }
+
+    fn sharing(&self) -> Sharing {
         match self.0 {}
     }
 

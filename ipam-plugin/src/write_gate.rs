@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::store::{
-    Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+    Answers, EndpointForm, ProfileOrigin, ReadBatch, Revision, Sharing, Store, StoreError, Write,
+    WriteError, WriteModel,
 };
 
 /// A gate that each write has to pass.
@@ -84,6 +85,18 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
 
     fn write_model(&self) -> WriteModel {
         self.store.write_model()
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        self.store.endpoint_form()
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        self.store.profile_origin()
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.store.sharing()
     }
 
     fn has_given_up(&self) -> bool {

@@ -286,6 +286,35 @@ pub enum WriteModel {
     PerObject,
 }
 
+/// The place where a store keeps the addresses of a pod's interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndpointForm {
+    /// A WorkloadEndpoint, which the CNI plugin creates, updates and deletes. Each interface of a
+    /// pod has one.
+    Object,
+    /// Annotations of the Pod. The pod's only WorkloadEndpoint is a view of the Pod: it exists as
+    /// long as the Pod, and its update writes the annotations.
+    PodAnnotations,
+}
+
+/// The origin of the profiles that a store returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProfileOrigin {
+    /// Profiles are objects, which the CNI plugin or kube-controllers write.
+    Stored,
+    /// The store derives profiles from namespaces and service accounts, and refuses to write one.
+    Derived,
+}
+
+/// The nodes that use the same store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// All nodes of the cluster.
+    Cluster,
+    /// This node alone.
+    ThisNode,
+}
+
 /// Access to a datastore.
 pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
@@ -313,6 +342,15 @@ pub trait Store: Send + Sync {
 
     /// Returns the way in which the store applies a list of writes.
     fn write_model(&self) -> WriteModel;
+
+    /// Returns the place where the store keeps the addresses of a pod's endpoint.
+    fn endpoint_form(&self) -> EndpointForm;
+
+    /// Returns the origin of the profiles that the store returns.
+    fn profile_origin(&self) -> ProfileOrigin;
+
+    /// Returns the nodes that use the same store.
+    fn sharing(&self) -> Sharing;
 
     /// Returns true if a retry is hardly useful, because requests of this process that would have
     /// to wait for the server fail at once.

@@ -7,7 +7,9 @@ use ipam_plugin::release::{AddressToRelease, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};
-use libcalico::store::{Answers, ReadBatch, Revision, WriteModel};
+use libcalico::store::{
+    Answers, EndpointForm, ProfileOrigin, ReadBatch, Revision, Sharing, WriteModel,
+};
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use time::OffsetDateTime;
 
@@ -56,6 +58,18 @@ impl Store for Breaking {
 
     fn write_model(&self) -> WriteModel {
         WriteModel::Transactional
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        self.inner.endpoint_form()
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        self.inner.profile_origin()
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.inner.sharing()
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use etcd_client::{Txn, TxnResponse};
 use libcalico::ipam::ListedBlock;
 use libcalico::store::{
-    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write,
-    WriteError, WriteModel, listed_block,
+    Answers, EndpointForm, Kind, ProfileOrigin, Range, RawEntry, ReadBatch, Revision, Sharing,
+    Store, StoreError, Survey, Write, WriteError, WriteModel, listed_block,
 };
 use tokio::time::Instant;
 
@@ -189,6 +189,18 @@ impl Store for Etcd {
 
     fn write_model(&self) -> WriteModel {
         WriteModel::Transactional
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        EndpointForm::Object
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        ProfileOrigin::Stored
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Cluster
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -15,8 +15,8 @@ use libcalico::kubernetes::{
     decode_listed_block, json_bytes,
 };
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
-    WriteModel, WriteOp,
+    Answers, EndpointForm, ProfileOrigin, Range, RawEntry, ReadBatch, Revision, Sharing, Store,
+    StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
 };
 
 use super::api_group::{ApiGroupResolver, ResolvedGroup};
@@ -337,6 +337,18 @@ impl Store for Kubernetes {
 
     fn write_model(&self) -> WriteModel {
         WriteModel::PerObject
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        EndpointForm::PodAnnotations
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        ProfileOrigin::Derived
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Cluster
     }
 
     fn has_given_up(&self) -> bool {

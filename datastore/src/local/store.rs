@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use libcalico::ipam::ListedBlock;
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
-    WriteModel, listed_block,
+    Answers, EndpointForm, ProfileOrigin, Range, RawEntry, ReadBatch, Revision, Sharing, Store,
+    StoreError, Survey, Write, WriteError, WriteModel, listed_block,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -149,6 +149,18 @@ impl Store for Local {
 
     fn write_model(&self) -> WriteModel {
         WriteModel::Transactional
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        EndpointForm::Object
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        ProfileOrigin::Stored
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::ThisNode
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity};
 use libcalico::store::{
-    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write,
-    WriteError, WriteModel, WriteOp,
+    Answers, EndpointForm, Freshness, Kind, ProfileOrigin, Range, RawEntry, ReadBatch, Revision,
+    Sharing, Store, StoreError, Write, WriteError, WriteModel, WriteOp,
 };
 
 #[derive(Debug, Clone, Default)]
@@ -398,6 +398,18 @@ impl Store for MemoryStore {
         } else {
             WriteModel::PerObject
         }
+    }
+
+    fn endpoint_form(&self) -> EndpointForm {
+        EndpointForm::Object
+    }
+
+    fn profile_origin(&self) -> ProfileOrigin {
+        ProfileOrigin::Stored
+    }
+
+    fn sharing(&self) -> Sharing {
+        Sharing::Cluster
     }
 
     fn has_given_up(&self) -> bool {

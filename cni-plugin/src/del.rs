@@ -13,7 +13,6 @@
 
 use std::time::Duration;
 
-use futures::future::join;
 use ipam_plugin::busy_server;
 use ipam_plugin::cluster_state::first_read_error;
 use ipam_plugin::cni::IpamRequest;
@@ -299,21 +298,7 @@ async fn release(
     let endpoints = ContainerEndpoints::new(&cx.store, cx.workload.clone())
         .including_unnamed(cx.pod_uid())
         .with_listings(listings);
-    let released = ipam::release::release(&cx.store, &cx.call, release_inputs, &endpoints);
-    let (deleted, released) = Box::pin(join(endpoints.delete_own(), released)).await;
-    released?;
-    match deleted {
-        // The container has no address any more, and the endpoint is deleted with its pod. A tenant
-        // can cause this failure for any number of containers of a pod, whose deferred DELs would
-        // fill the journal.
-        Err(error) if cx.is_on_kubernetes() && error.is_of_one_object() => {
-            tracing::warn!(
-                %error, "cannot remove the endpoint; without addresses, the DEL is complete",
-            );
-            Ok(())
-        }
-        deleted => Ok(deleted?),
-    }
+    ipam::release::release(&cx.store, &cx.call, release_inputs, endpoints).await
 }
 
 /// Removes the interface, and records the remaining work with `record`. Does neither for a pod's

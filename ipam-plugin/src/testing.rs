@@ -4,11 +4,9 @@
 mod call;
 mod clock;
 mod cluster;
-mod listings;
 mod store;
 
 pub(crate) use self::call::call;
 pub(crate) use self::clock::TestClock;
 pub(crate) use self::cluster::{Cluster, affinity_key, assert_consistent, cidr, held, take_one};
-pub(crate) use self::listings::RefusingListings;
 pub(crate) use self::store::{Fault, MemoryStore, Pairs};

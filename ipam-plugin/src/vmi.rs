@@ -10,7 +10,7 @@ mod detect;
 mod owners;
 
 pub use detect::{DetectedVmi, detect};
-pub use owners::{AdoptedAddresses, adopt_addresses, release_ownership, restore_owner};
+pub use owners::{AdoptedAddresses, Ownership, adopt_addresses, restore_owner};
 
 #[cfg(test)]
 mod tests;

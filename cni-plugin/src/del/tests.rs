@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
+use futures::future::join;
 use ipam_plugin::error::IpamError;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::{Store, StoreError};

@@ -10,7 +10,6 @@ use ipam_plugin::cluster_state;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
-use ipam_plugin::release::NoListings;
 use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{Entry, Store};
 use netconf::NetConf;
@@ -210,7 +209,7 @@ async fn release_unused(
     delete_endpoints(&endpoints, &store).await?;
     // The checks above have found no pod that uses one of these addresses.
     let collected = leaked
-        .release(&store, &clock, &BTreeSet::new(), |_| NoListings)
+        .release(&store, &clock, &BTreeSet::new())
         .await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });

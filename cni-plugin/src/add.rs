@@ -16,6 +16,7 @@ mod validate;
 use ipam_plugin::cluster_state;
 use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
+use libcalico::store::{ProfileOrigin, Store};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult};
 use tokio::time::Instant;
@@ -132,13 +133,16 @@ async fn ensure_still_unlocked(
     }
 }
 
-/// Returns the profile to create, named after the network; `None` if `policy.type` is set, or on an
-/// API server (CNI-140).
+/// Returns the profile to create, named after the network; `None` if `policy.type` is set, or if
+/// the datastore derives profiles (CNI-140).
 fn profile_to_create(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
-    // On an API server, profiles are derived from namespaces and service accounts.
-    if !conf.policy.policy_type.is_empty() || cx.is_on_kubernetes() {
+    if !conf.policy.policy_type.is_empty() {
         return None;
+    }
+    match cx.store.profile_origin() {
+        ProfileOrigin::Derived => return None,
+        ProfileOrigin::Stored => {}
     }
     let reach = match cx.workload.orchestrator {
         Orchestrator::Cni(_) => ProfileReach::SameNetwork,

@@ -12,6 +12,7 @@ use ipam_plugin::cni;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::Cidr;
+use libcalico::store::{EndpointForm, Store};
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
@@ -39,9 +40,11 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
     let ifname = attached_ifname(&previous, cx.interface(), &cx.interface().host_ifname());
     let recorded = RecordedAttachment::from_result(&previous, &ifname)?;
     let objects = reads::for_check(cx).await?;
-    // On Kubernetes every endpoint is named after eth0.
-    let is_named =
-        |entry: &&ExistingEndpoint| cx.is_on_kubernetes() || entry.value.spec.endpoint == ifname;
+    let is_named = |entry: &&ExistingEndpoint| match cx.store.endpoint_form() {
+        // Every endpoint is named after eth0.
+        EndpointForm::PodAnnotations => true,
+        EndpointForm::Object => entry.value.spec.endpoint == ifname,
+    };
     let endpoint = objects.endpoints.iter().find(is_named);
     let (own, further) = recorded.split_addresses(endpoint.map(|entry| &entry.value));
 

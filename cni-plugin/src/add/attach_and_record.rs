@@ -3,6 +3,7 @@
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
+use libcalico::store::{EndpointForm, Store};
 use netconf::CniError;
 use tokio::task::yield_now;
 
@@ -59,10 +60,14 @@ pub(super) async fn attach_and_record(
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run
-    // concurrently. If the namespace could not be opened, the creation may fail, and the endpoint
-    // must then not be written.
-    let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
+    let is_independent = match cx.store.endpoint_form() {
+        // The annotations contain no property of the interface.
+        EndpointForm::PodAnnotations => true,
+        EndpointForm::Object => false,
+    };
+    // Independent steps run concurrently. If the namespace could not be opened, the creation may
+    // fail, and the endpoint must then not be written.
+    let (created, written) = if is_independent && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {
                 yield_now().await;

@@ -185,8 +185,7 @@ impl KernelRoute {
     /// [`add`] creates without a gateway.
     pub(crate) fn is_on_link(&self) -> bool {
         // The kernel reports scope universe for every IPv6 route (CNI-181).
-        let has_scope =
-            self.scope == scope_of(None) || self.destination.version() == IpVersion::V6;
+        let has_scope = self.scope == scope_of(None) || self.destination.version() == IpVersion::V6;
         self.gateway.is_none() && has_scope && self.kind == RouteType::Unicast
     }
 

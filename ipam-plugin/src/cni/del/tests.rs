@@ -8,8 +8,8 @@ use libcalico::store::Store;
 use super::super::{IpamRequest, Pod};
 use super::{ReleaseStep, del, release_call};
 use crate::alloc::request::Namespace;
-use crate::release::handle_repair::repair_handles;
 use crate::release::ReleaseInputs;
+use crate::release::handle_repair::repair_handles;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, held};
 use crate::write_gate::OpenGate;
 

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{
-    AffinityOwner, Allocation, Block, BlockAffinity, HandleId, allocation_time,
-};
+use libcalico::ipam::{AffinityOwner, Allocation, Block, BlockAffinity, HandleId, allocation_time};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
@@ -38,12 +36,17 @@ impl ReleasePlan {
     pub(super) fn last_update(&self, revisions: &[Revision]) -> Option<Revision> {
         let is_update =
             |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
-        revisions.get(self.writes.iter().rposition(is_update)?).cloned()
+        revisions
+            .get(self.writes.iter().rposition(is_update)?)
+            .cloned()
     }
 }
 
 impl ReleaseState {
-    pub(super) async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<ReleaseState, StoreError> {
+    pub(super) async fn read<S: Store>(
+        store: &S,
+        inputs: ReleaseInputs,
+    ) -> Result<ReleaseState, StoreError> {
         let named: BTreeSet<Cidr> = inputs
             .handles
             .iter()

@@ -242,7 +242,7 @@ fn defer(cx: &Context, cause: &CniError, identity: RecordedIdentity) -> Result<(
     let pending_del = deferred_del::pending_del(cx, cause);
     let recorded = match identity {
         RecordedIdentity::Known => cx.journal.record(&pending_del),
-        RecordedIdentity::None => cx.journal.record_without_identity(&pending_del),
+        RecordedIdentity::Omitted => cx.journal.record_without_identity(&pending_del),
     };
     recorded.map_err(failed)?;
     tracing::warn!(

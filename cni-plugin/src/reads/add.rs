@@ -54,7 +54,7 @@ async fn with_other_plugin(cx: &Context) -> Result<AddReads, CniError> {
         let pending = PendingAdd::add_to(&mut batch, cx);
         let lookup = batch.add_pod_lookup();
         let answers = batch.read().await?;
-        let state = answers.cluster()?;
+        let state = ClusterState::of(&answers)?;
         let objects = (pending.resolve(&answers, cx)?, answers.pod_lookup(&lookup));
         Ok((state, objects))
     };
@@ -203,7 +203,7 @@ impl PendingWithInputs {
         answers: &CallAnswers<'_>,
         cx: &Context,
     ) -> Result<(ClusterState, WithInputs), StoreError> {
-        let state = answers.cluster()?;
+        let state = ClusterState::of(answers)?;
         let objects = WithInputs {
             objects: self.add.resolve(answers, cx)?,
             inputs: AllocationInputs::from_answers(&answers.datastore, &self.inputs)?,

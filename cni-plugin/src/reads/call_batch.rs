@@ -5,7 +5,6 @@ use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::{Answers, GetTicket, ReadBatch, Store, StoreError};
 
-use super::cluster::ClusterState;
 use crate::context::Context;
 use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
 
@@ -84,9 +83,8 @@ impl<'c> CallBatch<'c> {
 }
 
 impl CallAnswers<'_> {
-    pub(super) fn cluster(&self) -> Result<ClusterState, StoreError> {
-        let cluster = self.datastore.get(&self.cluster)?;
-        Ok(ClusterState::of(cluster.map(|entry| entry.value).as_ref()))
+    pub(super) fn cluster_information(&self) -> Result<Option<ClusterInformation>, StoreError> {
+        Ok(self.datastore.get(&self.cluster)?.map(|entry| entry.value))
     }
 
     pub(super) fn pod_lookup(

@@ -4,7 +4,7 @@ use libcalico::kubernetes::VmiPod;
 use netconf::CniError;
 
 use super::call_batch::CallBatch;
-use super::cluster::in_present_group;
+use super::cluster::{ClusterState, in_present_group};
 use super::endpoints::PendingEndpoints;
 use super::pod::detect_vmi;
 use crate::context::Context;
@@ -34,7 +34,7 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
             endpoints.resolve(&answers, cx).readable,
             answers.pod_lookup(&lookup),
         );
-        Ok((answers.cluster()?, objects))
+        Ok((ClusterState::of(&answers)?, objects))
     };
     let (ready, (endpoints, lookup)) = in_present_group(cx, read)
         .await

@@ -1,11 +1,10 @@
 //! The state of the cluster, which every verb reads together with its other objects.
 
 use ipam_plugin::cluster_state::{self, NotReadyError, first_read_error};
-use libcalico::api::ClusterInformation;
 use libcalico::store::StoreError;
 use netconf::CniError;
 
-use super::call_batch::CallBatch;
+use super::call_batch::{CallAnswers, CallBatch};
 use crate::context::Context;
 use crate::ipam;
 
@@ -35,12 +34,12 @@ impl From<NotReady> for CniError {
 }
 
 impl ClusterState {
-    pub(super) fn of(cluster: Option<&ClusterInformation>) -> Self {
-        match cluster {
+    pub(super) fn of(answers: &CallAnswers<'_>) -> Result<Self, StoreError> {
+        Ok(match answers.cluster_information()? {
             None => ClusterState::Missing,
             Some(cluster) if cluster.spec.datastore_ready == Some(true) => ClusterState::Ready,
             Some(_) => ClusterState::Locked,
-        }
+        })
     }
 
     fn ensure_ready(self) -> Result<(), NotReady> {
@@ -62,7 +61,7 @@ impl ClusterState {
 pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
     let read = async || {
         let answers = CallBatch::new(cx).read().await?;
-        Ok((answers.cluster()?, ()))
+        Ok((ClusterState::of(&answers)?, ()))
     };
     let (ready, ()) = in_present_group(cx, read)
         .await

@@ -54,8 +54,8 @@ pub struct UnreadDel {
 pub enum RecordedIdentity {
     /// The identity that the node knows, if there is one.
     Known,
-    /// None: a datastore that is set up again gets a new identity.
-    None,
+    /// No identity: a datastore that is set up again gets a new one.
+    Omitted,
 }
 
 impl DelReadError {
@@ -83,7 +83,7 @@ impl From<NotReady> for DelReadError {
         if is_missing {
             DelReadError::Unread(UnreadDel {
                 cause: error,
-                identity: RecordedIdentity::None,
+                identity: RecordedIdentity::Omitted,
             })
         } else {
             DelReadError::Permanent(error)
@@ -127,7 +127,7 @@ async fn read_once(
     let release = PendingHandles::add_to(&mut batch, handles);
     let lookup = batch.add_pod_lookup();
     let answers = batch.read().await?;
-    let state = answers.cluster()?;
+    let state = ClusterState::of(&answers)?;
     let endpoints = pending_endpoints.resolve(&answers, cx);
     let reads = DelReads {
         listings: pod.listings(&answers, cx, &endpoints),

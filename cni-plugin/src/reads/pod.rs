@@ -12,7 +12,7 @@ use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::CniError;
 
 use super::call_batch::CallBatch;
-use super::cluster::in_present_group;
+use super::cluster::{ClusterState, in_present_group};
 use crate::annotations::Annotations;
 use crate::context::Context;
 use crate::ipam::pod_cidr::PodCidrSubnets;
@@ -40,7 +40,7 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
         let mut batch = CallBatch::new(cx);
         let pending = batch.add_pod_lookup();
         let answers = batch.read().await?;
-        Ok((answers.cluster()?, answers.pod_lookup(&pending)))
+        Ok((ClusterState::of(&answers)?, answers.pod_lookup(&pending)))
     };
     let (ready, lookup) = in_present_group(cx, read)
         .await

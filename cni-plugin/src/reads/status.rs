@@ -5,7 +5,7 @@ use ipam_plugin::own_node;
 use netconf::CniError;
 
 use super::call_batch::CallBatch;
-use super::cluster::in_present_group;
+use super::cluster::{ClusterState, in_present_group};
 use crate::context::Context;
 
 /// Reads the objects that a STATUS needs: the inputs of an allocation by `request`, without a
@@ -16,7 +16,7 @@ pub async fn for_status(cx: &Context, request: &IpamRequest) -> Result<Allocatio
         let mut batch = CallBatch::new(cx);
         let pending = AllocationInputs::add_to(&mut batch.datastore, &query);
         let answers = batch.read().await?;
-        let state = answers.cluster()?;
+        let state = ClusterState::of(&answers)?;
         let inputs = AllocationInputs::from_answers(&answers.datastore, &pending)?;
         Ok((state, inputs))
     };

@@ -127,6 +127,12 @@ pub async fn assign<S: Store, C: Clock>(
     run.complete().await
 }
 
+enum Planned {
+    Round(AllocationRound),
+    /// A family has no address left but those that the request skips.
+    OnlySkippedLeft,
+}
+
 #[derive(Default)]
 struct AllocationRound {
     missing: MissingReads,
@@ -165,7 +171,14 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 missing,
                 repairs,
                 assignments,
-            } = self.plan()?;
+            } = match self.plan()? {
+                Planned::Round(round) => round,
+                // A possibly busy address is better than none.
+                Planned::OnlySkippedLeft => {
+                    self.snapshot.stop_skipping();
+                    continue;
+                }
+            };
             if self.request.all_or_nothing && self.is_short() {
                 return Ok(());
             }
@@ -193,7 +206,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         }
     }
 
-    fn plan(&mut self) -> Result<AllocationRound> {
+    fn plan(&mut self) -> Result<Planned> {
         let mut round = AllocationRound::default();
         for family in self
             .families
@@ -210,12 +223,13 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                         .extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
                     family.remaining = 0;
                 }
-                // A possibly busy address is better than none.
-                PlannerStep::Exhausted(_) if self.snapshot.stop_skipping() => return self.plan(),
+                PlannerStep::Exhausted(_) if self.snapshot.is_skipping() => {
+                    return Ok(Planned::OnlySkippedLeft);
+                }
                 PlannerStep::Exhausted(cause) => family.exhausted = Some(cause),
             }
         }
-        Ok(round)
+        Ok(Planned::Round(round))
     }
 
     /// Returns the counts that the handle may get before blocks are read. Returns `None` if a

@@ -8,12 +8,14 @@ mod by_address;
 mod by_handle;
 pub mod handle_repair;
 mod in_batches;
-mod listings;
 mod missing_blocks;
+mod unlisted;
 
 pub use self::by_address::{ReleasedAddresses, release_addresses};
-pub use self::by_handle::*;
-pub use self::in_batches::{ReleasedBatch, Requests, release_batch, release_from_blocks};
-pub use self::listings::{
-    AddressToRelease, Listings, NoListings, addresses_to_release, still_allocated,
+pub use self::by_handle::{
+    HandleRead, HandleRelease, HandleWrite, PendingRelease, ReadHandles, ReleaseInputs,
+    ReleasedHandles, release,
 };
+
+pub use self::in_batches::{ReleasedBatch, Requests, release_batch, release_from_blocks};
+pub use self::unlisted::{AddressToRelease, Unlisted, addresses_to_release, still_allocated};

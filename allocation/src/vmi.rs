@@ -10,4 +10,4 @@ mod detect;
 mod owners;
 
 pub use detect::{DetectedVmi, detect};
-pub use owners::{AdoptedAddresses, adopt_addresses, release_ownership, restore_owner};
+pub use owners::{AdoptedAddresses, Ownership, adopt_addresses, restore_owner};

@@ -16,6 +16,7 @@ mod validate;
 use allocation::cluster_state;
 use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
+use libcalico::store::{ProfileOrigin, Store};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult};
 use tokio::time::Instant;
@@ -32,6 +33,7 @@ use dataplane::{ExistingInterface, PriorInterface};
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
     validate::request(&cx.call, &cx.workload)?;
+    let mtu = cx.interface().mtu()?;
     let netns = interface::open_netns(&cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
     Box::pin(readiness::wait_for_gates(cx)).await?;
@@ -61,6 +63,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         &existing_interface,
         first_endpoint,
         &addresses,
+        mtu,
     ))
     .await?;
     if let Some(first) = first {
@@ -88,6 +91,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let attachment = Attachment {
         cx,
         request: &request,
+        mtu,
         netns,
         prior,
     };
@@ -129,13 +133,16 @@ async fn ensure_still_unlocked(
     }
 }
 
-/// Returns the profile to create, named after the network; `None` if `policy.type` is set, or on an
-/// API server (CNI-140).
+/// Returns the profile to create, named after the network; `None` if `policy.type` is set, or if
+/// the datastore derives profiles (CNI-140).
 fn profile_to_create(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
-    // On an API server, profiles are derived from namespaces and service accounts.
-    if !conf.policy.policy_type.is_empty() || cx.is_on_kubernetes() {
+    if !conf.policy.policy_type.is_empty() {
         return None;
+    }
+    match cx.store.profile_origin() {
+        ProfileOrigin::Derived => return None,
+        ProfileOrigin::Stored => {}
     }
     let reach = match cx.workload.orchestrator {
         Orchestrator::Cni(_) => ProfileReach::SameNetwork,

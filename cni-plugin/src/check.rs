@@ -12,6 +12,7 @@ use ipam_plugin::cni;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::Cidr;
+use libcalico::store::{EndpointForm, Store};
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
@@ -19,7 +20,7 @@ use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
 use crate::endpoint::ExistingEndpoint;
-use crate::interface::InterfaceConfig;
+use crate::interface::{InterfaceConfig, LinkSettings};
 use crate::interface_names::attached_ifname;
 use crate::ipam;
 use crate::reads;
@@ -39,9 +40,11 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
     let ifname = attached_ifname(&previous, cx.interface(), &cx.interface().host_ifname());
     let recorded = RecordedAttachment::from_result(&previous, &ifname)?;
     let objects = reads::for_check(cx).await?;
-    // On Kubernetes every endpoint is named after eth0.
-    let is_named =
-        |entry: &&ExistingEndpoint| cx.is_on_kubernetes() || entry.value.spec.endpoint == ifname;
+    let is_named = |entry: &&ExistingEndpoint| match cx.store.endpoint_form() {
+        // Every endpoint is named after eth0.
+        EndpointForm::PodAnnotations => true,
+        EndpointForm::Object => entry.value.spec.endpoint == ifname,
+    };
     let endpoint = objects.endpoints.iter().find(is_named);
     let (own, further) = recorded.split_addresses(endpoint.map(|entry| &entry.value));
 
@@ -142,6 +145,7 @@ impl RecordedAttachment {
         if config.grpc_socket().is_some() {
             return Ok(Vec::new());
         }
+        let configured_mtu = config.mtu()?;
         let mtu = self
             .container_end
             .as_ref()
@@ -153,14 +157,17 @@ impl RecordedAttachment {
         of_ipam
             .routes
             .retain(|route| addresses.contains(&route.dst.addr()));
-        let desired = config.plan(addresses, PriorInterface::Unknown)?;
+        let link = LinkSettings {
+            mtu: mtu.unwrap_or(configured_mtu),
+            mac: None,
+        };
+        let desired = config.plan(addresses, link, PriorInterface::Unknown);
         let plan = EndpointPlan {
             host_ifname: self
                 .host_end
                 .as_ref()
                 .map_or(desired.host_ifname.clone(), |end| end.name.clone()),
             container_ifname: ifname.to_owned(),
-            mtu: mtu.unwrap_or(desired.mtu),
             host_routes: config.has_host_routes(&of_ipam),
             ..desired
         };

@@ -21,6 +21,14 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
     }
 }
 
+/// Returns the error of requests that take longer than the call may.
+pub fn time_limit_error() -> CniError {
+    CniError::new(
+        Code::TRY_AGAIN,
+        "the requests to the datastore did not finish within the time limit of this call",
+    )
+}
+
 /// Converts an error about an identifier that cannot be part of a WorkloadEndpoint's name.
 pub fn naming_error(reason: &ValidationError) -> CniError {
     CniError::new(

@@ -6,6 +6,7 @@ use allocation::journal::{self, Journal};
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings};
+use libcalico::store::{EndpointForm, Store};
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
@@ -70,10 +71,10 @@ impl Context {
             command => Instant::now() + busy_server::longest_wait(command),
         };
         busy_server::wait_until(busy_until, &store, &api);
-        if call.command == Command::Add && matches!(api, KubernetesApi::Datastore) {
-            // An API server stores endpoints of pods only: without a pod, the last step of the ADD
-            // would fail.
-            call.args.require_pod()?;
+        match (call.command, store.endpoint_form()) {
+            // Without a pod, the last step of the ADD would fail.
+            (Command::Add, EndpointForm::PodAnnotations) => call.args.require_pod().map(drop)?,
+            (_, EndpointForm::PodAnnotations | EndpointForm::Object) => {}
         }
         let workload = workload_of(&call, node);
         let journal = Journal::new(journal::DEFAULT_DIRECTORY);
@@ -88,20 +89,16 @@ impl Context {
         })
     }
 
-    /// Returns true if the Kubernetes API is the datastore.
-    pub fn is_on_kubernetes(&self) -> bool {
-        matches!(self.store, Datastore::Kubernetes(_))
-    }
-
-    /// Returns K8S_POD_UID of CNI_ARGS on Kubernetes (CNI-223), and an empty text on another
-    /// datastore.
+    /// Returns K8S_POD_UID of CNI_ARGS where pods contain the endpoints (CNI-223), and an empty text
+    /// elsewhere.
     pub fn pod_uid(&self) -> &str {
-        self.call
-            .args
-            .pod()
-            .filter(|_| self.is_on_kubernetes())
-            .and_then(|pod| pod.uid)
-            .unwrap_or_default()
+        match self.store.endpoint_form() {
+            EndpointForm::PodAnnotations => {
+                let pod = self.call.args.pod();
+                pod.and_then(|pod| pod.uid).unwrap_or_default()
+            }
+            EndpointForm::Object => "",
+        }
     }
 
     /// Returns the interface that this call adds, checks or deletes.
@@ -123,7 +120,11 @@ impl Context {
 /// (CNI-71).
 fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
-    if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
+    match conf.datastore.kind() {
+        DatastoreType::Local => return Ok(()),
+        DatastoreType::Etcdv3 | DatastoreType::Kubernetes => {}
+    }
+    if node.nodename_file_optional {
         return Ok(());
     }
     std::fs::metadata(&node.nodename_file)

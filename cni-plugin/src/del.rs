@@ -11,34 +11,35 @@
 //! A DEL that cannot finish its work in the datastore usually succeeds, and records the remaining
 //! work in the journal.
 
+mod found_endpoints;
+
 use std::time::Duration;
 
 use allocation::cluster_state::first_read_error;
 use allocation::journal::{Journal, JournalError, PendingDel};
 use allocation::release::ReleaseInputs;
 use allocation::vmi::DetectedVmi;
-use futures::future::join;
 use ipam_plugin::busy_server;
 use ipam_plugin::cni::IpamRequest;
+use allocation::journal::JournalError;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cni_error::naming_error;
+use self::found_endpoints::FoundEndpoints;
+use crate::cni_error::time_limit_error;
 use crate::context::Context;
-use crate::endpoint::{ContainerEndpoints, ExistingEndpoint, Listing};
+use crate::endpoint::ContainerEndpoints;
 use crate::interface::RecordedEndpoint;
 use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
-use crate::reads::{self, NotReady, ReadObjects};
+use crate::reads::{self, DelReadError, DelReads, RecordedIdentity, UnreadDel};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, interface_names, ipam};
+use crate::{deferred_del, interface_names, ipam};
 
 /// The time limit of the first pass of a DEL. A runtime may kill a DEL after a minute.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-
-type RecordFn = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no
 /// failure.
@@ -90,176 +91,67 @@ async fn remove(
     deadline: Instant,
     busy_until: Instant,
 ) -> Result<(), CniError> {
-    if cx.workload.node.is_empty() {
-        let file = &cx.call.conf.node.nodename_file;
-        let cause = format!(
-            "the name of this node is unknown: neither nodename in the configuration nor {file} \
-             contains a name"
-        );
-        return remove_interface_and_defer(
-            cx,
-            &CniError::new(Code::TRY_AGAIN, cause),
-            Journal::record,
-        )
-        .await;
-    }
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let handles = request
         .as_ref()
         .map(|request| request.handles_to_read(&cx.store))
         .unwrap_or_default();
-    let objects = match timeout_at(deadline, reads::for_del(cx, &handles)).await {
-        Err(_) => return remove_interface_and_defer(cx, &timeout_error(), Journal::record).await,
-        Ok(Ok(objects)) => objects,
-        Ok(Err(error)) if error.is_postponable() => {
-            return remove_interface_and_defer(cx, &first_read_error(&error), Journal::record)
-                .await;
-        }
-        Ok(Err(error)) => return Err(first_read_error(&error)),
+    let DelReads {
+        endpoints,
+        listings,
+        release: release_inputs,
+        vmi_pod,
+    } = match reads::for_del(cx, &handles, deadline).await {
+        Ok(reads) => reads,
+        Err(DelReadError::Unread(unread)) => return remove_interface_and_defer(cx, &unread).await,
+        Err(DelReadError::Permanent(error)) => return Err(error),
     };
     timings.stage("read");
-    match objects.readiness() {
-        Ok(()) => {}
-        // A datastore that is set up again gets a new identity, so the entry must not contain the
-        // old one.
-        Err(NotReady {
-            error,
-            has_cluster_information: false,
-        }) => {
-            return remove_interface_and_defer(cx, &error, Journal::record_without_identity).await;
-        }
-        Err(NotReady { error, .. }) => return Err(error),
-    }
-
-    let ReadObjects {
-        endpoints,
-        mut listings,
-        release: release_inputs,
-        pod_lookup,
-        ..
-    } = *objects;
-    let pod = pod_lookup.map(|lookup| lookup.vmi_pod);
-    let name = cx
-        .workload
-        .key()
-        .map_err(|error| naming_error(&error))?
-        .name;
-    let (named, others): (Vec<_>, Vec<_>) = endpoints
-        .into_iter()
-        .partition(|entry| entry.key.name == name);
-    let is_named = !named.is_empty();
-    let is_shared = has_other_interface(cx, is_named, &others, listings.is_none())?;
-    if is_shared {
-        // The endpoint that cannot be read counts as that of the other interface.
-        listings.get_or_insert_default();
-    }
-    let endpoint = named
-        .into_iter()
-        .find(|entry| belongs_to_container(cx, entry));
-    let recorded = match &endpoint {
-        Some(entry) => RecordedEndpoint::Found(&entry.value),
-        None if is_shared => RecordedEndpoint::OtherInterface,
-        None if listings.is_none() => RecordedEndpoint::Unknown,
-        None => RecordedEndpoint::Missing,
-    };
-    let removal = cx.interface().remove(&cx.store, recorded).await?;
+    let found = FoundEndpoints::new(cx, endpoints, listings)?;
+    let removal = cx.interface().remove(&cx.store, found.recorded()).await?;
     timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
-    let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded {
+    let vmi = if found.is_superseded {
         Ok(None)
     } else {
-        in_time(deadline, vmi_of(cx, pod)).await
+        in_time(deadline, vmi_of(cx, vmi_pod)).await
     };
     let (vmi, vmi_error) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
-    let request = request.map(|request| IpamRequest { vmi, ..request });
-    let release_inputs = request.zip(release_inputs.filter(|_| !is_shared));
-    let released = in_time(deadline, release(cx, release_inputs, listings)).await;
+    // The other attachment has the addresses.
+    let request = request.filter(|_| !found.is_shared);
+    let calico = request.map(|request| (IpamRequest { vmi, ..request }, release_inputs));
+    let endpoints = ContainerEndpoints::new(&cx.store, cx.workload.clone())
+        .including_unnamed(cx.pod_uid())
+        .with_listings(found.listings);
+    let released = ipam::release::release(&cx.store, &cx.call, calico, endpoints);
+    let released = Box::pin(in_time(deadline, released)).await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;
     timings.stage("dataplane");
     match released {
         Ok(()) => {
-            if !is_shared {
+            if !found.is_shared {
                 interface_names::remove_all(cx);
             }
             // Deferred DELs that are not replayed in time are left to a later call or the agent.
-            _ = timeout_at(
-                deadline,
-                deferred_del::remove_own_and_replay(cx, busy_until),
-            )
-            .await;
+            let replay = deferred_del::remove_own_and_replay(cx, busy_until);
+            _ = timeout_at(deadline, replay).await;
             Ok(())
         }
         Err(ReleaseError::Deferrable(error)) => {
             // The journal does not record addresses of another plugin, whose DEL may not have run
             // yet.
             ipam::release_by_plugin(&cx.call)?;
-            defer(cx, &error, Journal::record)?;
-            if !is_shared {
+            defer(cx, &error, RecordedIdentity::Known)?;
+            if !found.is_shared {
                 interface_names::remove_all(cx);
             }
             Ok(())
         }
         Err(ReleaseError::Permanent(error)) => Err(error),
     }
-}
-
-/// Returns true if the endpoint is this container's. The endpoint of another container of the same
-/// pod stays, because this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a
-/// later pod of the same name whose ADD has not finished stays as well (CNI-262).
-fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
-    let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
-    if !is_own {
-        let holder = &entry.value.spec.container_id;
-        tracing::warn!(
-            endpoint = %entry.key, %holder,
-            "keeping the endpoint, which belongs to another container, or to a later pod if holder \
-             is empty; the endpoint may lose addresses that this DEL releases"
-        );
-    }
-    is_own
-}
-
-/// Returns true if the container has an endpoint with another interface name, or, where the
-/// endpoints do not show this, an interface with another name. The other interface uses the same
-/// handle, so its addresses must stay; upstream releases them.
-///
-/// `is_named`: the interface to delete has an endpoint. `others`: the endpoints with other
-/// interface names. `is_unread`: an endpoint of the container cannot be read.
-fn has_other_interface(
-    cx: &Context,
-    is_named: bool,
-    others: &[ExistingEndpoint],
-    is_unread: bool,
-) -> Result<bool, CniError> {
-    let is_own = |entry: &ExistingEndpoint| {
-        endpoint::is_of_container(&entry.value, &cx.call.container_id, None)
-    };
-    let is_shared = match cx.workload.orchestrator {
-        Orchestrator::Cni(_) if !others.is_empty() => true,
-        Orchestrator::Cni(_) => is_unread && cx.interface().is_of_another_interface()?,
-        Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_own) => true,
-        Orchestrator::Kubernetes(_)
-            if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) =>
-        {
-            false
-        }
-        // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted
-        // pod has no endpoint.
-        Orchestrator::Kubernetes(_) => cx.interface().is_of_another_interface()?,
-    };
-    if is_shared {
-        let other_endpoint = others.first().map(|entry| entry.key.to_string());
-        tracing::warn!(
-            other_endpoint,
-            "the container has another attachment; keeping the addresses of calico-ipam, and the \
-             interface unless this attachment has an endpoint"
-        );
-    }
-    Ok(is_shared)
 }
 
 /// Returns the outcome of `work`, or at `deadline` an error for which the DEL is deferred.
@@ -269,14 +161,7 @@ async fn in_time<T>(
 ) -> Result<T, ReleaseError> {
     timeout_at(deadline, work)
         .await
-        .unwrap_or_else(|_| Err(ReleaseError::Deferrable(timeout_error())))
-}
-
-fn timeout_error() -> CniError {
-    CniError::new(
-        Code::TRY_AGAIN,
-        "the requests to the datastore did not finish within the time limit of this call",
-    )
+        .unwrap_or_else(|_| Err(ReleaseError::Deferrable(time_limit_error())))
 }
 
 /// Returns the pod's VMI; `None` if there is none or the VMI does not keep its addresses.
@@ -290,40 +175,10 @@ async fn vmi_of(
     Ok(detected.and_then(DetectedVmi::for_del))
 }
 
-/// Removes the addresses from the endpoint and then releases them.
-async fn release(
-    cx: &Context,
-    release_inputs: Option<(IpamRequest, ReleaseInputs)>,
-    listings: Option<Vec<Listing>>,
-) -> Result<(), ReleaseError> {
-    let endpoints = ContainerEndpoints::new(&cx.store, cx.workload.clone())
-        .including_unnamed(cx.pod_uid())
-        .with_listings(listings);
-    let released = ipam::release::release(&cx.store, &cx.call, release_inputs, &endpoints);
-    let (deleted, released) = Box::pin(join(endpoints.delete_own(), released)).await;
-    released?;
-    match deleted {
-        // The container has no address any more, and the endpoint is deleted with its pod. A tenant
-        // can cause this failure for any number of containers of a pod, whose deferred DELs would
-        // fill the journal.
-        Err(error) if cx.is_on_kubernetes() && error.is_of_one_object() => {
-            tracing::warn!(
-                %error, "cannot remove the endpoint; without addresses, the DEL is complete",
-            );
-            Ok(())
-        }
-        deleted => Ok(deleted?),
-    }
-}
-
-/// Removes the interface, and records the remaining work with `record`. Does neither for a pod's
-/// interface that has another name than CNI_IFNAME, unless prevResult shows that the ADD created
-/// it.
-async fn remove_interface_and_defer(
-    cx: &Context,
-    cause: &CniError,
-    record: RecordFn,
-) -> Result<(), CniError> {
+/// Removes the interface, and records the remaining work. Does neither for a pod's interface that
+/// has another name than CNI_IFNAME, unless prevResult shows that the ADD created it.
+async fn remove_interface_and_defer(cx: &Context, unread: &UnreadDel) -> Result<(), CniError> {
+    let UnreadDel { cause, identity } = unread;
     tracing::warn!(
         error = %cause, "cannot release the endpoint and the addresses in the datastore",
     );
@@ -347,7 +202,7 @@ async fn remove_interface_and_defer(
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
     by_plugin?;
-    defer(cx, cause, record)?;
+    defer(cx, cause, *identity)?;
     interface_names::remove_all(cx);
     Ok(())
 }
@@ -380,14 +235,19 @@ fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
 
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to
 /// repeat the DEL.
-fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniError> {
+fn defer(cx: &Context, cause: &CniError, identity: RecordedIdentity) -> Result<(), CniError> {
     let failed = |error: JournalError| {
         let details = format!(
             "the interface is removed, but the journal cannot record the remaining cleanup: {error}"
         );
         CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(details)
     };
-    record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
+    let pending_del = deferred_del::pending_del(cx, cause);
+    let recorded = match identity {
+        RecordedIdentity::Known => cx.journal.record(&pending_del),
+        RecordedIdentity::Omitted => cx.journal.record_without_identity(&pending_del),
+    };
+    recorded.map_err(failed)?;
     tracing::warn!(
         error = %cause,
         "deferred the DEL; a later call or the agent removes what remains of the endpoint and the addresses"

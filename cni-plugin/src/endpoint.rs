@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 pub use self::listing::Listing;
 pub(crate) use self::listing::POD_INTERFACE;
-pub use self::unlist::ContainerEndpoints;
+pub use self::unlist::{ContainerEndpoints, OtherEndpoints};
 use crate::cni_error::{on_one_line, store_error};
 
 const MAX_ATTEMPTS: u32 = 3;

@@ -11,7 +11,7 @@ use datastore::Datastore;
 use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::InterfaceAlias;
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::{EndpointForm, ReadBatch, Store, StoreError};
 use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::{CniError, Code};
 
@@ -53,7 +53,10 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     stale.retain(|entry| {
         is_stale(cx, entry)
             && !lists_addresses_of_another_network(&leaked, entry)
-            && (!cx.is_on_kubernetes() || has_leaked_address(&leaked, entry))
+            && match cx.store.endpoint_form() {
+                EndpointForm::Object => true,
+                EndpointForm::PodAnnotations => has_leaked_address(&leaked, entry),
+            }
     });
     if !stale.is_empty() {
         let aliases = dataplane::interface_aliases().map_err(unreadable)?;
@@ -117,19 +120,22 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     .with_details(failures.join("; ")))
 }
 
-/// Returns the endpoints to examine: all endpoints, except on Kubernetes. There the plugin may get
-/// pods but not list them (DS-83), so these are the endpoints of the pods that own leaked
-/// addresses.
+/// Returns the endpoints to examine: all endpoints, or where pods contain them, those of the pods
+/// that own leaked addresses. The plugin may get pods but not list them (DS-83).
 async fn endpoints(
     cx: &Context,
     leaked: &LeakedAddresses,
 ) -> Result<Vec<ExistingEndpoint>, StoreError> {
-    if !cx.is_on_kubernetes() {
-        return cx
-            .store
-            .list::<WorkloadEndpoint>(&ObjectSelect::default())
-            .await;
+    match cx.store.endpoint_form() {
+        EndpointForm::Object => cx.store.list(&ObjectSelect::default()).await,
+        EndpointForm::PodAnnotations => endpoints_of_pods(cx, leaked).await,
     }
+}
+
+async fn endpoints_of_pods(
+    cx: &Context,
+    leaked: &LeakedAddresses,
+) -> Result<Vec<ExistingEndpoint>, StoreError> {
     let of_pod = |(namespace, name): &(String, String)| {
         let pod = PodIdentity {
             namespace: namespace.clone(),
@@ -252,9 +258,10 @@ fn suspects(
             .entry(entry.value.spec.container_id.clone())
             .or_default();
         suspect.aliases.push(own_alias(cx, entry));
-        // On Kubernetes the addresses come from annotations, which a tenant can write.
-        if !cx.is_on_kubernetes() {
-            suspect.listed.extend(entry.value.spec.host_link().1);
+        match cx.store.endpoint_form() {
+            EndpointForm::Object => suspect.listed.extend(entry.value.spec.host_link().1),
+            // A tenant can write the annotations.
+            EndpointForm::PodAnnotations => {}
         }
     }
     let with_conditions = |(container_id, suspect): (String, SuspectContainer)| {
@@ -319,8 +326,11 @@ fn endpoints_of<'s>(
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    // On Kubernetes the pod has to be read: the endpoint lacks some properties of the pod.
-    let listings = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
+    let listings = match cx.store.endpoint_form() {
+        EndpointForm::Object => Some(vec![entry.clone().into()]),
+        // The pod has to be read: the endpoint lacks some properties of the pod.
+        EndpointForm::PodAnnotations => None,
+    };
     ContainerEndpoints::new(&cx.store, workload).with_listings(listings)
 }
 

@@ -14,7 +14,9 @@ use netconf::{Call, CniError};
 use crate::cni_error::{dataplane_error, netns_error};
 use dataplane::{NetnsError, NetnsFd, Removed, Teardown};
 
-pub use config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
+pub use config::{
+    CreateError, CreateResult, CreatedInterface, InterfaceConfig, LinkSettings, NewInterface,
+};
 pub use kernel::RecordedEndpoint;
 
 /// The removal of an interface that has been started; `None` if a gRPC dataplane has removed the

@@ -3,6 +3,7 @@
 //! because a DEL of one must change nothing.
 
 use allocation::journal::{InterfaceName, InterfaceRole};
+use libcalico::store::{EndpointForm, Store};
 use netconf::{CniError, CniResult, Code};
 
 use crate::cni_error::journal_error;
@@ -63,15 +64,16 @@ pub fn is_further(cx: &Context) -> Result<bool, CniError> {
 /// the endpoint.
 pub fn has_other_first(cx: &Context, first: &str, recorded: &str) -> Result<bool, CniError> {
     let ifname = &cx.call.ifname;
-    if !cx.is_on_kubernetes() {
-        return Ok(recorded != ifname);
+    match cx.store.endpoint_form() {
+        EndpointForm::Object => return Ok(recorded != ifname),
+        EndpointForm::PodAnnotations => {}
     }
     let is_first = |ifname| {
         cx.journal
             .has_interface(InterfaceRole::First, name(cx, ifname))
             .map_err(journal_error)
     };
-    // On Kubernetes every endpoint has the name of eth0, so the node records each other first name.
+    // Every endpoint has the name of eth0, so the node records each other first name.
     if ifname == POD_INTERFACE {
         is_first(first)
     } else {
@@ -103,10 +105,11 @@ pub fn record_first(cx: &Context) -> Result<(), CniError> {
             .remove_interface(InterfaceRole::Second, name)
             .map_err(journal_error)?;
     }
-    if cx.is_on_kubernetes()
-        && name.ifname != POD_INTERFACE
-        && let Err(error) = cx.journal.record_interface(InterfaceRole::First, name)
-    {
+    let is_in_endpoint = match cx.store.endpoint_form() {
+        EndpointForm::Object => true,
+        EndpointForm::PodAnnotations => name.ifname == POD_INTERFACE,
+    };
+    if !is_in_endpoint && let Err(error) = cx.journal.record_interface(InterfaceRole::First, name) {
         tracing::warn!(
             %error,
             "cannot record the name of the interface; a later ADD of eth0 of this container fails",

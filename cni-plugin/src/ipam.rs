@@ -15,8 +15,8 @@ use allocation::release::{AddressToRelease, Listings as _, release_addresses};
 use allocation::vmi;
 use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest};
+use allocation::release::{AddressToRelease, release_addresses};
 use libcalico::api::WorkloadEndpoint;
-use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::VmiPod;
 use libcalico::workload::WorkloadIdentity;
 use netconf::{Call, CniError, CniResult};
@@ -215,10 +215,8 @@ impl AssignedAddresses {
             }
             None => Vec::new(),
         };
-        endpoints
-            .unlist(&leaving)
-            .await
-            .map_err(|error| cni_error(&error))?;
+        let unlisted = async { endpoints.delete_own().await?.unlist(&leaving).await };
+        let unlisted = unlisted.await.map_err(|error| cni_error(&error))?;
         if !self.is_recorded {
             return Ok(());
         }
@@ -239,13 +237,7 @@ impl AssignedAddresses {
             return restored.map_err(|error| cni_error(&error));
         }
         let _releasing = request.begin_release();
-        let release = |ip| ReleaseRequest {
-            ip,
-            handle: Some(handle.clone()),
-            sequence: None,
-        };
-        let requests: Vec<_> = self.allocated().map(release).collect();
-        let released = release_addresses(store, &clock, &requests).await;
+        let released = release_addresses(store, &clock, &unlisted.requests()).await;
         let released = released.map_err(|error| cni_error(&error))?.released;
         tracing::info!(addresses = ?released, %handle, "released addresses of the failed ADD");
         Ok(())

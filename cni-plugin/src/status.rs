@@ -25,11 +25,16 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let reads = timeout_at(
-        deadline + REPORTING,
-        reads::for_status(cx, request.as_ref()),
-    )
-    .await;
+    let reads = async {
+        Ok(match &request {
+            Some(request) => Some(reads::for_status(cx, request).await?),
+            None => {
+                reads::ensure_cluster_is_ready(cx).await?;
+                None
+            }
+        })
+    };
+    let reads = timeout_at(deadline + REPORTING, reads).await;
     let mut inputs = reads.unwrap_or_else(|_| Err(timeout_error(cx)));
     // Reads succeed during an alarm, and each ADD fails.
     if inputs.is_ok()

@@ -8,13 +8,16 @@ use allocation::reads::find;
 use allocation::release::Listings;
 use allocation::vmi::{DetectedVmi, detect, release_ownership};
 use datastore::Datastore;
+use ipam_plugin::cni;
+use allocation::vmi::{DetectedVmi, Ownership, detect};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};
 use libcalico::names::EndpointIdentifiers;
 use os::clock::SystemClock;
 
-use crate::endpoint;
+use crate::endpoint::{self, OtherEndpoints};
+use crate::ipam::release::complete;
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
 pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
@@ -27,25 +30,23 @@ pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
 
 /// Removes a pod from the owners of its VMI's addresses, for a deferred DEL, unless an ADD made it
 /// an owner since.
-pub async fn release_deferred<L: Listings>(
+pub async fn release_deferred(
     store: &Datastore,
     pending_del: &PendingDel,
     vmi: &VmiPod,
-    listings: &L,
+    endpoints: &Result<OtherEndpoints<'_, Datastore>, IpamError>,
 ) -> Result<(), IpamError> {
     let handle = HandleId::for_vmi(&pending_del.network, &pending_del.endpoint.0, &vmi.vmi_name);
     let _releasing = ReleaseGuard::here();
-    let (node, before) = (&pending_del.node, pending_del.limit());
-    release_ownership(
-        store,
-        &SystemClock::start(),
-        &handle,
+    let ownership = Ownership {
+        handle,
         vmi,
-        node,
-        before,
-        listings,
-    )
-    .await
+        node: &pending_del.node,
+        before: pending_del.limit(),
+    };
+    let clock = SystemClock::start();
+    let begun = cni::release_ownership(store, &clock, ownership).await?;
+    complete(begun, endpoints).await.map(drop)
 }
 
 /// Reads the VMI of a deferred DEL's pod, whose endpoint has this key. Returns `None`, for example,

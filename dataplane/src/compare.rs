@@ -8,7 +8,6 @@ use std::fmt::{self, Display};
 use std::net::IpAddr;
 
 use libcalico::net::IpVersion;
-use netlink_packet_route::route::{RouteScope, RouteType};
 
 use super::netlink::{
     KernelAddress, KernelRoute, Link, NetlinkSocket, PermanentNeighbour, address, link, route,
@@ -299,7 +298,7 @@ fn compare_routes(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec
             .iter()
             .filter(|present| present.destination == route.destination)
             .collect();
-        if !similar.iter().any(|present| is_on_link(present)) {
+        if !similar.iter().any(|present| present.is_on_link()) {
             let item = CheckedItem::Route(format!(
                 "{} through interface {}",
                 route.destination, end.ifname
@@ -310,13 +309,6 @@ fn compare_routes(end: &InterfaceEnd, state: &KernelState, differences: &mut Vec
             differences.push(difference(item, route, found));
         }
     }
-}
-
-fn is_on_link(present: &KernelRoute) -> bool {
-    // The kernel reports scope universe for every IPv6 route (CNI-181).
-    let has_scope =
-        present.scope == RouteScope::Link || present.destination.version() == IpVersion::V6;
-    present.gateway.is_none() && has_scope && present.kind == RouteType::Unicast
 }
 
 fn describe(route: &KernelRoute) -> String {

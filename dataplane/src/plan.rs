@@ -41,8 +41,9 @@ pub enum PriorInterface {
     },
 }
 
-/// The gateway of in-pod IPv4 routes unless the plan has another one. The host end answers ARP
-/// requests for it (proxy_arp).
+/// The gateway of in-pod IPv4 routes unless the plan has another one: 169.254.1.1. No interface has
+/// this address. The host end answers ARP requests for it (proxy_arp), and the pod has a route of
+/// scope link to it, which `netlink/route.rs` explains.
 pub const DEFAULT_IPV4_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
 /// The usual link-local address of the host end: EUI-64 of [`MacAddr::HOST_SIDE`].
@@ -310,8 +311,8 @@ impl EndpointPlan {
         list
     }
 
-    /// Returns the routes in the pod. The route to the IPv4 gateway comes first: the kernel rejects
-    /// a route through a gateway that it cannot reach.
+    /// Returns the routes in the pod. The route to the IPv4 gateway (169.254.1.1) comes first: the
+    /// kernel rejects a route through a gateway that it cannot reach.
     fn container_routes(&self) -> Vec<Route> {
         let mut list = Vec::with_capacity(self.routes.len() + 1);
         if self.has_family(IpVersion::V4) {

@@ -6,6 +6,7 @@ mod call;
 mod check;
 mod del;
 mod gc;
+mod release;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -15,6 +16,7 @@ mod tests;
 pub use self::add::{AddResult, add};
 pub use self::call::{IpamRequest, Pod};
 pub use self::check::{check, differences};
-pub use self::del::{del, release_call, release_handles};
-pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
+pub use self::del::{del, release_call, release_handles, release_ownership};
+pub use self::gc::{GcResult, Leak, LeakedAddresses, gc, leaked};
+pub use self::release::{Leaving, ReleaseStep};
 pub use self::status::{status, status_of};

@@ -43,8 +43,8 @@ static UNUSABLE_BLOCK: BlockRead = BlockRead::Surveyed(Room {
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) inputs: AllocationInputs,
-    /// Addresses that automatic assignment skips: reserved ones, and those that the request passes
-    /// over.
+    /// Addresses that automatic assignment does not take: reserved ones, and those that the request
+    /// skips.
     pub(crate) reservations: Reservations,
     /// Time of the read, which searches and claims use as the current time.
     pub(crate) now: OffsetDateTime,
@@ -105,14 +105,15 @@ impl Snapshot {
         self
     }
 
-    /// Stops treating passed-over addresses as reserved. Returns false if there were none.
-    pub(crate) fn stop_skipping(&mut self) -> bool {
-        if self.skipped.is_empty() {
-            return false;
-        }
+    /// Returns true if the request skips addresses.
+    pub(crate) fn is_skipping(&self) -> bool {
+        !self.skipped.is_empty()
+    }
+
+    /// Makes the skipped addresses available again.
+    pub(crate) fn stop_skipping(&mut self) {
         self.skipped.clear();
         self.reservations = reservations(&self.inputs);
-        true
     }
 
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {

@@ -1,23 +1,22 @@
-//! [`release`]: releases all addresses of handles.
+//! [`HandleRelease`]: releases all addresses of handles, in two steps.
+//!
+//! The first step reads the blocks, and the second one writes them. Between the two, the caller
+//! removes the addresses from the endpoints.
+
+mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{
-    AffinityOwner, Allocation, Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey,
-    allocation_time,
-};
+use libcalico::ipam::{AffinityOwner, Handle, HandleId, IpamConfig, IpamConfigKey};
 use libcalico::net::Cidr;
-use libcalico::store::{
-    Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp,
-};
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Revision, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::{AddressToRelease, Listings, NoListings, missing_blocks};
+use self::state::ReleaseState;
+use super::{AddressToRelease, Unlisted};
 use crate::affinity::release_if_deselected;
-use crate::block_writes::write_released;
 use crate::error::Result;
-use crate::handle_refs;
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
@@ -166,8 +165,8 @@ pub struct ReleasedHandles {
     pub last_write: Option<Revision>,
 }
 
-/// Releases all addresses of the handles and deletes the handles. Addresses in unreadable blocks
-/// stay allocated and counted.
+/// Releases all addresses of the handles and deletes the handles, for a caller without endpoints.
+/// Addresses in unreadable blocks stay allocated and counted.
 ///
 /// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses
 /// are released already, which upstream leaves forever (IPAM-230).
@@ -176,49 +175,120 @@ pub async fn release<S: Store, C: Clock>(
     clock: &C,
     inputs: ReleaseInputs,
 ) -> Result<ReleasedHandles> {
-    release_unlisted(
-        store,
-        clock,
-        inputs,
-        &NoListings,
-        &mut ReleaseLock::default(),
-    )
-    .await
+    let mut lock = ReleaseLock::default();
+    let mut release = HandleRelease::new(clock, inputs);
+    loop {
+        let read = match release.read(store).await? {
+            HandleRead::Leaving(read) => read,
+            HandleRead::Ended(released) => return Ok(released),
+        };
+        let unlisted = Unlisted::new(read.leaving());
+        release = match read.write(store, clock, &mut lock, &unlisted).await? {
+            HandleWrite::Released(released) => return Ok(released),
+            HandleWrite::ReadAgain(release) => release,
+        };
+    }
 }
 
-/// Does the same as [`release`], but first waits until `listings` no longer list the addresses, and
-/// then takes the node's lock `lock`.
-pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
-    store: &S,
-    clock: &C,
-    mut inputs: ReleaseInputs,
-    listings: &L,
-    lock: &mut ReleaseLock<'_>,
-) -> Result<ReleasedHandles> {
-    let ids: Vec<HandleId> = inputs
-        .handles
-        .iter()
-        .map(|handle| handle.key.clone())
-        .collect();
-    let mut retry = Retry::new(clock, OPERATION_TIME);
-    let mut released = ReleasedHandles::default();
-    while !inputs.is_empty() {
-        let state = ReleaseState::read(store, inputs).await?;
-        // An address may have got an owner since the caller read it.
-        if state.is_owned() {
-            released.is_owned = true;
-            break;
+/// The release of all addresses of handles, before its blocks are read.
+#[derive(Debug)]
+pub struct HandleRelease<'a, C> {
+    inputs: ReleaseInputs,
+    ids: Vec<HandleId>,
+    retry: Retry<'a, C>,
+}
+
+/// The outcome of [`HandleRelease::read`].
+#[derive(Debug)]
+pub enum HandleRead<'a, C> {
+    /// The write may follow as soon as no endpoint lists the leaving addresses.
+    Leaving(ReadHandles<'a, C>),
+    /// No write is to follow: no handle exists, or an address forbids the release.
+    Ended(ReleasedHandles),
+}
+
+/// The handles of a release and their blocks, as read.
+#[derive(Debug)]
+pub struct ReadHandles<'a, C> {
+    state: ReleaseState,
+    leaving: Vec<AddressToRelease>,
+    ids: Vec<HandleId>,
+    retry: Retry<'a, C>,
+}
+
+/// The outcome of [`ReadHandles::write`] without an error.
+#[derive(Debug)]
+pub enum HandleWrite<'a, C> {
+    /// The addresses are released.
+    Released(ReleasedHandles),
+    /// The objects may have changed, so they are to be read again. After that, other addresses may
+    /// be leaving.
+    ReadAgain(HandleRelease<'a, C>),
+}
+
+impl<'a, C: Clock> HandleRelease<'a, C> {
+    /// Creates the release of the handles in `inputs`.
+    pub fn new(clock: &'a C, inputs: ReleaseInputs) -> Self {
+        let ids = inputs.handles.iter().map(|handle| handle.key.clone());
+        HandleRelease {
+            ids: ids.collect(),
+            inputs,
+            retry: Retry::new(clock, OPERATION_TIME),
         }
-        // An ADD of the same container may have got an address since the caller read it.
-        if state.newer().next().is_some() {
-            released.is_newer = true;
-            break;
+    }
+
+    /// Reads the blocks of the handles.
+    pub async fn read<S: Store>(self, store: &S) -> Result<HandleRead<'a, C>> {
+        let HandleRelease { inputs, ids, retry } = self;
+        if inputs.is_empty() {
+            return Ok(HandleRead::Ended(ReleasedHandles::default()));
+        }
+        let state = ReleaseState::read(store, inputs).await?;
+        // Since the caller read it, an address may have got an owner, or an ADD of the same
+        // container may have got an address.
+        let is_owned = state.is_owned();
+        if is_owned || state.newer().next().is_some() {
+            return Ok(HandleRead::Ended(ReleasedHandles {
+                is_owned,
+                is_newer: !is_owned,
+                ..ReleasedHandles::default()
+            }));
         }
         let leaving = state.leaving();
-        listings.unlist(&leaving).await?;
+        Ok(HandleRead::Leaving(ReadHandles {
+            state,
+            leaving,
+            ids,
+            retry,
+        }))
+    }
+}
+
+impl<'a, C: Clock> ReadHandles<'a, C> {
+    /// Returns the addresses that the write releases.
+    pub fn leaving(&self) -> &[AddressToRelease] {
+        &self.leaving
+    }
+
+    /// Takes the node's lock `lock`, and releases the leaving addresses, all of which are in
+    /// `unlisted`.
+    pub async fn write<S: Store>(
+        self,
+        store: &S,
+        clock: &C,
+        lock: &mut ReleaseLock<'_>,
+        unlisted: &Unlisted,
+    ) -> Result<HandleWrite<'a, C>> {
+        let ReadHandles {
+            state,
+            leaving,
+            ids,
+            mut retry,
+        } = self;
+        debug_assert!(leaving.iter().all(|address| unlisted.contains(address.ip)));
         if lock.take() {
-            inputs = state.inputs;
-            continue;
+            let inputs = state.into_inputs();
+            return Ok(HandleWrite::ReadAgain(HandleRelease { inputs, ids, retry }));
         }
         let plan = state.plan(clock.now())?;
         let (writes, addresses) = (plan.writes.len(), plan.addresses);
@@ -229,171 +299,23 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
         );
         match store.write(&plan.writes).await {
             Ok(revisions) => {
-                let is_update = |write: &Write| {
-                    write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..))
-                };
-                let last = plan.writes.iter().rposition(is_update);
-                released.last_write = last.and_then(|last| revisions.get(last).cloned());
-                released.addresses += plan.addresses;
-                released.ips = leaving.into_iter().map(|address| address.ip).collect();
-                released.unreadable = plan.unreadable;
                 release_if_deselected(store, &plan.emptied).await;
-                break;
+                Ok(HandleWrite::Released(ReleasedHandles {
+                    last_write: plan.last_update(&revisions),
+                    addresses,
+                    ips: leaving.into_iter().map(|address| address.ip).collect(),
+                    unreadable: plan.unreadable,
+                    ..ReleasedHandles::default()
+                }))
             }
             // The next read shows which writes took effect.
             Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
                 retry.pause_after_write(&error.cause).await?;
-                inputs = state.inputs.with_handles(store, &ids).await?;
+                let inputs = state.into_inputs().with_handles(store, &ids).await?;
+                Ok(HandleWrite::ReadAgain(HandleRelease { inputs, ids, retry }))
             }
-            Err(error) => return Err(error.cause.into()),
+            Err(error) => Err(error.cause.into()),
         }
-    }
-    Ok(released)
-}
-
-struct ReleaseState {
-    inputs: ReleaseInputs,
-    /// `None` for an unreadable block.
-    blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
-    /// The affinities to missing blocks whose creation may still be in progress.
-    missing: Vec<Entry<BlockAffinity>>,
-}
-
-struct ReleasePlan {
-    writes: Vec<Write>,
-    addresses: usize,
-    unreadable: Vec<Cidr>,
-    emptied: Vec<(Cidr, AffinityOwner)>,
-}
-
-impl ReleaseState {
-    async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<ReleaseState, StoreError> {
-        let named: BTreeSet<Cidr> = inputs
-            .handles
-            .iter()
-            .flat_map(|handle| handle.value.block.keys())
-            .copied()
-            .collect();
-        let answers = find_each::<Block>(store, &named).await?;
-        let (mut blocks, mut missing) = (BTreeMap::new(), Vec::new());
-        for (cidr, answer) in named.into_iter().zip(answers) {
-            match answer {
-                Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
-                Ok(None) => missing.push(cidr),
-                Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),
-                Err(error) => return Err(error),
-            }
-        }
-        let missing =
-            missing_blocks::read_affinities(store, inputs.owner.as_ref(), &missing).await?;
-        Ok(ReleaseState {
-            inputs,
-            blocks,
-            missing,
-        })
-    }
-
-    fn is_owned(&self) -> bool {
-        let mut blocks = self.blocks.values().flatten();
-        self.inputs.unless_owned
-            && blocks.any(|block| {
-                self.inputs
-                    .handles
-                    .iter()
-                    .any(|handle| block.value.has_owner(&handle.key))
-            })
-    }
-
-    fn newer(&self) -> impl Iterator<Item = (IpAddr, OffsetDateTime)> {
-        let limit = self.inputs.allocated_before;
-        self.held().filter_map(move |(_, held)| {
-            let at = allocation_time(&held)?;
-            (at >= limit?).then_some((held.ip, at))
-        })
-    }
-
-    fn leaving(&self) -> Vec<AddressToRelease> {
-        self.held()
-            .map(|(block, held)| AddressToRelease::new(block, &held))
-            .collect()
-    }
-
-    /// Returns the allocations of the handles, with their blocks.
-    fn held(&self) -> impl Iterator<Item = (Cidr, Allocation<'_>)> {
-        let is_listed = |id: &HandleId| self.inputs.handles.iter().any(|entry| entry.key == *id);
-        let blocks = self.blocks.values().flatten();
-        let allocated =
-            blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
-        allocated.filter(move |(_, held)| {
-            !held.is_cooling() && held.handle().as_ref().is_some_and(is_listed)
-        })
-    }
-
-    fn plan(&self, now: OffsetDateTime) -> Result<ReleasePlan> {
-        let mut plan = ReleasePlan {
-            writes: Vec::new(),
-            addresses: 0,
-            unreadable: Vec::new(),
-            emptied: Vec::new(),
-        };
-        for affinity in &self.missing {
-            plan.writes.extend(missing_blocks::writes(affinity, now)?);
-        }
-        for (cidr, block) in &self.blocks {
-            // A block without addresses of the handle is written too. An upstream ADD that has
-            // incremented the handle and is about to assign an address there must lose the race, or
-            // its handle would be deleted here (IPAM-128).
-            match block.as_ref().map(|entry| self.release_from(entry, now)) {
-                None => plan.unreadable.push(*cidr),
-                Some((block, n)) => {
-                    plan.addresses += n;
-                    if let Some(owner) = block
-                        .value
-                        .owner()
-                        .filter(|_| n > 0 && block.value.is_empty())
-                    {
-                        plan.emptied.push((*cidr, owner));
-                    }
-                    plan.writes.push(write_released(&block)?);
-                }
-            }
-        }
-        for handle in &self.inputs.handles {
-            let mut remaining = handle.clone();
-            remaining
-                .value
-                .block
-                .retain(|cidr, _| plan.unreadable.contains(cidr));
-            plan.writes.push(handle_refs::write(&remaining)?);
-        }
-        Ok(plan)
-    }
-
-    /// Returns the block without the handles' addresses, and their number.
-    fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> (Entry<Block>, usize) {
-        let cooldown = self.inputs.cooldown_seconds;
-        let mut entry = entry.clone();
-        let (block, mut handles) = (
-            &mut entry.value,
-            self.inputs.handles.iter().map(|handle| &handle.key),
-        );
-        let outcome = block.collect_garbage(cooldown, now).and_then(|_| {
-            handles.try_fold(0, |sum, handle| {
-                Ok(sum + block.release_by_handle(handle, None, cooldown, now)?)
-            })
-        });
-        let released = outcome.unwrap_or_else(|problem| {
-            tracing::error!(
-                %problem,
-                "releasing the handle's addresses from an inconsistent block; repair the block \
-                 with calico-ipam check --report FILE and release --from-report FILE"
-            );
-            let handles = self.inputs.handles.iter();
-            handles
-                .map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now))
-                .sum()
-        });
-        (entry, released)
     }
 }
 

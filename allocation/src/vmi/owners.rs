@@ -13,7 +13,7 @@ use crate::alloc::comma_separated;
 use crate::alloc::inputs::StoredHandle;
 use crate::error::{IpamError, Result};
 use crate::reads::{find, read_blocks};
-use crate::release::{Listings, ReleaseInputs, release_unlisted};
+use crate::release::{ReleaseInputs, ReleasedHandles};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
 use os::lock::ReleaseLock;
@@ -84,42 +84,67 @@ fn slot_of(vmi: &VmiPod) -> OwnerSlot {
     }
 }
 
-/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and no address
-/// has an owner then, the addresses are released (IPAM-55). `node` is the node on which the pod
-/// ran. With `before`, the pod remains an owner of addresses of which it became one at that time or
-/// later.
-pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
-    store: &S,
-    clock: &C,
-    handle: &HandleId,
-    vmi: &VmiPod,
-    node: &str,
-    before: Option<OffsetDateTime>,
-    listings: &L,
-) -> Result<()> {
-    let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod, before);
-    update_blocks(store, clock, handle, clear).await?;
-    if vmi.is_being_deleted {
-        let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
-        let inputs = inputs.on_node(node).unless_owned();
-        let released =
-            release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
-        if !released.is_owned {
-            tracing::info!(
-                %handle, addresses = comma_separated(&released.ips),
-                "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
-            );
-            return released
-                .unreadable
-                .first()
-                .map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
+/// The ownership of a pod in the addresses that its VMI keeps.
+#[derive(Debug)]
+pub struct Ownership<'a> {
+    /// The handle of the VMI.
+    pub handle: HandleId,
+    /// The VMI, as the pod has it.
+    pub vmi: &'a VmiPod,
+    /// The node on which the pod ran.
+    pub node: &'a str,
+    /// The time from which on the pod remains an owner: of addresses of which it became one at that
+    /// time or later. `None` without such a limit.
+    pub before: Option<OffsetDateTime>,
+}
+
+impl Ownership<'_> {
+    /// Removes the pod from the owners. If the VMI is being deleted, returns the handle to release
+    /// as long as no address has an owner (IPAM-55).
+    pub(crate) async fn remove<S: Store, C: Clock>(
+        &self,
+        store: &S,
+        clock: &C,
+    ) -> Result<Option<ReleaseInputs>> {
+        let Ownership {
+            handle,
+            vmi,
+            node,
+            before,
+        } = self;
+        let clear =
+            |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod, *before);
+        update_blocks(store, clock, handle, clear).await?;
+        if !vmi.is_being_deleted {
+            self.log_kept();
+            return Ok(None);
         }
+        let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
+        Ok(Some(inputs.on_node(node).unless_owned()))
     }
-    tracing::info!(
-        %handle,
-        "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
-    );
-    Ok(())
+
+    /// Ends the release of the handle that [`Ownership::remove`] returned.
+    pub(crate) fn end(&self, released: &ReleasedHandles) -> Result<()> {
+        if released.is_owned {
+            self.log_kept();
+            return Ok(());
+        }
+        tracing::info!(
+            handle = %self.handle, addresses = comma_separated(&released.ips),
+            "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
+        );
+        released
+            .unreadable
+            .first()
+            .map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
+    }
+
+    fn log_kept(&self) {
+        tracing::info!(
+            handle = %self.handle,
+            "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
+        );
+    }
 }
 
 /// Changes the blocks of a handle and writes those for which `change` returns true. Returns all

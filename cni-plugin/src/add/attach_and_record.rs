@@ -3,12 +3,13 @@
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
+use libcalico::store::{EndpointForm, Store};
 use netconf::CniError;
 use tokio::task::yield_now;
 
 use super::attachment::Attachment;
 use crate::endpoint::{EndpointWrite, WriteFailure};
-use crate::interface::{CreateError, CreatedInterface, NewInterface};
+use crate::interface::{CreateError, CreatedInterface, LinkSettings, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
 use dataplane::BusyRoute;
@@ -41,6 +42,7 @@ pub(super) async fn attach_and_record(
     let Attachment {
         cx,
         request,
+        mtu,
         netns,
         prior,
     } = attachment;
@@ -49,16 +51,23 @@ pub(super) async fn attach_and_record(
         assigned,
         endpoint: &endpoint,
         pod_annotations: &request.pod_annotations,
-        mac: request.annotations.mac,
+        link: LinkSettings {
+            mtu: *mtu,
+            mac: request.annotations.mac,
+        },
         prior: *prior,
         has_vmi: request.vmi.is_some(),
     };
     let config = attachment.interface();
     let create = || config.create(netns.as_ref(), new);
-    // On an API server the endpoint contains no property of the interface, so both steps run
-    // concurrently. If the namespace could not be opened, the creation may fail, and the endpoint
-    // must then not be written.
-    let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
+    let is_independent = match cx.store.endpoint_form() {
+        // The annotations contain no property of the interface.
+        EndpointForm::PodAnnotations => true,
+        EndpointForm::Object => false,
+    };
+    // Independent steps run concurrently. If the namespace could not be opened, the creation may
+    // fail, and the endpoint must then not be written.
+    let (created, written) = if is_independent && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..YIELDS_BEFORE_CREATE {
                 yield_now().await;

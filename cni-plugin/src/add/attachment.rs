@@ -16,6 +16,8 @@ use dataplane::{NetnsFd, PriorInterface};
 pub(super) struct Attachment<'c> {
     pub(super) cx: &'c Context,
     pub(super) request: &'c WorkloadRequest,
+    /// The MTU of both ends in bytes; 0 is the kernel's default.
+    pub(super) mtu: u32,
     /// The result of `interface::open_netns`.
     pub(super) netns: Option<NetnsFd>,
     /// The interface that had the name of the host interface before this ADD.

@@ -68,9 +68,12 @@ async fn restore(
 ) -> Result<CreatedInterface, CniError> {
     let missing = missing_addresses(attachment.cx, endpoint).await?;
     if missing.is_empty() {
-        return Ok(attachment
-            .interface()
-            .restore(netns, endpoint, attachment.prior)?);
+        return Ok(attachment.interface().restore(
+            netns,
+            endpoint,
+            attachment.mtu,
+            attachment.prior,
+        )?);
     }
     let (name, missing) = (&endpoint.metadata.name, missing.join("; "));
     let msg = format!(

@@ -26,12 +26,14 @@ use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 /// record of the name on the node.
 ///
 /// The endpoint may come from annotations of the pod, which a tenant can write. So the host must
-/// have a route through the interface to each address of the endpoint.
+/// have a route through the interface to each address of the endpoint. `mtu` is that of the
+/// interface in bytes.
 pub(super) async fn first_result(
     cx: &Context,
     found: &ExistingInterface,
     endpoint: Option<&WorkloadEndpoint>,
     request: &AddressRequest,
+    mtu: u32,
 ) -> Result<Option<CniResult>, CniError> {
     let config = cx.interface();
     let ExistingInterface::Conflicting(found) = found else {
@@ -73,7 +75,7 @@ pub(super) async fn first_result(
         .unwrap_or_default();
     let mut result = CniResult {
         ips: ips.collect(),
-        interfaces: interface_ends(&found.ifname, first, &mac, config.mtu()?, &cx.call),
+        interfaces: interface_ends(&found.ifname, first, &mac, mtu, &cx.call),
         ..CniResult::default()
     };
     if let Some(calico) = calico {
@@ -181,7 +183,7 @@ mod tests {
     async fn second_add_returns_the_first_result_for_the_same_network_and_container_only() {
         let files = tempfile::tempdir().unwrap();
         let conf = json!({
-            "datastore_type": "local", "datastore_path": files.path().join("db"), "mtu": 1400,
+            "datastore_type": "local", "datastore_path": files.path().join("db"),
         });
         let cx = open(
             "ADD",
@@ -212,7 +214,8 @@ mod tests {
         let own = endpoint("first0", "c1", "10.65.0.2/32");
         let result = async |found: &ConflictingInterface, endpoint: &WorkloadEndpoint| {
             let found = ExistingInterface::Conflicting(found.clone());
-            first_result(&cx, &found, Some(endpoint), &AddressRequest::Exec(None))
+            let request = AddressRequest::Exec(None);
+            first_result(&cx, &found, Some(endpoint), &request, 1400)
                 .await
                 .unwrap()
         };

@@ -42,7 +42,6 @@ pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), Cn
         })?;
     }
     let config = InterfaceConfig { call, workload };
-    config.mtu()?;
     if !is_dns_name(&workload.node) {
         return Err(invalid_node_name(call, &workload.node));
     }

@@ -8,8 +8,9 @@ use allocation::journal::{DatastoreIdentity, LockedJournal, PendingDel};
 use allocation::release::{Listings, ReleaseInputs};
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
+use allocation::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{EndpointForm, Store, StoreError};
 use libcalico::workload::WorkloadIdentity;
 use netconf::{CniError, NetConf};
 use node_process::logging::Subject;
@@ -19,7 +20,7 @@ use tracing::{Instrument as _, Span};
 
 use super::urgency::Urgency;
 use crate::cni_error::{journal_error, naming_error, store_error};
-use crate::endpoint::ContainerEndpoints;
+use crate::endpoint::{ContainerEndpoints, OtherEndpoints};
 use crate::ipam::release::DeferredHandles;
 use crate::{ipam, vmi};
 use dataplane::has_interface;
@@ -123,16 +124,17 @@ impl From<CniError> for ReplayFailure {
     }
 }
 
-/// Returns true if the container has no addresses of `calico-ipam`, and its endpoint is in a pod,
-/// with which it will be deleted.
+/// Returns true if the container has no addresses of `calico-ipam`, and its endpoint is part of the
+/// pod, with which it will be deleted.
 fn has_nothing_to_release(
-    store: &Datastore,
+    store: &impl Store,
     pending_del: &PendingDel,
     inputs: &ReleaseInputs,
 ) -> bool {
-    matches!(store, Datastore::Kubernetes(_))
-        && !pending_del.handles.is_empty()
-        && inputs.is_empty()
+    match store.endpoint_form() {
+        EndpointForm::Object => false,
+        EndpointForm::PodAnnotations => !pending_del.handles.is_empty() && inputs.is_empty(),
+    }
 }
 
 /// Moves an entry behind the others: an entry whose replay always fails must not block these.
@@ -324,27 +326,21 @@ impl Replayer<'_> {
         };
         let pending_del = &pending_del;
         let endpoints = ContainerEndpoints::new(store, workload.clone())
-            .including_unnamed(&pending_del.pod_uid);
-        match endpoints.delete_own().await {
-            Err(error)
-                if has_nothing_to_release(store, pending_del, &inputs)
-                    && error.is_of_one_object() =>
-            {
-                tracing::warn!(
-                    %error,
-                    "cannot remove the endpoint of a deferred DEL; the container has no addresses, \
-                     so the deferred DEL is not tried again"
-                );
+            .including_unnamed(&pending_del.pod_uid)
+            .delete_own()
+            .await;
+        if let Err(error) = &endpoints {
+            if !has_nothing_to_release(store, pending_del, &inputs) || !error.is_of_one_object() {
+                return Err(ReplayFailure::of_endpoint(error));
             }
-            deleted => deleted.map_err(|error| ReplayFailure::of_endpoint(&error))?,
+            tracing::warn!(
+                %error,
+                "cannot remove the endpoint of a deferred DEL; the container has no addresses, so \
+                 the deferred DEL is not tried again"
+            );
         }
-        // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let unlisted = |error| ReplayFailure::of_store("list the endpoints", &error);
-        let is_shared = !matches!(store, Datastore::Kubernetes(_))
-            && has_other_endpoint(store, &workload)
-                .await
-                .map_err(unlisted)?;
-        if is_shared {
+        let is_shared = has_other_endpoint(store, &workload).await;
+        if is_shared.map_err(|error| ReplayFailure::of_store("list the endpoints", &error))? {
             tracing::info!(
                 "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
             );
@@ -392,7 +388,7 @@ impl Replayer<'_> {
     async fn release_vmi(
         &self,
         pending_del: &PendingDel,
-        endpoints: &impl Listings,
+        endpoints: &Result<OtherEndpoints<'_, Datastore>, IpamError>,
     ) -> Result<(), ReplayFailure> {
         if !vmi::may_have_had_vmi(pending_del)
             || !kubernetes_api::is_configured(self.conf, self.datastore_config)
@@ -435,11 +431,15 @@ impl Replayer<'_> {
 
 /// Returns true if the container has an endpoint with another interface name. The names of the
 /// handle and of the host's end do not contain the interface name, so both belong to that endpoint
-/// then.
+/// then. A pod whose annotations represent the endpoint has one, whatever its interface's name is.
 pub(super) async fn has_other_endpoint<S: Store>(
     store: &S,
     workload: &WorkloadIdentity,
 ) -> Result<bool, StoreError> {
+    match store.endpoint_form() {
+        EndpointForm::PodAnnotations => return Ok(false),
+        EndpointForm::Object => {}
+    }
     let (Ok(key), Ok(select)) = (workload.key(), workload.endpoint_select()) else {
         return Ok(false);
     };

@@ -116,7 +116,7 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
             pod_uid: pod_uid.into(),
             ..pending_del_of(&old)
         };
-        ContainerEndpoints::in_store(&store, false, pending_del.attachment())
+        ContainerEndpoints::new(&store, pending_del.attachment())
             .including_unnamed(&pending_del.pod_uid)
             .delete_own()
             .await

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use allocation::error::IpamError;
+use futures::future::join;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::{Store, StoreError};
 use serde_json::json;

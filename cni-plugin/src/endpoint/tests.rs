@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use allocation::release::{AddressToRelease, Listings};
 use datastore::Local;
 use datastore::config::LocalConfig;
+use allocation::release::AddressToRelease;
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};
@@ -200,7 +201,7 @@ async fn endpoint_rewritten_meanwhile_is_deleted_unless_owned_by_another_contain
         let stale = written_twice(&store, owner).await;
         let delete_own = async || {
             let listings = Some(vec![stale.clone().into()]);
-            ContainerEndpoints::in_store(&store, false, workload("c1"))
+            ContainerEndpoints::new(&store, workload("c1"))
                 .with_listings(listings)
                 .delete_own()
                 .await
@@ -262,13 +263,19 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
 
     // The pod in the allocation selects the endpoint, whatever the workload of the call is.
     for of_call in [pod("c1"), workload("c1")] {
-        ContainerEndpoints::in_store(&store, false, of_call)
+        ContainerEndpoints::new(&store, of_call)
+            .delete_own()
+            .await
+            .unwrap()
             .unlist(&leaving("10.0.0.9"))
             .await
             .unwrap();
         assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
     }
-    ContainerEndpoints::in_store(&store, false, workload("c1"))
+    ContainerEndpoints::new(&store, workload("c1"))
+        .delete_own()
+        .await
+        .unwrap()
         .unlist(&leaving("10.0.0.1"))
         .await
         .unwrap();
@@ -278,7 +285,7 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
         .list::<WorkloadEndpoint>(&Default::default())
         .await
         .unwrap();
-    let endpoints = ContainerEndpoints::in_store(&store, false, pod("c1"))
+    let endpoints = ContainerEndpoints::new(&store, pod("c1"))
         .with_listings(Some(listed_before.into_iter().map(Listing::from).collect()));
     let found = store
         .get::<WorkloadEndpoint>(&endpoint.key())
@@ -288,11 +295,12 @@ async fn endpoint_of_another_container_loses_only_the_released_addresses() {
         .update(&found.key, &found.value, &found.revision)
         .await
         .unwrap();
-    endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
+    let others = endpoints.delete_own().await.unwrap();
+    others.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
-    ContainerEndpoints::in_store(&store, false, pod("c2"))
-        .unlist(&[])
+    ContainerEndpoints::new(&store, pod("c2"))
+        .delete_own()
         .await
         .unwrap();
     assert_eq!(listed().await, None);
@@ -353,7 +361,10 @@ async fn address_moved_to_the_next_sandbox_is_not_removed_from_its_endpoint() {
             handle: Some(HandleId::new(handle)),
             block,
         };
-        ContainerEndpoints::in_store(&store, false, pod("c1"))
+        ContainerEndpoints::new(&store, pod("c1"))
+            .delete_own()
+            .await
+            .unwrap()
             .unlist(&[leaving])
             .await
             .unwrap();

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use allocation::error::IpamError;
-use allocation::release::{AddressToRelease, Listings, still_allocated};
-use datastore::Datastore;
+use allocation::release::{AddressToRelease, Unlisted, still_allocated};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::Pod;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};
+use libcalico::store::{EndpointForm, Entry, ReadBatch, Store, StoreError, Write, identifier};
 use libcalico::validation_error::ValidationError;
 use libcalico::workload::{Orchestrator, PodIdentity, WorkloadIdentity};
-use tokio::sync::OnceCell;
 
 use super::{Listing, is_of_container};
 
@@ -23,10 +21,9 @@ const MAX_ATTEMPTS: u32 = 6;
 ///
 /// The own endpoint loses all its addresses. An endpoint that belongs to another container by now
 /// loses only the addresses that are about to be released.
+#[derive(Debug)]
 pub struct ContainerEndpoints<'a, S> {
     store: &'a S,
-    /// True if the store represents endpoints as annotations of pods.
-    are_in_pods: bool,
     /// The attachment. If its interface name is empty, every endpoint of the container is its own.
     workload: WorkloadIdentity,
     /// The uid by which an endpoint without a container ID belongs to the container; see
@@ -34,28 +31,25 @@ pub struct ContainerEndpoints<'a, S> {
     unnamed_of_pod: Option<String>,
     /// The own endpoints that the caller has read; `None` to read them.
     listings: Option<Vec<Listing>>,
-    /// The endpoints that were read as own ones and from which nothing was removed, for example
-    /// because they belong to another container.
-    others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
-impl<'a> ContainerEndpoints<'a, Datastore> {
-    /// Returns the endpoints of the attachment in `workload`.
-    pub fn new(store: &'a Datastore, workload: WorkloadIdentity) -> Self {
-        ContainerEndpoints::in_store(store, matches!(store, Datastore::Kubernetes(_)), workload)
-    }
+/// The endpoints that may still list addresses of a container after its own endpoint was deleted.
+#[derive(Debug)]
+pub struct OtherEndpoints<'a, S> {
+    container: ContainerEndpoints<'a, S>,
+    /// The endpoints that were read as own ones and from which nothing was removed, for example
+    /// because they belong to another container.
+    kept: Vec<Listing>,
 }
 
 impl<'a, S: Store> ContainerEndpoints<'a, S> {
-    pub(crate) fn in_store(store: &'a S, are_in_pods: bool, workload: WorkloadIdentity) -> Self {
-        let others = OnceCell::new();
+    /// Returns the endpoints of the attachment in `workload`.
+    pub fn new(store: &'a S, workload: WorkloadIdentity) -> Self {
         ContainerEndpoints {
             store,
-            are_in_pods,
             workload,
             unnamed_of_pod: None,
             listings: None,
-            others,
         }
     }
 
@@ -74,29 +68,20 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
         self
     }
 
-    /// Removes all addresses from the own endpoint. Repeated calls have no further effect.
-    pub async fn delete_own(&self) -> Result<(), IpamError> {
-        self.others().await.map(drop)
-    }
-
-    async fn others(&self) -> Result<&[Listing], IpamError> {
-        let others = self
-            .others
-            .get_or_init(|| Box::pin(self.read_and_delete_own()))
-            .await;
-        others.as_deref().map_err(Clone::clone)
-    }
-
-    async fn read_and_delete_own(&self) -> Result<Vec<Listing>, IpamError> {
-        let listings = match &self.listings {
-            Some(listings) => listings.clone(),
+    /// Removes all addresses from the own endpoint.
+    pub async fn delete_own(mut self) -> Result<OtherEndpoints<'a, S>, IpamError> {
+        let listings = match self.listings.take() {
+            Some(listings) => listings,
             None => self.read(&self.workload).await?,
         };
-        let mut others = Vec::new();
+        let mut kept = Vec::new();
         for listing in listings {
-            others.extend(self.shrink(listing, &[]).await?);
+            kept.extend(self.shrink(listing, &[]).await?);
         }
-        Ok(others)
+        Ok(OtherEndpoints {
+            container: self,
+            kept,
+        })
     }
 
     /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns
@@ -196,9 +181,9 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
             endpoint: describe(workload),
             cause,
         };
-        match (self.are_in_pods, &workload.orchestrator) {
-            (true, Orchestrator::Cni(_)) => Ok(Vec::new()),
-            (true, Orchestrator::Kubernetes(pod)) => {
+        match (self.store.endpoint_form(), &workload.orchestrator) {
+            (EndpointForm::PodAnnotations, Orchestrator::Cni(_)) => Ok(Vec::new()),
+            (EndpointForm::PodAnnotations, Orchestrator::Kubernetes(pod)) => {
                 let key = ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone());
                 match self.pod(&key).await {
                     Ok(listing) => Ok(vec![listing]),
@@ -206,7 +191,7 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                     Err(cause) => Err(unreadable(cause)),
                 }
             }
-            (false, _) => {
+            (EndpointForm::Object, _) => {
                 let select = workload
                     .endpoint_select()
                     .map_err(|error| unreadable(invalid_name(&error)))?;
@@ -259,9 +244,10 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
     }
 }
 
-impl<S: Store> Listings for ContainerEndpoints<'_, S> {
-    async fn unlist(&self, leaving: &[AddressToRelease]) -> Result<(), IpamError> {
-        let others = self.others().await?;
+impl<S: Store> OtherEndpoints<'_, S> {
+    /// Removes addresses that are about to be released from the endpoints that list them. After an
+    /// error, none of these addresses may be released.
+    pub async fn unlist(&self, leaving: &[AddressToRelease]) -> Result<Unlisted, IpamError> {
         let mut by_pod = BTreeMap::<_, Vec<AddressToRelease>>::new();
         for address in leaving {
             by_pod
@@ -270,18 +256,18 @@ impl<S: Store> Listings for ContainerEndpoints<'_, S> {
                 .push(address.clone());
         }
         for (pod, addresses) in by_pod {
-            let listings = match pod
+            let other = pod
                 .as_ref()
-                .and_then(|(namespace, name)| self.workload_of_other(namespace, name))
-            {
-                None => others.to_vec(),
-                Some(workload) => self.read(&workload).await?,
+                .and_then(|(namespace, name)| self.container.workload_of_other(namespace, name));
+            let listings = match other {
+                None => self.kept.clone(),
+                Some(workload) => self.container.read(&workload).await?,
             };
             for listing in listings {
-                self.shrink(listing, &addresses).await?;
+                self.container.shrink(listing, &addresses).await?;
             }
         }
-        Ok(())
+        Ok(Unlisted::new(leaving))
     }
 }
 

@@ -13,6 +13,16 @@ use crate::mtu;
 use dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
 use dataplane::{BusyRoute, EndpointPlan, MacAddr, PriorInterface};
 
+/// The settings of an interface that depend on more than the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkSettings {
+    /// MTU of both ends in bytes; 0 is the kernel's default.
+    pub mtu: u32,
+    /// MAC address of the container's end; `None` lets the kernel choose. For the kernel's dataplane
+    /// only.
+    pub mac: Option<MacAddr>,
+}
+
 /// The interface of one call: derives the properties of both ends from the call and its workload.
 #[derive(Debug, Clone, Copy)]
 pub struct InterfaceConfig<'c> {
@@ -51,19 +61,20 @@ impl<'c> InterfaceConfig<'c> {
     pub fn plan(
         &self,
         addresses: &[IpAddr],
+        link: LinkSettings,
         prior: PriorInterface,
-    ) -> Result<EndpointPlan, CniError> {
+    ) -> EndpointPlan {
         let conf = &self.call.conf;
-        Ok(EndpointPlan {
+        EndpointPlan {
             host_ifname: self.host_ifname(),
             container_ifname: self.call.ifname.clone(),
             alias: self.alias(),
             prior,
             addresses: addresses.to_vec(),
-            mtu: self.mtu()?,
+            mtu: link.mtu,
             num_queues: conf.interface.num_queues.max(1),
             device: conf.interface.device_type,
-            container_mac: None,
+            container_mac: link.mac,
             routes: self.routes(),
             ipv4_gateway: DEFAULT_IPV4_GATEWAY,
             allow_ip_forwarding: conf.container_settings.allow_ip_forwarding,
@@ -71,7 +82,7 @@ impl<'c> InterfaceConfig<'c> {
             replaces_idle_routes: false,
             refuses_addresses_of_pods: false,
             withholds_other_pods: self.is_of_pod(),
-        })
+        }
     }
 
     /// Returns true if the plugin creates host routes to the addresses of `result`. The result of
@@ -81,7 +92,7 @@ impl<'c> InterfaceConfig<'c> {
         !(self.is_of_pod() && self.call.conf.ipam.is_calico() && result.routes.is_empty())
     }
 
-    /// Returns the MTU of both ends; 0 is the kernel's default.
+    /// Returns the configured MTU of both ends, for [`LinkSettings`].
     pub fn mtu(&self) -> Result<u32, CniError> {
         mtu::of_interface(&self.call.conf.interface)
             .map_err(|error| CniError::new(Code::IO, error.to_string()))
@@ -124,9 +135,8 @@ pub struct NewInterface<'a> {
     pub endpoint: &'a WorkloadEndpoint,
     /// The pod's annotations, for a gRPC dataplane.
     pub pod_annotations: &'a BTreeMap<String, String>,
-    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane
-    /// only.
-    pub mac: Option<MacAddr>,
+    /// The MTU, and the MAC address if the pod requests one.
+    pub link: LinkSettings,
     /// The interface that had the name of the host's end before this ADD.
     pub prior: PriorInterface,
     /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still

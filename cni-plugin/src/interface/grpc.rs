@@ -19,7 +19,7 @@ pub(super) async fn create(
     new: NewInterface<'_>,
 ) -> CreateResult {
     let (call, assigned) = (config.call, new.assigned);
-    let plan = config.plan(&assigned.addresses, new.prior)?;
+    let plan = config.plan(&assigned.addresses, new.link, new.prior);
     let ips = assigned.result.ips.iter().map(|ip| IpConfig {
         address: ip.address.to_string(),
         gateway: ip

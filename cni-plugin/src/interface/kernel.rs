@@ -7,7 +7,9 @@ use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
-use super::config::{CreateError, CreateResult, CreatedInterface, InterfaceConfig, NewInterface};
+use super::config::{
+    CreateError, CreateResult, CreatedInterface, InterfaceConfig, LinkSettings, NewInterface,
+};
 use crate::cni_error::{dataplane_error, netns_error};
 use dataplane::{
     self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr,
@@ -37,14 +39,13 @@ pub(super) fn create(
     let assigned = new.assigned;
     let host_routes = config.has_host_routes(&assigned.result);
     let plan = EndpointPlan {
-        container_mac: new.mac,
         host_routes,
         replaces_idle_routes: assigned.is_recorded,
         // Felix creates the host route, and would take it from the other pod. IPAM may have no
         // record of that pod, or was not asked (`ipAddrsNoIpam`). A pod whose own route Felix has
         // not created yet is not found.
         refuses_addresses_of_pods: !host_routes && !new.has_vmi,
-        ..config.plan(&assigned.addresses, new.prior)?
+        ..config.plan(&assigned.addresses, new.link, new.prior)
     };
     match netns {
         Some(netns) => run_setup(&plan, netns),
@@ -77,10 +78,11 @@ impl InterfaceConfig<'_> {
         &self,
         netns: &NetnsFd,
         endpoint: &WorkloadEndpoint,
+        mtu: u32,
         prior: PriorInterface,
     ) -> CreateResult {
         let (host_ifname, addresses) = endpoint.spec.host_link();
-        let container_mac = endpoint
+        let mac = endpoint
             .spec
             .mac
             .parse()
@@ -88,8 +90,7 @@ impl InterfaceConfig<'_> {
             .filter(MacAddr::is_assignable);
         let plan = EndpointPlan {
             host_ifname,
-            container_mac,
-            ..self.plan(&addresses, prior)?
+            ..self.plan(&addresses, LinkSettings { mtu, mac }, prior)
         };
         let created = run_setup(&plan, netns)?;
         let CreatedInterface {

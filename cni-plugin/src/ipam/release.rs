@@ -8,17 +8,19 @@ use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
 use allocation::release::{Listings, ReleaseInputs};
 use datastore::Datastore;
-use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
+use futures::future::join;
+use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses, ReleaseStep};
+use allocation::release::{ReleaseInputs, ReleasedHandles};
 use libcalico::ipam::Block;
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::{EndpointForm, ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError};
-use os::clock::SystemClock;
 use os::lock::ReleaseLock;
+use os::clock::{Clock, SystemClock};
 use time::OffsetDateTime;
 
 use super::exec;
-use crate::endpoint::ContainerEndpoints;
+use crate::endpoint::{ContainerEndpoints, OtherEndpoints};
 
 /// A failure to release addresses.
 #[derive(Debug)]
@@ -53,26 +55,63 @@ impl ReleaseError {
     }
 }
 
-/// Releases the addresses of the container, except those of a VMI, after removing them from its
-/// endpoints. `calico` contains the request to `calico-ipam` and the allocations of its handles;
+/// Removes the addresses of the container from its endpoints, and then releases them, except those
+/// of a VMI. `calico` contains the request to `calico-ipam` and the allocations of its handles;
 /// with `None`, only another IPAM plugin releases addresses.
-pub async fn release<L: Listings>(
+pub async fn release(
     store: &Datastore,
     call: &Call,
     calico: Option<(IpamRequest, ReleaseInputs)>,
-    endpoints: &L,
+    endpoints: ContainerEndpoints<'_, Datastore>,
 ) -> Result<(), ReleaseError> {
     let Some((request, inputs)) = calico else {
-        match endpoints.unlist(&[]).await {
-            // The endpoint is deleted with its pod. A tenant can cause this failure, and must not
-            // keep the addresses.
-            Err(error) if matches!(store, Datastore::Kubernetes(_)) && error.is_of_one_object() => {
-            }
-            unlisted => unlisted?,
-        }
+        accept_kept_endpoint(store, endpoints.delete_own().await)?;
         return exec::release_by_plugin(call).map_err(ReleaseError::Permanent);
     };
-    Ok(cni::release_call(store, &SystemClock::start(), &request, inputs, endpoints).await?)
+    let clock = SystemClock::start();
+    let begun = cni::release_call(store, &clock, &request, inputs);
+    // The release reads its blocks while the own endpoint is deleted.
+    let (others, begun) = Box::pin(join(endpoints.delete_own(), begun)).await;
+    Box::pin(complete(begun?, &others)).await?;
+    accept_kept_endpoint(store, others)
+}
+
+/// Completes a release, in whose steps no address is released while an endpoint lists it.
+/// `endpoints` is the outcome of the deletion of the own endpoint, which counts if addresses are
+/// leaving.
+pub async fn complete<S: Store, C: Clock>(
+    mut step: ReleaseStep<'_, S, C>,
+    endpoints: &Result<OtherEndpoints<'_, S>, IpamError>,
+) -> Result<ReleasedHandles, IpamError> {
+    loop {
+        let leaving = match step {
+            ReleaseStep::Done(released) => return Ok(released),
+            ReleaseStep::Unlist(leaving) => leaving,
+        };
+        let others = endpoints.as_ref().map_err(Clone::clone)?;
+        let unlisted = others.unlist(leaving.addresses()).await?;
+        step = leaving.release(unlisted).await?;
+    }
+}
+
+/// Returns the error of the deletion of the own endpoint of a container without addresses. Accepts
+/// an endpoint that is part of the pod, because it is deleted with the pod. A tenant can cause this
+/// failure for any number of containers of a pod, and must not keep their addresses or fill the
+/// journal with their deferred DELs.
+fn accept_kept_endpoint<S: Store>(
+    store: &S,
+    deleted: Result<OtherEndpoints<'_, S>, IpamError>,
+) -> Result<(), ReleaseError> {
+    let Err(error) = deleted else { return Ok(()) };
+    match store.endpoint_form() {
+        EndpointForm::PodAnnotations if error.is_of_one_object() => {
+            tracing::warn!(
+                %error, "cannot remove the endpoint; without addresses, the DEL is complete",
+            );
+            Ok(())
+        }
+        EndpointForm::PodAnnotations | EndpointForm::Object => Err(error.into()),
+    }
 }
 
 /// The handles of a deferred DEL.
@@ -120,24 +159,20 @@ pub async fn read_deferred(
 /// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
 /// Returns false, and keeps the addresses of the container's handle, if one was allocated since
 /// [`read_deferred`].
-pub async fn release_deferred(
-    store: &impl Store,
+pub async fn release_deferred<S: Store>(
+    store: &S,
     del: &PendingDel,
     inputs: ReleaseInputs,
-    endpoints: &impl Listings,
+    endpoints: &Result<OtherEndpoints<'_, S>, IpamError>,
 ) -> Result<bool, IpamError> {
     if inputs.is_empty() {
         return Ok(true);
     }
-    let old_handle = del.old_handle();
     let _releasing = ReleaseGuard::here();
-    let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
-    let (old_handle, node) = (old_handle.as_ref(), del.node.as_str());
-    let released = cni::release_handles(
-        store, &clock, inputs, old_handle, node, endpoints, &mut lock,
-    )
-    .await;
-    released.map(|released| !released.is_newer)
+    let clock = SystemClock::start();
+    let begun = cni::release_handles(store, &clock, inputs, del.old_handle(), &del.node).await?;
+    let released = complete(begun, endpoints).await?;
+    Ok(!released.is_newer)
 }
 
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM
@@ -149,9 +184,10 @@ pub async fn leaked(
     valid: &BTreeSet<String>,
 ) -> Result<LeakedAddresses, IpamError> {
     let is_calico = call.conf.ipam.is_calico();
-    // On an API server, GC examines only pods that own leaked addresses.
-    if !is_calico && matches!(store, Datastore::Kubernetes(_)) {
-        return Ok(LeakedAddresses::default());
+    match store.endpoint_form() {
+        // GC examines only pods that own leaked addresses.
+        EndpointForm::PodAnnotations if !is_calico => return Ok(LeakedAddresses::default()),
+        EndpointForm::PodAnnotations | EndpointForm::Object => {}
     }
     let mut batch = ReadBatch::new();
     let all = batch.list::<Block>(&None);
@@ -212,23 +248,21 @@ pub async fn release_leaked(
     let _releasing = (leaked.containers() > 0).then(ReleaseGuard::here);
     let mut excluded = valid;
     excluded.extend(kept.iter().cloned());
-    let collected = leaked
-        .release(
-            store,
-            &SystemClock::start(),
-            &excluded,
-            endpoints_of_container,
-        )
-        .await;
-    for handle in &collected.released {
-        tracing::info!(
-            %handle,
-            "released the addresses of a container that cni.dev/valid-attachments does not name"
-        );
+    let clock = SystemClock::start();
+    let mut failures = Vec::new();
+    for (handle, leak) in leaked.by_handle(&excluded) {
+        let endpoints = endpoints_of_container(leak.container());
+        let released = async {
+            let begun = leak.release(store, &clock, node, &handle).await?;
+            complete(begun, &endpoints.delete_own().await).await
+        };
+        match Box::pin(released).await {
+            Ok(_) => tracing::info!(
+                %handle,
+                "released the addresses of a container that cni.dev/valid-attachments does not name"
+            ),
+            Err(error) => failures.push(format!("cannot release handle {handle}: {error}")),
+        }
     }
-    collected
-        .failed
-        .iter()
-        .map(|(handle, error)| format!("cannot release handle {handle}: {error}"))
-        .collect()
+    failures
 }

@@ -31,16 +31,12 @@ pub(crate) struct KernelRoute {
 }
 
 /// Returns the request that adds a route with protocol boot through interface `index`: to
-/// `gateway`, or with scope link without a gateway. The request fails with EEXIST if the kernel has
+/// `gateway`, or to a destination on the link without a gateway. The request fails with EEXIST if the kernel has
 /// a route to the same destination with the same metric.
 pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
     let mut message = through(destination, index);
     message.header.protocol = RouteProtocol::Boot;
-    message.header.scope = if gateway.is_some() {
-        RouteScope::Universe
-    } else {
-        RouteScope::Link
-    };
+    message.header.scope = scope_of(gateway);
     message.header.kind = RouteType::Unicast;
     message
         .attributes
@@ -50,6 +46,20 @@ pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, inde
         RouteNetlinkMessage::NewRoute(message),
         NLM_F_CREATE | NLM_F_EXCL,
     )
+}
+
+/// Returns the scope of a new route: link without a gateway.
+///
+/// The kernel accepts a gateway only if another route reaches it on the link, and the scope of that
+/// route must be narrower than the scope of the route through the gateway. Usually this is the route
+/// that the kernel adds with the address of an interface. No interface has the address 169.254.1.1,
+/// the gateway of the pods. Without its own route of scope link, the kernel rejects the pod's
+/// default route.
+fn scope_of(gateway: Option<IpAddr>) -> RouteScope {
+    match gateway {
+        Some(_) => RouteScope::Universe,
+        None => RouteScope::Link,
+    }
 }
 
 /// Returns the request that deletes the route to `destination` through interface `index`.
@@ -169,6 +179,14 @@ impl KernelRoute {
     /// the host itself. Returns `None` for any other route.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
+    }
+
+    /// Returns true if the route delivers packets to a destination on the link, as a route that
+    /// [`add`] creates without a gateway.
+    pub(crate) fn is_on_link(&self) -> bool {
+        // The kernel reports scope universe for every IPv6 route (CNI-181).
+        let has_scope = self.scope == scope_of(None) || self.destination.version() == IpVersion::V6;
+        self.gateway.is_none() && has_scope && self.kind == RouteType::Unicast
     }
 
     fn outside_of_local_table(object: RouteNetlinkMessage) -> Option<Self> {

@@ -216,9 +216,7 @@ async fn release_unused(
     // An address may be released only if no endpoint lists it.
     delete_endpoints(&endpoints, &store).await?;
     // The checks above have found no pod that uses one of these addresses.
-    let collected = leaked
-        .release(&store, &clock, &BTreeSet::new(), |_| NoListings)
-        .await;
+    let collected = leaked.release(&store, &clock, &BTreeSet::new()).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });
     }

@@ -1,17 +1,14 @@
 //! DEL: releases the addresses of a container.
 
-use libcalico::ipam::{Block, OldHandle};
+use libcalico::ipam::OldHandle;
 use libcalico::store::{Store, WriteModel};
 use netconf::CniError;
 
 use super::call::IpamRequest;
-use allocation::alloc::comma_separated;
-use allocation::error::{IpamError, Result, cni_error};
-use allocation::release::{
-    AddressToRelease, Listings, NoListings, ReleaseInputs, ReleasedHandles, addresses_to_release,
-    release_from_blocks, release_unlisted,
-};
-use allocation::vmi;
+use super::release::{Part, Release, ReleaseStep, handle_parts};
+use allocation::error::{Result, cni_error};
+use allocation::release::{ReleaseInputs, ReleasedHandles};
+use allocation::vmi::Ownership;
 use os::clock::Clock;
 use os::lock::ReleaseLock;
 
@@ -24,19 +21,20 @@ pub async fn del<S: Store, C: Clock>(
     call: &IpamRequest,
     inputs: ReleaseInputs,
 ) -> Result<(), CniError> {
-    release_call(store, clock, call, inputs, &NoListings)
-        .await
-        .map_err(|error| cni_error(&error))
+    let released = async {
+        let begun = Box::pin(release_call(store, clock, call, inputs)).await?;
+        Box::pin(begun.complete_without_endpoints()).await
+    };
+    released.await.map(drop).map_err(|error| cni_error(&error))
 }
 
-/// Does the same as [`del`] for a caller that also deletes endpoints.
-pub async fn release_call<S: Store, C: Clock, L: Listings>(
-    store: &S,
-    clock: &C,
-    call: &IpamRequest,
+/// Begins the release that [`del`] describes, for a caller that also changes endpoints.
+pub async fn release_call<'a, S: Store, C: Clock>(
+    store: &'a S,
+    clock: &'a C,
+    call: &'a IpamRequest,
     inputs: ReleaseInputs,
-    listings: &L,
-) -> Result<()> {
+) -> Result<ReleaseStep<'a, S, C>> {
     let old = call.old_handle();
     let unread = match store.write_model() {
         WriteModel::Transactional => None,
@@ -57,82 +55,45 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
             handle = %call.container_handle(),
             "no address to release: no handle of the container exists",
         );
-        return Ok(());
+        return Ok(ReleaseStep::Done(ReleasedHandles::default()));
     }
-    let _releasing = call.begin_release();
-    if let Some(vmi) = &call.vmi {
-        Box::pin(vmi::release_ownership(
-            store,
-            clock,
-            &call.handle(),
-            vmi,
-            &call.node,
-            None,
-            listings,
-        ))
-        .await?;
-    }
-    let mut lock = ReleaseLock::new(call.lock_file.as_deref());
-    let released = release_handles(
-        store,
-        clock,
-        inputs,
-        old.as_ref(),
-        &call.node,
-        listings,
-        &mut lock,
-    );
-    let released = Box::pin(released).await?;
-    if let Some(mut hints) = call.recent_blocks(lock.lock(), store) {
-        hints.store_write(&call.network, released.last_write.as_ref());
-    }
-    let addresses = comma_separated(&released.ips);
-    tracing::info!(
-        addresses, count = released.addresses, handle = %call.container_handle(),
-        "ended the release of the container's addresses"
-    );
-    Ok(())
+    let ownership = call.vmi.as_ref().map(|vmi| Ownership {
+        handle: call.handle(),
+        vmi,
+        node: &call.node,
+        before: None,
+    });
+    let mut parts = Vec::from_iter(ownership.map(Part::Ownership));
+    parts.extend(handle_parts(clock, inputs, old, &call.node));
+    Release::new(store, clock, parts)
+        .of_call(call)
+        .read_next()
+        .await
 }
 
-/// Releases the handles of a container that ran on `node`, each once `listings` no longer list its
-/// addresses. Under the handle from before v3, only the container's own addresses are released. A
-/// block that cannot be read causes an error.
-pub async fn release_handles<S: Store, C: Clock, L: Listings>(
-    store: &S,
-    clock: &C,
-    mut inputs: ReleaseInputs,
-    old: Option<&OldHandle>,
+/// Begins the release of the handles of a container that ran on `node`. Under the handle from
+/// before v3, `old`, only the container's own addresses are released. A block that cannot be read
+/// causes an error.
+pub async fn release_handles<'a, S: Store, C: Clock>(
+    store: &'a S,
+    clock: &'a C,
+    inputs: ReleaseInputs,
+    old: Option<OldHandle>,
     node: &str,
-    listings: &L,
-    lock: &mut ReleaseLock<'_>,
-) -> Result<ReleasedHandles> {
-    let old_handle = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
-    let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
-    if let Some((old, handle)) = old_handle {
-        let leaving =
-            addresses_to_release(store, &handle.value, |block| old.requests(block)).await?;
-        listings.unlist(&leaving).await?;
-        let is_unlisted = |ip| {
-            leaving
-                .iter()
-                .any(|AddressToRelease { ip: unlisted, .. }| *unlisted == ip)
-        };
-        let requests = |block: &Block| {
-            let mut requests = old.requests(block);
-            requests.retain(|request| is_unlisted(request.ip));
-            requests
-        };
-        let blocks = handle.value.block.keys().copied();
-        let released_ips = release_from_blocks(store, clock, blocks, requests)
-            .await?
-            .into_addresses()?;
-        released.addresses += released_ips.len();
-        released.ips.extend(released_ips);
-    }
-    match released.unreadable.first() {
-        Some(block) => Err(IpamError::UnreadableBlock(*block)),
-        None => Ok(released),
-    }
+) -> Result<ReleaseStep<'a, S, C>> {
+    let parts = handle_parts(clock, inputs, old, node);
+    Release::new(store, clock, parts).read_next().await
+}
+
+/// Removes a pod from the owners of its VMI's addresses, and begins the release of the addresses
+/// if the VMI is being deleted.
+pub async fn release_ownership<'a, S: Store, C: Clock>(
+    store: &'a S,
+    clock: &'a C,
+    ownership: Ownership<'a>,
+) -> Result<ReleaseStep<'a, S, C>> {
+    let parts = vec![Part::Ownership(ownership)];
+    Release::new(store, clock, parts).read_next().await
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@ use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store};
 
+use super::release::{Part, Release, ReleaseStep, handle_parts};
 use allocation::error::{IpamError, Result};
-use allocation::release::{
-    AddressToRelease, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted,
-};
+use allocation::release::{AddressToRelease, ReleaseInputs};
 use os::clock::Clock;
 use os::lock::ReleaseLock;
 
@@ -34,8 +33,9 @@ pub struct LeakedAddresses {
     unreadable: Vec<Cidr>,
 }
 
+/// The leaked addresses of one handle.
 #[derive(Debug)]
-struct Leak {
+pub struct Leak {
     container: String,
     leaving: Vec<AddressToRelease>,
     requests: Vec<ReleaseRequest>,
@@ -51,7 +51,7 @@ pub async fn gc<S: Store, C: Clock>(
 ) -> Result<GcResult> {
     let blocks = store.list::<Block>(&None).await?;
     Ok(leaked(&blocks, network, node, valid)
-        .release(store, clock, valid, |_| NoListings)
+        .release(store, clock, valid)
         .await)
 }
 
@@ -173,28 +173,30 @@ impl LeakedAddresses {
         })
     }
 
-    /// Releases the leaked addresses, except those of the containers in `keep`. The addresses are
-    /// first removed from the endpoints of their container, with the value of `listings_of`; if
-    /// that fails, they stay allocated.
-    pub async fn release<S: Store, C: Clock, L: Listings>(
+    /// Returns the leaked addresses of each handle, except those of the containers in `keep`.
+    pub fn by_handle(self, keep: &BTreeSet<String>) -> impl Iterator<Item = (HandleId, Leak)> {
+        self.leaks
+            .into_iter()
+            .filter(|(_, leak)| !keep.contains(&leak.container))
+    }
+
+    /// Releases the leaked addresses, which no endpoint lists, except those of the containers in
+    /// `keep`.
+    pub async fn release<S: Store, C: Clock>(
         self,
         store: &S,
         clock: &C,
         keep: &BTreeSet<String>,
-        listings_of: impl Fn(&str) -> L,
     ) -> GcResult {
         let mut outcome = GcResult::default();
-        for (handle, leak) in self
-            .leaks
-            .into_iter()
-            .filter(|(_, leak)| !keep.contains(&leak.container))
-        {
-            let listings = listings_of(&leak.container);
-            match leak
-                .release(store, clock, &self.node, &handle, &listings)
-                .await
-            {
-                Ok(()) => outcome.released.push(handle),
+        let node = self.node.clone();
+        for (handle, leak) in self.by_handle(keep) {
+            let released = async {
+                let begun = leak.release(store, clock, &node, &handle).await?;
+                begun.complete_without_endpoints().await
+            };
+            match released.await {
+                Ok(_) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
         }
@@ -203,29 +205,27 @@ impl LeakedAddresses {
 }
 
 impl Leak {
-    /// Releases the handle, or if the handle object is lost, the addresses one by one (IPAM-184). A
-    /// block that cannot be read keeps its addresses, so it causes an error, as in DEL.
-    async fn release<S: Store, C: Clock, L: Listings>(
-        &self,
-        store: &S,
-        clock: &C,
+    /// Returns the ID of the container.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// Begins the release of the handle of a container on `node`, or if the handle object is lost,
+    /// of the addresses one by one (IPAM-184). A block that cannot be read keeps its addresses, so
+    /// it causes an error, as in DEL.
+    pub async fn release<'a, S: Store, C: Clock>(
+        self,
+        store: &'a S,
+        clock: &'a C,
         node: &str,
         handle: &HandleId,
-        listings: &L,
-    ) -> Result<()> {
+    ) -> Result<ReleaseStep<'a, S, C>> {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
-        if inputs.is_empty() {
-            listings.unlist(&self.leaving).await?;
-            return release_addresses(store, clock, &self.requests)
-                .await
-                .map(|_| ());
-        }
-        let inputs = inputs.on_node(node);
-        let released =
-            release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
-        released
-            .unreadable
-            .first()
-            .map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)))
+        let parts = if inputs.is_empty() {
+            vec![Part::Single(self.leaving, self.requests)]
+        } else {
+            handle_parts(clock, inputs, None, node)
+        };
+        Release::new(store, clock, parts).read_next().await
     }
 }

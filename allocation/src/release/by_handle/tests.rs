@@ -1,11 +1,13 @@
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::Kind;
 
-use super::{AddressToRelease, ReleaseInputs, release, release_unlisted};
-use crate::error::IpamError;
-use crate::release::still_allocated;
-use crate::testing::{Cluster, Fault, RefusingListings, assert_consistent, cidr};
+use super::{
+    AddressToRelease, HandleRead, HandleRelease, HandleWrite, ReleaseInputs, Unlisted, release,
+};
 use os::lock::ReleaseLock;
+use crate::release::still_allocated;
+use os::lock::ReleaseLock;
+use crate::testing::{Cluster, Fault, assert_consistent, cidr};
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {
@@ -227,29 +229,19 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
         .extend([("namespace", "ns"), ("pod", "a")].map(|(key, text)| (key.into(), text.into())));
     let ip = cluster.assign(&request).await.unwrap().addresses[0].ip;
     let before = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
-    let endpoints = RefusingListings::new(1);
-    let released = async || {
-        let inputs = ReleaseInputs::read(&cluster.store, &[HandleId::new("net.a")])
-            .await
-            .unwrap();
-        release_unlisted(
-            &cluster.store,
-            &cluster.clock,
-            inputs,
-            &endpoints,
-            &mut ReleaseLock::default(),
-        )
+    let inputs = ReleaseInputs::read(&cluster.store, &[HandleId::new("net.a")])
         .await
+        .unwrap();
+    let release = HandleRelease::new(&cluster.clock, inputs);
+    let HandleRead::Leaving(read) = release.read(&cluster.store).await.unwrap() else {
+        panic!("an address is leaving")
     };
-    let error = released().await.unwrap_err();
-    assert!(matches!(error, IpamError::StillListed { .. }), "{error}");
     assert_eq!(
         cluster.store.pairs().list::<libcalico::ipam::Block>(&None),
         before
     );
     assert_eq!(cluster.handle("net.a").unwrap().block.len(), 1);
 
-    assert_eq!(released().await.unwrap().addresses, 1);
     let (pod, handle) = (("ns".to_owned(), "a".to_owned()), HandleId::new("net.a"));
     let leaving = AddressToRelease {
         ip,
@@ -257,7 +249,13 @@ async fn addresses_stay_allocated_until_their_endpoints_are_updated() {
         handle: Some(handle),
         block: Some(before[0].0),
     };
-    assert_eq!(endpoints.calls(), vec![vec![leaving]; 2]);
+    assert_eq!(read.leaving(), [leaving]);
+    let (mut lock, unlisted) = (ReleaseLock::default(), Unlisted::new(read.leaving()));
+    let written = read
+        .write(&cluster.store, &cluster.clock, &mut lock, &unlisted)
+        .await
+        .unwrap();
+    assert!(matches!(written, HandleWrite::Released(released) if released.addresses == 1));
     assert_consistent(&cluster.store.pairs(), true);
 }
 

@@ -4,7 +4,7 @@ use libcalico::store::Kind;
 use time::macros::datetime;
 
 use super::*;
-use crate::release::NoListings;
+use crate::cni::release_ownership;
 use crate::testing::{Cluster, Fault, MemoryStore, held};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
@@ -35,6 +35,23 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
     cluster.assign(&request).await.unwrap();
     let block = cluster.store.pairs().list::<Block>(&None)[0].0;
     (cluster, block)
+}
+
+async fn release(
+    cluster: &Cluster,
+    vmi: &VmiPod,
+    before: Option<OffsetDateTime>,
+) -> Result<ReleasedHandles> {
+    let ownership = Ownership {
+        handle: HandleId::new(HANDLE),
+        vmi,
+        node: "node1",
+        before,
+    };
+    release_ownership(&cluster.store, &cluster.clock, ownership)
+        .await?
+        .complete_without_endpoints()
+        .await
 }
 
 /// Another pod becomes the owner before each request of the DEL in turn.
@@ -71,16 +88,7 @@ async fn address_taken_over_by_another_pod_is_not_released() {
                     Fault::None
                 }
             });
-            _ = release_ownership(
-                &cluster.store,
-                &cluster.clock,
-                &handle,
-                &vmi,
-                "node1",
-                None,
-                &NoListings,
-            )
-            .await;
+            _ = release(&cluster, &vmi, None).await;
             cluster.store.end_faults();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {
@@ -111,17 +119,7 @@ async fn deferred_release_keeps_an_owner_that_is_newer_than_the_del() {
     block.set_owner(&handle, OwnerSlot::Active, &owner);
     cluster.store.put(&cidr, &block);
     let release = async |limit| {
-        release_ownership(
-            &cluster.store,
-            &cluster.clock,
-            &handle,
-            &vmi,
-            "node1",
-            Some(limit),
-            &NoListings,
-        )
-        .await
-        .unwrap();
+        release(&cluster, &vmi, Some(limit)).await.unwrap();
         held(&cluster.store.pairs()).contains_key(&handle)
     };
     assert!(release(datetime!(2026-11-28 19:59:59.9 UTC)).await);

@@ -10,7 +10,7 @@ use libcalico::store::{Answers, Entry, Kind, ListTicket, ReadBatch, Store, Store
 
 use super::pairs::insert_if_kind;
 use super::{ClusterRead, UnreadableObject, audited_endpoint};
-use crate::affinity::may_lack_labels;
+use allocation::affinity::may_lack_labels;
 
 impl ClusterRead {
     /// The definitions on an API server allow invalid values, such as a block's `cidr` of any text.

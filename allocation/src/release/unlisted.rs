@@ -1,14 +1,11 @@
-//! [`Listings`]: the endpoints that list addresses. A release with listings frees an address only
-//! after no endpoint lists it any more, because another container may get it then.
+//! The addresses that a release is about to free, before and after their removal from endpoints.
 
-use std::future::Future;
 use std::net::IpAddr;
 
 use libcalico::ipam::{Allocation, Block, Handle, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
-use crate::error::Result;
 use crate::reads::{all_pools, blocks_of, read_blocks};
 
 /// An address that a release is about to free.
@@ -87,20 +84,30 @@ pub async fn addresses_to_release<S: Store>(
     Ok(leaving)
 }
 
-/// Removes addresses from endpoints. A release by handle calls this before each write that frees
-/// addresses.
-pub trait Listings: Sync {
-    /// Returns after no endpoint lists any of the addresses. After an error, the caller releases
-    /// none of these addresses.
-    fn unlist(&self, leaving: &[AddressToRelease]) -> impl Future<Output = Result<()>> + Send;
-}
+/// Addresses that no endpoint lists any more. A release of a container frees these alone, because
+/// another container may get an address as soon as it is free.
+#[derive(Debug)]
+pub struct Unlisted(Vec<AddressToRelease>);
 
-/// The listings of a caller without endpoints, or whose endpoints are deleted already.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoListings;
+impl Unlisted {
+    /// Creates the value after these addresses were removed from the endpoints, or for a caller
+    /// without endpoints.
+    pub fn new(addresses: &[AddressToRelease]) -> Self {
+        Unlisted(addresses.to_vec())
+    }
 
-impl Listings for NoListings {
-    async fn unlist(&self, _leaving: &[AddressToRelease]) -> Result<()> {
-        Ok(())
+    /// Returns true if this is one of the addresses.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.iter().any(|address| address.ip == ip)
+    }
+
+    /// Returns requests to release the addresses under their handles.
+    pub fn requests(&self) -> Vec<ReleaseRequest> {
+        let request = |address: &AddressToRelease| ReleaseRequest {
+            ip: address.ip,
+            handle: address.handle.clone(),
+            sequence: None,
+        };
+        self.0.iter().map(request).collect()
     }
 }

@@ -17,7 +17,6 @@ use libcalico::net::Cidr;
 use libcalico::store::{
     Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Write, ignore_missing,
 };
-use serde_json::Value;
 
 use crate::affinity::remove_host;
 use crate::error::IpamError;
@@ -209,8 +208,8 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
 /// Returns deletions of the objects that name the node. An unreadable object stays.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let is_of_node = move |pair: &&RawEntry| {
-        serde_json::from_slice::<Value>(&pair.value)
-            .is_ok_and(|object| object["spec"]["node"] == node)
+        let object = pair.value.json();
+        object.is_ok_and(|object| object["spec"]["node"] == node)
     };
     let of_node = pairs.iter().filter(is_of_node);
     of_node.filter_map(|pair| {

@@ -93,7 +93,7 @@ pub async fn import(
     let total = imported.len();
     let target = stored.get(lock::PATH);
     let is_continued = target
-        .and_then(|found| lock::mark_of(&found.value))
+        .and_then(|found| lock::mark_of(&found.value.bytes()))
         .is_some_and(|found| found == mark);
     let (mut writes, summary) = plan(imported, &stored, on_existing, is_continued)?;
     let mut unlock = None;
@@ -153,7 +153,7 @@ fn plan(
                 summary.created += 1;
                 writes.push(write(path, WriteOp::Create(value)));
             }
-            Some(entry) if entry.value == value => summary.unchanged += 1,
+            Some(entry) if entry.value.bytes() == value => summary.unchanged += 1,
             Some(entry) if may_replace(&path) => {
                 summary.replaced += 1;
                 writes.push(write(

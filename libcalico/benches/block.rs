@@ -1,13 +1,14 @@
-//! Benchmarks of operations of an ADD or DEL on a /26 block, of its encoding, and of the start of a
-//! block walk.
+//! Benchmarks of operations of an ADD or DEL on a /26 block, of its encoding in etcd and on an API
+//! server, and of the start of a block walk.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, BlockWalk, HandleId, Reservations};
+use libcalico::kubernetes::{ApiGroup, Codec, Request, json_bytes};
 use libcalico::net::Cidr;
-use libcalico::store::Kind;
+use libcalico::store::{Kind, ReadBatch, Write, decode_entry};
 use time::OffsetDateTime;
 
 const NOW: OffsetDateTime = time::macros::datetime!(2026-08-22 01:02:03 UTC);
@@ -99,11 +100,41 @@ fn codec(c: &mut Criterion) {
     }
 }
 
+/// A read begins with the bytes of the API server's answer, and a write ends with the bytes of the
+/// request.
+fn api_server(c: &mut Criterion) {
+    let codec = Codec::new(ApiGroup::CrdV1);
+    for used in [0, 32, 63] {
+        let value = block(used);
+        let body_of_write = || {
+            let write = Write::create(&value.cidr, &value).expect("a block encodes");
+            match codec.request(&write) {
+                Ok(Request::Create { body, .. }) => json_bytes(&body),
+                other => panic!("{other:?}"),
+            }
+        };
+        c.bench_function(&format!("write to API server, {used} of 64 used"), |b| {
+            b.iter(body_of_write)
+        });
+        let answer = body_of_write();
+        let mut batch = ReadBatch::new();
+        batch.get::<Block>(&value.cidr);
+        c.bench_function(&format!("read from API server, {used} of 64 used"), |b| {
+            b.iter(|| {
+                let object =
+                    serde_json::from_slice(black_box(&answer)).expect("the answer is JSON");
+                let decoded = codec.decode(&batch.ranges()[0], object);
+                decode_entry::<Block>(&decoded.expect("the object is a block").entry)
+            })
+        });
+    }
+}
+
 fn walk(c: &mut Criterion) {
     c.bench_function("first block of a /64 in /122", |b| {
         b.iter(|| BlockWalk::new(range("fd00:65::/64"), 122, black_box("node1"), NOW).next())
     });
 }
 
-criterion_group!(benches, operations, codec, walk);
+criterion_group!(benches, operations, codec, api_server, walk);
 criterion_main!(benches);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The compare-and-swap token of one stored object. It is opaque; equal tokens mean an unchanged
 /// object (IPAM-175).
@@ -55,6 +56,11 @@ pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync 
     /// (DS-42).
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
+    }
+    /// Decodes a stored value that is parsed already. The result is that of [`Kind::decode`] for
+    /// the bytes of the value.
+    fn from_json(value: &Value) -> Result<Self, serde_json::Error> {
+        Self::deserialize(value)
     }
 }
 

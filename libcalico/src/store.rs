@@ -3,9 +3,11 @@
 //! A store answers a [`ReadBatch`] in as few round trips as it can. Callers should collect all
 //! reads that they can name in advance into one batch.
 //!
-//! Paths and values have the canonical encoding of [`Kind`].
+//! Paths and values have the canonical encoding of [`Kind`]. The values of an API server are JSON
+//! that is parsed already ([`StoredValue`]).
 
 mod reads;
+mod value;
 
 use std::future::Future;
 
@@ -13,6 +15,7 @@ pub use self::reads::{
     Answers, Freshness, GetTicket, KeysTicket, ListTicket, PairsTicket, Range, RawEntry, ReadBatch,
     RevisionTicket, Survey, decode_entry, listed_block,
 };
+pub use self::value::StoredValue;
 use crate::ipam::ListedBlock;
 pub use crate::kind::{Entry, Kind, Revision};
 
@@ -334,7 +337,7 @@ pub trait Store: Send + Sync {
                 .iter()
                 .flat_map(|ticket| answers.raw_entries(ticket));
             pairs
-                .filter_map(|pair| listed_block(&pair.path, &pair.value))
+                .filter_map(|pair| listed_block(&pair.path, &pair.value.bytes()))
                 .for_each(report);
             Ok(())
         }

@@ -263,7 +263,7 @@ impl Pairs {
         entries
             .map(|(path, (value, revision))| RawEntry {
                 path: path.clone(),
-                value: value.clone(),
+                value: value.clone().into(),
                 revision: Revision(revision.to_string()),
             })
             .collect()

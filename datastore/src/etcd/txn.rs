@@ -113,7 +113,7 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     let (key, value) = pair.into_key_value();
     Some(RawEntry {
         path: String::from_utf8(key).ok()?,
-        value,
+        value: value.into(),
         revision,
     })
 }

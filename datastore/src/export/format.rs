@@ -188,7 +188,7 @@ pub(super) fn write_header(out: &mut impl io::Write, pairs: usize) -> io::Result
 }
 
 pub(super) fn write_pair(out: &mut impl io::Write, pair: &RawEntry) -> io::Result<()> {
-    write_line(out, &encode(pair))
+    write_line(out, &encode(&pair.path, &pair.value.bytes()))
 }
 
 fn write_line(out: &mut impl io::Write, line: &impl Serialize) -> io::Result<()> {
@@ -196,16 +196,16 @@ fn write_line(out: &mut impl io::Write, line: &impl Serialize) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-fn encode(pair: &RawEntry) -> Line<'_> {
+fn encode<'v>(path: &str, value: &'v [u8]) -> Line<'v> {
     let empty = Line {
-        key: pair.path.clone(),
+        key: path.to_owned(),
         value: None,
         text: None,
         base64: None,
     };
-    let Ok(text) = str::from_utf8(&pair.value) else {
+    let Ok(text) = str::from_utf8(value) else {
         return Line {
-            base64: Some(BASE64.encode(&pair.value)),
+            base64: Some(BASE64.encode(value)),
             ..empty
         };
     };
@@ -228,20 +228,10 @@ fn encode(pair: &RawEntry) -> Line<'_> {
 
 #[cfg(test)]
 mod tests {
-    use libcalico::store::Revision;
-
     use super::*;
 
-    fn entry(path: &str, value: &[u8]) -> RawEntry {
-        RawEntry {
-            path: path.into(),
-            value: value.into(),
-            revision: Revision("7".into()),
-        }
-    }
-
     fn round_trip(value: &[u8]) -> String {
-        let line = serde_json::to_string(&encode(&entry("/calico/k", value))).unwrap();
+        let line = serde_json::to_string(&encode("/calico/k", value)).unwrap();
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(
             parse_line(&line),

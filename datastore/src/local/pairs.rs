@@ -81,7 +81,7 @@ pub(super) fn for_each_pair(
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
     // The decoder checks for UTF-8, so that a damaged value affects only its own entry.
-    let value = row.get_ref(1)?.as_bytes()?.to_vec();
+    let value = row.get_ref(1)?.as_bytes()?.into();
     Ok(RawEntry {
         path: row.get(0)?,
         value,

@@ -227,7 +227,7 @@ mod tests {
             to.put("/calico/n-000", "2");
             if is_unlocked {
                 let stored = block_on(to.store.scan(INFORMATION)).unwrap().remove(0);
-                let value = String::from_utf8(stored.value).unwrap();
+                let value = String::from_utf8(stored.value.bytes().into_owned()).unwrap();
                 to.remove(INFORMATION);
                 to.put(
                     INFORMATION,

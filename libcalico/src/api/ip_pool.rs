@@ -166,7 +166,7 @@ mod tests {
         let path = IpPool::path(&crate::api::ObjectKey::global("newer"));
         let entry = RawEntry {
             path,
-            value: pool.to_string().into_bytes(),
+            value: pool.to_string().into(),
             revision: crate::store::Revision("1".into()),
         };
         let listed = Answers::new(vec![vec![entry]]).list(&ticket);

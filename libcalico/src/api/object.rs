@@ -71,6 +71,14 @@ impl<S: Spec> Object<S> {
         }
     }
 
+    /// Returns the object of this stored form, in which the name of a policy is an annotation.
+    fn restored(mut self) -> Result<Self, serde_json::Error> {
+        if let Some(tier) = self.spec.tier() {
+            restore_policy_name(&mut self.metadata, tier)?;
+        }
+        Ok(self)
+    }
+
     /// Returns the name of this object, with its namespace. A policy may be stored under another
     /// key (DS-33).
     pub fn key(&self) -> ObjectKey {
@@ -185,10 +193,10 @@ impl<S: Spec> Kind for Object<S> {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        let mut object: Self = serde_json::from_slice(bytes)?;
-        if let Some(tier) = object.spec.tier() {
-            restore_policy_name(&mut object.metadata, tier)?;
-        }
-        Ok(object)
+        serde_json::from_slice(bytes).and_then(Self::restored)
+    }
+
+    fn from_json(value: &Value) -> Result<Self, serde_json::Error> {
+        Self::deserialize(value).and_then(Self::restored)
     }
 }

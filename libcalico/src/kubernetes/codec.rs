@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::error::{CodecError, Malformed};
-use super::json::{Fields, json_bytes, take_object, text};
+use super::json::{Fields, take_object, text};
 use super::kind::StoredKind;
 use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::pod::{Pod, PodOnNode, PodOnNodeKey};
@@ -18,7 +18,7 @@ use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle, IpamConfig, IpamConfigKey};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
-use crate::store::{Kind, Range, RawEntry, Revision, Write};
+use crate::store::{Kind, Range, RawEntry, Revision, StoredValue, Write};
 
 /// The translation between the store's pairs of a path and a value, and the objects of one API
 /// group.
@@ -42,8 +42,18 @@ pub struct DecodedObject {
 
 struct StoredObject {
     path: String,
-    value: Fields,
+    value: StoredValue,
     preserved: PreservedMetadata,
+}
+
+impl StoredObject {
+    fn new(path: String, fields: Fields, preserved: PreservedMetadata) -> Self {
+        StoredObject {
+            path,
+            value: StoredValue::Json(Value::Object(fields)),
+            preserved,
+        }
+    }
 }
 
 impl Codec {
@@ -107,7 +117,7 @@ impl Codec {
         if range.keys_only && !object.contains_key("spec") {
             let path = path_of_name().filter(|path| is_in_range(range, path))?;
             return Some(DecodedObject {
-                entry: entry(path, Vec::new(), &revision),
+                entry: entry(path, Vec::new().into(), &revision),
                 is_tombstone: false,
             });
         }
@@ -118,18 +128,16 @@ impl Codec {
             Ok(None) => return None,
             Ok(Some(stored)) => {
                 revision.preserved = stored.preserved;
-                (stored.path, Value::Object(stored.value))
+                (stored.path, stored.value)
             }
-            // No kind decodes from a text, and the decoder's error quotes the text.
-            Err(Malformed(reason)) if range.is_prefix => (path_of_name()?, Value::String(reason)),
-            Err(Malformed(reason)) => (range.path.clone(), Value::String(reason)),
+            Err(reason) if range.is_prefix => (path_of_name()?, reason.into()),
+            Err(reason) => (range.path.clone(), reason.into()),
         };
-        let is_tombstone =
-            kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
+        let is_tombstone = kind.has_tombstones() && is_deleted(&value);
         // Lists of affinities omit objects marked as deleted (DS-72).
         let is_hidden = is_tombstone && range.is_prefix && kind == StoredKind::Affinity;
         (is_in_range(range, &path) && !is_hidden).then(|| DecodedObject {
-            entry: entry(path, json_bytes(&value), &revision),
+            entry: entry(path, value, &revision),
             is_tombstone,
         })
     }
@@ -208,11 +216,8 @@ impl Codec {
             }
             object.insert("metadata".into(), Value::Object(metadata));
             let path = query::path_of_name(kind, namespace.as_deref(), &name).unwrap_or_default();
-            return Ok(Some(StoredObject {
-                path,
-                value: with_type(object, v3.kind),
-                preserved,
-            }));
+            let value = with_type(object, v3.kind);
+            return Ok(Some(StoredObject::new(path, value, preserved)));
         }
         let spec = take_object(&mut object, "spec");
         let (path, value) = match kind {
@@ -232,11 +237,8 @@ impl Codec {
                 ipam::config_from_spec(spec),
             ),
         };
-        Ok(Some(StoredObject {
-            path,
-            value,
-            preserved: self.preserved(kind, metadata)?,
-        }))
+        let preserved = self.preserved(kind, metadata)?;
+        Ok(Some(StoredObject::new(path, value, preserved)))
     }
 
     fn kubernetes_object(
@@ -245,11 +247,8 @@ impl Codec {
         object: Fields,
     ) -> Result<Option<StoredObject>, Malformed> {
         let stored = |path, value| {
-            Ok(Some(StoredObject {
-                path,
-                value,
-                preserved: PreservedMetadata::default(),
-            }))
+            let preserved = PreservedMetadata::default();
+            Ok(Some(StoredObject::new(path, value, preserved)))
         };
         let name_of = |value: &Fields| {
             let name = value
@@ -282,11 +281,9 @@ impl Codec {
                 let Some(found) = endpoint_of_pod(&pod, &self.interface_prefix) else {
                     return Ok(None);
                 };
-                let path = WorkloadEndpoint::path(&found.endpoint.key());
-                let value = serde_json::from_slice(&found.endpoint.encode()?)?;
                 Ok(Some(StoredObject {
-                    path,
-                    value,
+                    path: WorkloadEndpoint::path(&found.endpoint.key()),
+                    value: found.endpoint.encode()?.into(),
                     preserved: preserved.unwrap_or_default(),
                 }))
             }
@@ -321,6 +318,10 @@ impl Codec {
             }
         }
     }
+}
+
+fn is_deleted(value: &StoredValue) -> bool {
+    matches!(value, StoredValue::Json(value) if value["deleted"] == true)
 }
 
 fn with_type(mut object: Fields, kind: &str) -> Fields {

@@ -1,7 +1,7 @@
 //! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`].
 
 use crate::net::{Cidr, CidrParseError};
-use crate::store::StoreError;
+use crate::store::{StoreError, StoredValue};
 
 /// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +49,14 @@ pub(super) struct Malformed(pub(super) String);
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
         Malformed(error.to_string())
+    }
+}
+
+/// The value of an unreadable object: no kind decodes from a text, and the decoder's error quotes
+/// the text.
+impl From<Malformed> for StoredValue {
+    fn from(Malformed(reason): Malformed) -> Self {
+        StoredValue::Json(reason.into())
     }
 }
 

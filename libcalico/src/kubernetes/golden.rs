@@ -88,14 +88,21 @@ fn whole<K: Kind>(select: &K::Select) -> Range {
     batch.ranges()[0].clone()
 }
 
-/// Reads the object as part of a list and alone, writes it back, and checks that it is the same
-/// each time.
-fn round_trip<K: Kind>(codec: &Codec, select: &K::Select, name: &str, object: &Value) -> K::Key {
+/// Reads the object as part of a list, alone, and from the bytes of its value, writes it back, and
+/// checks that it is the same each time.
+fn round_trip<K: Kind + PartialEq>(
+    codec: &Codec,
+    select: &K::Select,
+    name: &str,
+    object: &Value,
+) -> K::Key {
     let DecodedObject {
         entry,
         is_tombstone,
     } = codec.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!is_tombstone);
+    let of_bytes = K::decode(&entry.value.bytes()).unwrap();
+    assert_eq!(entry.value.decode::<K>().unwrap(), of_bytes, "{name}");
     let read = decode_entry::<K>(&entry).unwrap();
     let alone = Range {
         kind: K::KIND,

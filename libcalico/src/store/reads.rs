@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
-use super::{Entry, Kind, Revision, StoreError};
+use super::{Entry, Kind, Revision, StoreError, StoredValue};
 use crate::ipam::{Block, BlockSummary, ListedBlock};
 use crate::net::IpVersion;
 
@@ -39,8 +39,8 @@ pub enum Freshness {
 pub struct RawEntry {
     /// The full path.
     pub path: String,
-    /// The stored bytes.
-    pub value: Vec<u8>,
+    /// The stored value.
+    pub value: StoredValue,
     /// The revision of the pair.
     pub revision: Revision,
 }
@@ -234,7 +234,10 @@ pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
     };
     let key = K::parse_path(&raw.path)
         .ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;
-    let mut value = K::decode(&raw.value).map_err(|e| corrupt(e.to_string()))?;
+    let mut value = raw
+        .value
+        .decode::<K>()
+        .map_err(|e| corrupt(e.to_string()))?;
     if !value.belongs_to(&key) {
         return Err(corrupt(format!(
             "the value belongs to another key than {key}"

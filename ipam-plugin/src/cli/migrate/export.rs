@@ -129,11 +129,11 @@ fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
             reason: error.to_string(),
         };
         let value: Value =
-            if pair.value.is_empty() && BlockAffinity::parse_path(&pair.path).is_some() {
+            if pair.value.bytes().is_empty() && BlockAffinity::parse_path(&pair.path).is_some() {
                 // Calico before v3 wrote an empty value (DS-34).
                 json!({ "state": "confirmed", "deleted": false })
             } else {
-                serde_json::from_slice(&pair.value).map_err(corrupt)?
+                pair.value.json().map_err(corrupt)?.into_owned()
             };
         exported.push((pair.path.clone(), value));
     }

@@ -120,7 +120,7 @@ fn ipam_object<K: Kind>(pair: Pair, codec: &Codec) -> Result<Option<Item>, CliEr
     };
     let name = identifier::<K>(&key);
     // An API server may accept values that the allocators cannot read.
-    if let Err(error) = K::decode(&libcalico::kubernetes::json_bytes(&pair.value)) {
+    if let Err(error) = K::from_json(&pair.value) {
         return Err(StoreError::Corrupt {
             key: name,
             reason: error.to_string(),
@@ -167,7 +167,7 @@ fn as_stored(codec: &Codec, write: &Write) -> Result<(String, Value), CliError> 
         freshness: Freshness::Latest,
     };
     let decoded = codec.decode(&range, body);
-    let value = decoded.and_then(|decoded| serde_json::from_slice(&decoded.entry.value).ok());
+    let value = decoded.and_then(|found| Some(found.entry.value.json().ok()?.into_owned()));
     match value {
         Some(value @ Value::Object(_)) => Ok((location.url_path(), comparable(value))),
         // The decoder describes an invalid object in a text.

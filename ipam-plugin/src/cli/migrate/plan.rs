@@ -9,7 +9,7 @@ use libcalico::kubernetes::merge_node;
 use libcalico::migration::calicoctl_file::{Comparison, compare};
 use libcalico::names::is_dns_name;
 use libcalico::net::{Cidr, first_overlap};
-use libcalico::store::{Kind, RawEntry, Write, WriteOp};
+use libcalico::store::{Kind, RawEntry, StoredValue, Write, WriteOp};
 use serde_json::Value;
 
 use super::items::{Item, comparable};
@@ -132,7 +132,7 @@ impl Plan {
     }
 
     fn compare(&mut self, item: &Item, entry: &RawEntry) {
-        let Ok(stored @ Value::Object(_)) = serde_json::from_slice::<Value>(&entry.value) else {
+        let Some(stored) = entry.value.json().ok().filter(|stored| stored.is_object()) else {
             return self.report.refuse(
                 &item.name,
                 "exists and cannot be read; correct or delete it",
@@ -142,7 +142,7 @@ impl Plan {
             differing,
             missing,
             added,
-        } = compare(&item.value, &comparable(stored.clone()));
+        } = compare(&item.value, &comparable(stored.clone().into_owned()));
         let is_exact = item.is_ipam && item.kind != IpamConfig::KIND;
         // The first comparison refused objects that existed and lacked fields. So the API server
         // dropped these.
@@ -168,7 +168,7 @@ impl Plan {
                 }
             }
             Some(_) if BUILT_IN_TIERS.contains(&item.name.as_str()) => {
-                let mut changed = stored;
+                let mut changed = stored.into_owned();
                 changed["spec"] = item.value["spec"].clone();
                 self.update(item, &changed, entry);
             }
@@ -182,7 +182,7 @@ impl Plan {
     }
 
     fn merge_node(&mut self, item: &Item, entry: &RawEntry) {
-        let Ok(stored) = serde_json::from_slice::<Value>(&entry.value) else {
+        let Ok(stored) = entry.value.json() else {
             return self.report.refuse(&item.name, "exists and cannot be read");
         };
         match merge_node(&stored, &item.value) {
@@ -265,9 +265,9 @@ fn is_allocation(path: &str) -> bool {
 }
 
 /// Returns the path and the range of a pool; `None` for another kind.
-fn pool_range<'p>(path: &'p str, value: &[u8]) -> Option<(&'p str, Cidr)> {
+fn pool_range<'p>(path: &'p str, value: &StoredValue) -> Option<(&'p str, Cidr)> {
     libcalico::api::IpPool::parse_path(path)?;
-    Some((path, range_of(&serde_json::from_slice(value).ok()?)?))
+    Some((path, range_of(&*value.json().ok()?)?))
 }
 
 fn range_of(pool: &Value) -> Option<Cidr> {

@@ -462,7 +462,7 @@ fn decoded(group: ApiGroup, kind: &MovedKind, object: Value) -> Option<(String, 
         entry,
         is_tombstone,
     } = Codec::new(group).decode(&range, object)?;
-    let mut value: Value = serde_json::from_slice(&entry.value).unwrap();
+    let mut value = entry.value.json().unwrap().into_owned();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.retain(|key, _| !SET_BY_SERVER.contains(&key.as_str()));
     }

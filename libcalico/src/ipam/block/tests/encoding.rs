@@ -106,7 +106,7 @@ fn absent_and_null_block_lists_decode_as_empty() {
 fn block_under_the_key_of_another_block_is_corrupt() {
     let raw = |path: &str| RawEntry {
         path: path.into(),
-        value: fresh().encode().unwrap(),
+        value: fresh().encode().unwrap().into(),
         revision: Revision("1".into()),
     };
     assert!(decode_entry::<Block>(&raw(&Block::path(&fresh().cidr))).is_ok());

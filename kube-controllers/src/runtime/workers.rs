@@ -19,7 +19,9 @@ use crate::context::Context;
 use crate::leader::Leadership;
 use crate::logging::panic_message;
 use crate::status::Watchdog;
-use crate::telemetry::{ReconcileMetrics, ReconcileResult, UnitInProgress, WorkerMetrics};
+use crate::telemetry::{
+    InProgress, ReconcileMetrics, ReconcileResult, UnitInProgress, WorkerMetrics,
+};
 
 /// Time limit for the current keys after `context.stop`. Most writes that were sent have their
 /// responses by then.
@@ -61,6 +63,7 @@ pub async fn run<R: Reconcile>(
         queue,
         backoff: Mutex::default(),
         metrics,
+        in_progress: context.metrics.in_progress(R::NAME),
         reconciles,
         watchdog,
     };
@@ -72,6 +75,7 @@ struct WorkerPool<R: Reconcile> {
     queue: Queue<R::Key>,
     backoff: Mutex<KeyBackoff<R::Key>>,
     metrics: WorkerMetrics,
+    in_progress: InProgress,
     reconciles: ReconcileMetrics,
     watchdog: Watchdog,
 }
@@ -122,7 +126,7 @@ impl<R: Reconcile> WorkerPool<R> {
         leadership: &Leadership,
         stop: &CancellationToken,
     ) {
-        let unit = self.metrics.in_progress.begin();
+        let unit = self.in_progress.begin();
         let mut in_progress = KeyInProgress {
             queue: &self.queue,
             key: taken.key,

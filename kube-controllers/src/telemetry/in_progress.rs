@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use node_process::metrics;
+use prometheus::GaugeVec;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{GaugeVec, Opts};
 use tokio::time::Instant;
 
 /// The work in progress of one controller. Clones share it.
@@ -63,30 +64,29 @@ impl Drop for UnitInProgress {
     }
 }
 
+metrics! {
+    struct AgeGauges {
+        /// Sum of the times since workers took the keys that they are processing, in seconds.
+        unfinished: GaugeVec = "workqueue_unfinished_work_seconds"["name"],
+        /// Time since a worker took the key that has been in progress for the longest time, in
+        /// seconds.
+        longest: GaugeVec = "workqueue_longest_running_processor_seconds"["name"],
+    }
+}
+
 /// The work in progress of all controllers, as metrics with one label.
 #[derive(Clone)]
 pub(super) struct InProgressVec {
     controllers: Arc<Mutex<BTreeMap<String, InProgress>>>,
-    unfinished: GaugeVec,
-    longest: GaugeVec,
+    ages: AgeGauges,
 }
 
 impl InProgressVec {
-    pub(super) fn new() -> prometheus::Result<Self> {
-        let gauge = |name, help| GaugeVec::new(Opts::new(name, help), &["name"]);
-        Ok(InProgressVec {
+    pub(super) fn new() -> Self {
+        InProgressVec {
             controllers: Arc::default(),
-            unfinished: gauge(
-                "workqueue_unfinished_work_seconds",
-                "Sum of the times since workers took the keys that they are processing, in \
-                 seconds.",
-            )?,
-            longest: gauge(
-                "workqueue_longest_running_processor_seconds",
-                "Time since a worker took the key that has been in progress for the longest time, \
-                 in seconds.",
-            )?,
-        })
+            ages: AgeGauges::new(),
+        }
     }
 
     /// Returns the work in progress of one controller, also if the controller has started again.
@@ -106,16 +106,16 @@ impl InProgressVec {
 
 impl Collector for InProgressVec {
     fn desc(&self) -> Vec<&Desc> {
-        [self.unfinished.desc(), self.longest.desc()].concat()
+        self.ages.desc()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         for (controller, in_progress) in &*self.controllers() {
-            let (sum, longest) = in_progress.ages();
-            self.unfinished.with_label_values(&[controller]).set(sum);
-            self.longest.with_label_values(&[controller]).set(longest);
+            let ((sum, longest), label) = (in_progress.ages(), &[controller]);
+            self.ages.unfinished.with_label_values(label).set(sum);
+            self.ages.longest.with_label_values(label).set(longest);
         }
-        [self.unfinished.collect(), self.longest.collect()].concat()
+        self.ages.collect()
     }
 }
 
@@ -144,12 +144,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unfinished_work_grows_until_the_key_is_done() {
         let metrics = Metrics::new();
-        let in_progress = metrics.worker("policy").in_progress;
+        let in_progress = metrics.in_progress("policy");
         assert_eq!(scraped(&metrics), [0.0, 0.0]);
         let first = in_progress.begin();
         advance(Duration::from_secs(10)).await;
         // Another set of controllers in the same process has the same metrics.
-        let second = metrics.worker("policy").in_progress.begin();
+        let second = metrics.in_progress("policy").begin();
         advance(Duration::from_secs(5)).await;
         assert_eq!(scraped(&metrics), [20.0, 15.0]);
         drop(first);

@@ -37,6 +37,8 @@ pub trait Projection: Sized + Send + Sync + 'static {
     const OBJECT: &'static str;
     /// URL path of the list of all objects.
     const COLLECTION: &'static str;
+    /// True if the projection reads the metadata alone, so that the API server need not send more.
+    const METADATA_ONLY: bool = false;
     /// Returns the object's namespace and name.
     fn name(&self) -> &ObjectKey;
     /// Reads the projection from an object's JSON.

@@ -113,6 +113,7 @@ impl Projection for Namespace {
 impl Projection for Node {
     const OBJECT: &'static str = "Node";
     const COLLECTION: &'static str = "/api/v1/nodes";
+    const METADATA_ONLY: bool = true;
 
     fn name(&self) -> &ObjectKey {
         &self.name
@@ -137,6 +138,7 @@ impl Projection for Node {
 impl Projection for ServiceAccount {
     const OBJECT: &'static str = "ServiceAccount";
     const COLLECTION: &'static str = "/api/v1/serviceaccounts";
+    const METADATA_ONLY: bool = true;
 
     fn name(&self) -> &ObjectKey {
         &self.name
@@ -175,6 +177,7 @@ macro_rules! kubevirt_object {
         impl Projection for $projection {
             const OBJECT: &'static str = $object;
             const COLLECTION: &'static str = $collection;
+            const METADATA_ONLY: bool = true;
 
             fn name(&self) -> &ObjectKey {
                 &self.name

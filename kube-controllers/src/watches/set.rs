@@ -123,6 +123,10 @@ impl<T: Projection> Decode for ProjectionDecoder<T> {
         T::OBJECT
     }
 
+    fn is_metadata_only(&self) -> bool {
+        T::METADATA_ONLY
+    }
+
     async fn collection(&mut self) -> Result<String, CollectionError> {
         Ok(T::COLLECTION.into())
     }

@@ -1,92 +1,70 @@
-//! [`Call`]: a request of the migration, and [`CallFailure`]: the reason why it failed.
+//! [`CallFailure`]: the reason why a request of the migration failed.
 
-use hyper::Method;
-use hyper::header::{ACCEPT, CONTENT_TYPE};
-use libcalico::kubernetes::json_bytes;
-use serde_json::Value;
+use datastore::kubernetes::ObjectError;
 
-use super::{JSON, Problem};
-
-/// A request to send.
-pub(super) struct Call<'a> {
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) accept: &'static str,
-    pub(super) body: Option<&'a Value>,
-    /// Labels of the counter of retries.
-    pub(super) kind: &'a str,
-    pub(super) operation: &'static str,
-}
+use super::Problem;
 
 /// A failed request, before its meaning for the caller is known.
 pub(super) enum CallFailure {
     MayNotWrite,
-    Api {
-        code: u16,
-        reason: String,
-        text: String,
-    },
-    Other(String),
-}
-
-impl Call<'_> {
-    pub(super) fn build(&self) -> hyper::http::Result<hyper::Request<Vec<u8>>> {
-        let request = hyper::Request::builder()
-            .method(self.method.clone())
-            .uri(&self.path)
-            .header(ACCEPT, self.accept);
-        match self.body {
-            Some(body) => request.header(CONTENT_TYPE, JSON).body(json_bytes(body)),
-            None => request.body(Vec::new()),
-        }
-    }
+    Failed(ObjectError),
 }
 
 impl CallFailure {
-    pub(super) fn of(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) => CallFailure::Api {
-                code: status.code,
-                reason: status.reason,
-                text: status.message,
-            },
-            error => CallFailure::Other(error.to_string()),
+    /// Returns the HTTP status of a refusal.
+    pub(super) fn code(&self) -> Option<u16> {
+        match self {
+            CallFailure::MayNotWrite => None,
+            CallFailure::Failed(error) => error.code(),
         }
     }
 
+    /// Returns true if the API server reports the object or its kind as missing.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, CallFailure::Failed(error) if error.is_missing())
+    }
+
+    /// Returns true if an object of the name exists, after a creation.
+    pub(super) fn is_existing(&self) -> bool {
+        let CallFailure::Failed(error) = self else {
+            return false;
+        };
+        let status = error.status();
+        status.is_some_and(|status| status.code == 409 && status.reason == "AlreadyExists")
+    }
+
     pub(super) fn is_transient(&self) -> bool {
-        match self {
-            CallFailure::MayNotWrite => false,
-            CallFailure::Other(_) => true,
+        match (self, self.code()) {
+            (CallFailure::MayNotWrite, _) => false,
+            (CallFailure::Failed(_), None) => true,
             // A client with a new token repeats a request that was refused with 401.
-            CallFailure::Api { code, .. } => {
-                !(400..500).contains(code) || matches!(code, 401 | 408 | 429)
+            (CallFailure::Failed(_), Some(code)) => {
+                !(400..500).contains(&code) || matches!(code, 401 | 408 | 429)
             }
         }
     }
 
-    /// Returns true if the API server reports the object or its kind as missing. A 404 of a proxy
-    /// has another format.
-    pub(super) fn is_missing(&self) -> bool {
-        matches!(self, CallFailure::Api { code: 404, reason, .. } if reason == "NotFound")
-    }
-
     pub(super) fn problem(self) -> Problem {
-        if self.is_transient() {
-            return Problem::Transient(self.text());
-        }
-        match self {
-            CallFailure::MayNotWrite => Problem::MayNotWrite,
-            CallFailure::Api { code: 409, .. } => Problem::Lost,
-            CallFailure::Api { code, text, .. } => Problem::Refused { code, text },
-            CallFailure::Other(text) => Problem::Transient(text),
+        let is_transient = self.is_transient();
+        match (self.code(), self) {
+            (_, CallFailure::MayNotWrite) => Problem::MayNotWrite,
+            (Some(409), _) => Problem::Lost,
+            (Some(code), failure) if !is_transient => Problem::Refused {
+                code,
+                text: failure.text(),
+            },
+            (_, failure) => Problem::Transient(failure.text()),
         }
     }
 
+    /// Returns the text of the API server, or of the error.
     pub(super) fn text(self) -> String {
         match self {
             CallFailure::MayNotWrite => String::new(),
-            CallFailure::Api { text, .. } | CallFailure::Other(text) => text,
+            CallFailure::Failed(error) => match error.status() {
+                Some(status) => status.message.clone(),
+                None => error.to_string(),
+            },
         }
     }
 }

@@ -7,13 +7,12 @@
 //! (KC-153).
 
 mod api_requests;
-mod in_progress;
 mod labeled;
 mod migration;
 mod process;
 mod reconciles;
+mod unfinished;
 
-pub use in_progress::{InProgress, UnitInProgress};
 pub use labeled::{WatchMetrics, WorkerMetrics};
 pub(crate) use migration::{CopiedObjects, MigrationFamilies};
 pub use reconciles::{ReconcileMetrics, ReconcileResult};
@@ -25,13 +24,16 @@ use node_process::metrics;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, IntGaugeVec, Registry, TextEncoder};
+use tokio::time::Instant;
 
 use api_requests::ApiRequestMetrics;
-use in_progress::InProgressVec;
 use labeled::{WatchFamilies, WorkerFamilies};
 use migration::MigrationDuration;
 use process::ProcessMetrics;
 use reconciles::ReconcileFamilies;
+use unfinished::UnfinishedWork;
+
+use crate::in_progress::InProgress;
 
 /// The metrics of the process. Cheap to clone; all clones share them.
 #[derive(Clone)]
@@ -45,7 +47,7 @@ struct Shared {
     /// Metrics that controllers have registered.
     controller_registry: Mutex<Registry>,
     workers: WorkerFamilies,
-    in_progress: InProgressVec,
+    unfinished: UnfinishedWork,
     reconciles: ReconcileFamilies,
     watches: WatchFamilies,
     requests: ApiRequestMetrics,
@@ -78,7 +80,7 @@ impl Metrics {
         register(&registry, ProcessMetrics::new());
         let shared = Shared {
             workers: register(&registry, WorkerFamilies::new()),
-            in_progress: register(&registry, InProgressVec::new()),
+            unfinished: register(&registry, UnfinishedWork::new()),
             reconciles: register(&registry, ReconcileFamilies::new()),
             watches: register(&registry, WatchFamilies::new()),
             requests: register(&registry, ApiRequestMetrics::new()),
@@ -112,9 +114,9 @@ impl Metrics {
     }
 
     /// Returns the keys that the workers of one controller are processing, also if the controller
-    /// has started again.
-    pub fn in_progress(&self, controller: &str) -> InProgress {
-        self.shared.in_progress.in_progress(controller)
+    /// has started again. The value of a key is the time at which a worker took it.
+    pub fn in_progress(&self, controller: &str) -> InProgress<Instant> {
+        self.shared.unfinished.of(controller)
     }
 
     /// Returns the metrics of one controller's reconciles.

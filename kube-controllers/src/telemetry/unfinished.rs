@@ -1,4 +1,4 @@
-//! [`InProgress`]: the work that a controller is doing, of which a scrape computes the age.
+//! [`UnfinishedWork`]: the ages of the work that controllers are doing, computed by a scrape.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,60 +9,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use tokio::time::Instant;
 
-/// The work in progress of one controller. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct InProgress(Arc<Mutex<Begun>>);
-
-/// The times at which the units of work in progress began.
-#[derive(Debug, Default)]
-struct Begun {
-    next: u64,
-    times: BTreeMap<u64, Instant>,
-}
-
-/// One unit of work in progress, which ends when the value is dropped.
-#[derive(Debug)]
-#[must_use]
-pub struct UnitInProgress {
-    all: InProgress,
-    number: u64,
-}
-
-impl InProgress {
-    /// Begins a unit of work.
-    pub fn begin(&self) -> UnitInProgress {
-        let mut begun = self.begun();
-        let number = begun.next;
-        begun.next += 1;
-        begun.times.insert(number, Instant::now());
-        UnitInProgress {
-            all: self.clone(),
-            number,
-        }
-    }
-
-    /// Returns the sum of the ages of all units, and the age of the oldest one, in seconds.
-    fn ages(&self) -> (f64, f64) {
-        let begun = self.begun();
-        let ages = begun
-            .times
-            .values()
-            .map(|time| time.elapsed().as_secs_f64());
-        ages.fold((0.0, 0.0), |(sum, longest), age| {
-            (sum + age, age.max(longest))
-        })
-    }
-
-    fn begun(&self) -> MutexGuard<'_, Begun> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for UnitInProgress {
-    fn drop(&mut self) {
-        self.all.begun().times.remove(&self.number);
-    }
-}
+use crate::in_progress::InProgress;
 
 metrics! {
     struct AgeGauges {
@@ -74,44 +21,50 @@ metrics! {
     }
 }
 
-/// The work in progress of all controllers, as metrics with one label.
+/// The work in progress of all controllers, as metrics with one label. The value of a unit of work
+/// is the time at which it began.
 #[derive(Clone)]
-pub(super) struct InProgressVec {
-    controllers: Arc<Mutex<BTreeMap<String, InProgress>>>,
+pub(super) struct UnfinishedWork {
+    controllers: Arc<Mutex<BTreeMap<String, InProgress<Instant>>>>,
     ages: AgeGauges,
 }
 
-impl InProgressVec {
+impl UnfinishedWork {
     pub(super) fn new() -> Self {
-        InProgressVec {
+        UnfinishedWork {
             controllers: Arc::default(),
             ages: AgeGauges::new(),
         }
     }
 
     /// Returns the work in progress of one controller, also if the controller has started again.
-    pub(super) fn in_progress(&self, controller: &str) -> InProgress {
+    pub(super) fn of(&self, controller: &str) -> InProgress<Instant> {
         self.controllers()
             .entry(controller.to_owned())
             .or_default()
             .clone()
     }
 
-    fn controllers(&self) -> MutexGuard<'_, BTreeMap<String, InProgress>> {
+    fn controllers(&self) -> MutexGuard<'_, BTreeMap<String, InProgress<Instant>>> {
         self.controllers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Collector for InProgressVec {
+impl Collector for UnfinishedWork {
     fn desc(&self) -> Vec<&Desc> {
         self.ages.desc()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         for (controller, in_progress) in &*self.controllers() {
-            let ((sum, longest), label) = (in_progress.ages(), &[controller]);
+            let begun = in_progress.values();
+            let ages = begun.iter().map(|time| time.elapsed().as_secs_f64());
+            let (sum, longest) = ages.fold((0.0, 0.0), |(sum, longest): (f64, f64), age| {
+                (sum + age, longest.max(age))
+            });
+            let label = &[controller];
             self.ages.unfinished.with_label_values(label).set(sum);
             self.ages.longest.with_label_values(label).set(longest);
         }
@@ -123,7 +76,7 @@ impl Collector for InProgressVec {
 mod tests {
     use std::time::Duration;
 
-    use tokio::time::advance;
+    use tokio::time::{Instant, advance};
 
     use super::super::Metrics;
 
@@ -146,10 +99,10 @@ mod tests {
         let metrics = Metrics::new();
         let in_progress = metrics.in_progress("policy");
         assert_eq!(scraped(&metrics), [0.0, 0.0]);
-        let first = in_progress.begin();
+        let first = in_progress.begin(Instant::now());
         advance(Duration::from_secs(10)).await;
         // Another set of controllers in the same process has the same metrics.
-        let second = metrics.in_progress("policy").begin();
+        let second = metrics.in_progress("policy").begin(Instant::now());
         advance(Duration::from_secs(5)).await;
         assert_eq!(scraped(&metrics), [20.0, 15.0]);
         drop(first);

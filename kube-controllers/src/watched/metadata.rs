@@ -4,7 +4,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::{Labels, Projection, ProjectionOptions, StringInterner};
+use super::{Labels, Projection, ProjectionOptions};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,11 +91,7 @@ impl Projection for Namespace {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let StoredNamespace {
             metadata: GlobalMetadata { name, uid, labels },
             status,
@@ -119,11 +115,7 @@ impl Projection for Node {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored {
             metadata: GlobalMetadata { name, uid, labels },
         } = serde_json::from_str(json)?;
@@ -144,11 +136,7 @@ impl Projection for ServiceAccount {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
         let ServiceAccountMetadata {
             name,
@@ -185,7 +173,6 @@ macro_rules! kubevirt_object {
 
             fn project(
                 json: &str,
-                _: &mut StringInterner,
                 _: ProjectionOptions,
             ) -> Result<Self, serde_json::Error> {
                 let Stored { metadata } = serde_json::from_str(json)?;
@@ -213,19 +200,9 @@ mod tests {
     #[test]
     fn vms_and_vmis_are_keyed_by_namespace_and_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
-        let vmi = WatchedVmi::project(
-            json,
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap();
+        let vmi = WatchedVmi::project(json, ProjectionOptions::default()).unwrap();
         assert_eq!(vmi.key(), ObjectKey::namespaced("ns", "vm"));
-        let vm = WatchedVm::project(
-            json,
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap();
+        let vm = WatchedVm::project(json, ProjectionOptions::default()).unwrap();
         assert_eq!(vm.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

@@ -9,7 +9,7 @@ use libcalico::kubernetes::PODS;
 use serde_json::value::RawValue;
 
 use super::ApiReader;
-use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
+use crate::watched::{Pod, Projection, ProjectionOptions, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single
 /// requests.
@@ -70,21 +70,15 @@ impl ApiReader<'_> {
         match self.read_object::<Box<RawValue>>(PODS, key).await {
             Lookup::Absent => Lookup::Absent,
             Lookup::Unknown => Lookup::Unknown,
-            Lookup::Present(json) => {
-                match Pod::project(
-                    json.get(),
-                    &mut StringInterner::default(),
-                    ProjectionOptions::default(),
-                ) {
-                    Ok(pod) => Lookup::Present(pod),
-                    Err(error) => {
-                        tracing::warn!(
-                            pod = %key, %error, "cannot read a pod; the pod counts as unknown",
-                        );
-                        Lookup::Unknown
-                    }
+            Lookup::Present(json) => match Pod::project(json.get(), ProjectionOptions::default()) {
+                Ok(pod) => Lookup::Present(pod),
+                Err(error) => {
+                    tracing::warn!(
+                        pod = %key, %error, "cannot read a pod; the pod counts as unknown",
+                    );
+                    Lookup::Unknown
                 }
-            }
+            },
         }
     }
 
@@ -94,7 +88,6 @@ impl ApiReader<'_> {
     /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of
     /// pods by node, and read all pods of the cluster from etcd.
     async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
-        let mut strings = StringInterner::default();
         let mut pods = BTreeMap::new();
         let first = ObjectRequest::list(&PODS, None)
             .query("fieldSelector", &format!("spec.nodeName={node}"));
@@ -104,7 +97,7 @@ impl ApiReader<'_> {
             let json = request.send_text(self.kubernetes).await?;
             let page: ListPage<&RawValue> = request.read_page(&json)?;
             for item in page.items {
-                let pod = Pod::project(item.get(), &mut strings, ProjectionOptions::default())?;
+                let pod = Pod::project(item.get(), ProjectionOptions::default())?;
                 pods.insert(pod.key(), pod);
             }
             match page.next {

@@ -15,8 +15,7 @@ use std::time::Duration;
 
 pub use self::request::{IssuedToken, TokenError, TokenRequest};
 use data_encoding::BASE64URL_NOPAD;
-use datastore::kubernetes;
-use hyper::Request;
+use datastore::kubernetes::{self, ObjectRequest};
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -55,19 +54,18 @@ pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
         let client = kubernetes::client(&access)
             .await
             .map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
-        let request = Request::get(CHECK_PATH)
-            .body(Vec::new())
-            .map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
-        match client.request_text(request).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 401 => Err(TokenCheck::Rejected),
+        let Err(error) = ObjectRequest::path(CHECK_PATH).send_text(&client).await else {
+            return Ok(());
+        };
+        match error.status() {
+            Some(status) if status.code == 401 => Err(TokenCheck::Rejected),
             // A client error other than 401 shows that the token was accepted.
-            Err(kube::Error::Api(status)) if status.code < 500 => Ok(()),
-            Err(kube::Error::Api(status)) => Err(TokenCheck::Unanswered(format!(
+            Some(status) if status.code < 500 => Ok(()),
+            Some(status) => Err(TokenCheck::Unanswered(format!(
                 "{} ({})",
                 status.message, status.code
             ))),
-            Err(error) => Err(TokenCheck::Unanswered(datastore::describe_error_chain(
+            None => Err(TokenCheck::Unanswered(datastore::describe_error_chain(
                 &error,
             ))),
         }

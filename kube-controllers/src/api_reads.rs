@@ -1,15 +1,15 @@
 //! Reads the current state from the Kubernetes API. A watch may lag behind, so a deletion may need
 //! the current state.
 //!
-//! An object is read by a list with its name as the field selector: upstream's role allows listing
-//! every watched kind, but not getting every kind. Only an empty list of the requested kind proves
-//! that an object is missing; a 404 may mean that the server does not serve the kind.
+//! An object is read by a list with its name as the field selector, see
+//! [`ObjectRequest::list_by_name`].
 
 use std::fmt::Display;
 
+use datastore::kubernetes::{ListPage, ObjectRequest};
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{
-    API_GROUPS_PATH, ContinueTokens, PODS, Resource, ServedGroups, escaped, has_kind, kinds_path,
+    API_GROUPS_PATH, ContinueTokens, Location, PODS, Resource, ServedGroups, has_kind, kinds_path,
 };
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -18,87 +18,53 @@ use serde_json::value::RawValue;
 use crate::runtime::ReconcileError;
 use crate::watched::object_key;
 
-/// A page of a list. A proxy in front of the API server may return something else with a success
-/// status; such a response must never count as an empty list.
-#[derive(Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
-pub(crate) struct List<T> {
-    kind: String,
-    #[serde(default)]
-    metadata: ListMetadata,
-    /// Required, but may be null: a list of metadata without items has a null here.
-    #[serde(deserialize_with = "Option::deserialize")]
-    items: Option<Vec<T>>,
-}
-
-#[derive(Deserialize, Default)]
-struct ListMetadata {
-    #[serde(rename = "continue", default)]
-    token: Option<String>,
-}
-
-impl<T> List<T> {
-    /// Returns the items, and the token of the next page; `None` instead of the token after the
-    /// last page. Fails if `is_expected` returns false for the response's `kind`.
-    pub(crate) fn page(
-        self,
-        is_expected: impl Fn(&str) -> bool,
-    ) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
-        if !is_expected(&self.kind) {
-            return Err(UnexpectedKind(self.kind));
-        }
-        Ok((
-            self.items.unwrap_or_default(),
-            self.metadata.token.filter(|token| !token.is_empty()),
-        ))
-    }
-}
-
-/// A response whose `kind` is not that of the requested list.
-#[derive(Debug, thiserror::Error)]
-#[error("the response is a {0:?}, not the requested list")]
-pub(crate) struct UnexpectedKind(String);
-
 /// Returns true if the object exists.
 pub async fn exists(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
 ) -> Result<bool, ReconcileError> {
+    let at = location(resource, key);
     // Only the metadata: nodes are large.
-    Ok(read::<IgnoredAny>(kubernetes, resource, key, METADATA)
+    let request = ObjectRequest::list_by_name(&at).metadata_only();
+    Ok(read::<IgnoredAny>(kubernetes, request, resource, key)
         .await?
         .is_some())
 }
 
 /// Returns the object, or `None` if it is missing.
-pub async fn read_object<T: DeserializeOwned + 'static>(
+pub async fn read_object<T: DeserializeOwned>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
 ) -> Result<Option<T>, ReconcileError> {
-    read(kubernetes, resource, key, "application/json").await
+    let request = ObjectRequest::list_by_name(&location(resource, key));
+    read(kubernetes, request, resource, key).await
 }
 
-const METADATA: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+/// Returns the location of an object.
+pub(crate) fn location(resource: Resource, key: &ObjectKey) -> Location {
+    Location {
+        resource,
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+    }
+}
 
-async fn read<T: DeserializeOwned + 'static>(
+async fn read<T: DeserializeOwned>(
     kubernetes: &kube::Client,
+    request: ObjectRequest,
     resource: Resource,
     key: &ObjectKey,
-    accept: &str,
 ) -> Result<Option<T>, ReconcileError> {
-    let query = format!(
-        "fieldSelector={}&limit=1",
-        escaped(&format!("metadata.name={}", key.name))
-    );
-    let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
-    let (items, following) =
-        page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
     let failed = |error: &dyn Display| read_error(&what, error);
-    let item = match (items.first(), following) {
+    let request = request.query("limit", "1");
+    let page: ListPage<Box<RawValue>> = request
+        .page(kubernetes)
+        .await
+        .map_err(|error| failed(&error))?;
+    let item = match (page.items.first(), page.next) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
         // A server may filter a page to no items although the object is on the next page.
@@ -145,20 +111,21 @@ pub async fn find_pod_of(
     );
     let what = format!("pods of node {}", node.name);
     let (mut next, mut tokens) = (Some(String::new()), ContinueTokens::default());
+    let request = ObjectRequest::list(&PODS, None)
+        .query("fieldSelector", &selector)
+        .query("limit", PAGE);
     while let Some(token) = next {
-        let query = format!(
-            "fieldSelector={}&limit={PAGE}&continue={}",
-            escaped(&selector),
-            escaped(&token)
-        );
-        let path = format!("{}?{query}", PODS.collection(None));
-        let (pods, following) =
-            page::<NetworkedPod>(kubernetes, path, "application/json", PODS, &what).await?;
-        if let Some(pod) = first_networked(&pods) {
+        let page: ListPage<NetworkedPod> = request
+            .clone()
+            .query("continue", &token)
+            .page(kubernetes)
+            .await
+            .map_err(|error| read_error(&what, &error))?;
+        if let Some(pod) = first_networked(&page.items) {
             return Ok(Some(pod));
         }
         next = tokens
-            .record(following)
+            .record(page.next)
             .map_err(|error| read_error(&what, &error))?;
     }
     Ok(None)
@@ -182,11 +149,9 @@ pub async fn serves(
         ))
     };
     let read = async |path: &str| {
-        let request = hyper::Request::get(path)
-            .header(hyper::header::ACCEPT, "application/json")
-            .body(Vec::new());
-        kubernetes
-            .request_text(request.map_err(|error| failed(&error))?)
+        let request = ObjectRequest::path(path);
+        request
+            .send_text(kubernetes)
             .await
             .map_err(|error| failed(&error))
     };
@@ -202,27 +167,7 @@ pub async fn serves(
 }
 
 /// Maximum number of pods in a page. Few nodes have more pods.
-const PAGE: usize = 250;
-
-/// Reads one page of a list. Returns the items, and the token of the next page, if there is one.
-async fn page<T: DeserializeOwned + 'static>(
-    kubernetes: &kube::Client,
-    path: String,
-    accept: &str,
-    resource: Resource,
-    what: &str,
-) -> Result<(Vec<T>, Option<String>), ReconcileError> {
-    let failed = |error: &dyn Display| read_error(what, error);
-    let request = hyper::Request::get(path)
-        .header(hyper::header::ACCEPT, accept)
-        .body(Vec::new());
-    let list: kube::Result<List<T>> = kubernetes
-        .request(request.map_err(|error| failed(&error))?)
-        .await;
-    list.map_err(|error| failed(&error))?
-        .page(|kind| resource.is_list(kind))
-        .map_err(|error| failed(&error))
-}
+const PAGE: &str = "250";
 
 fn read_error(what: &str, error: &dyn Display) -> ReconcileError {
     ReconcileError::Retry(format!("cannot read {what} from Kubernetes: {error}"))

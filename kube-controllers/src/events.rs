@@ -5,8 +5,8 @@ mod publisher;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
+use datastore::kubernetes::{ObjectError, ObjectRequest};
+use libcalico::kubernetes::{Location, Resource};
 use node_process::logging::printable;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,6 +18,12 @@ use crate::leader::name_of_pod;
 pub(crate) use publisher::{EventPublisher, Posted, named_by};
 
 const COMPONENT: &str = "calico-kube-controllers";
+const EVENTS: Resource = Resource {
+    api_version: "v1",
+    kind: "Event",
+    plural: "events",
+    namespaced: true,
+};
 /// Namespace of Events about cluster-scoped objects.
 pub(crate) const NAMESPACE: &str = "default";
 
@@ -67,17 +73,16 @@ pub(crate) fn event(
 
 /// Creates the Event with this pod as its reporter. Escapes control characters in the message,
 /// because the message contains text from other objects.
-pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), kube::Error> {
+pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), ObjectError> {
     if let Value::String(message) = &mut event["message"] {
         *message = printable::line(message).into_owned();
     }
     event["reportingInstance"] = json!(name_of_pod());
-    let namespace = event["metadata"]["namespace"].as_str().unwrap_or(NAMESPACE);
-    let request = Request::post(format!("/api/v1/namespaces/{namespace}/events"))
-        .header(CONTENT_TYPE, "application/json")
-        .body(event.to_string().into_bytes())
-        .map_err(kube::Error::HttpError)?;
-    client.request_text(request).await.map(drop)
+    let text = |field: &str| event["metadata"][field].as_str();
+    let namespace = text("namespace").unwrap_or(NAMESPACE);
+    let at = Location::namespaced(EVENTS, namespace, text("name").unwrap_or_default());
+    let request = ObjectRequest::create(&at, &event);
+    request.send_text(client).await.map(drop)
 }
 
 #[cfg(test)]

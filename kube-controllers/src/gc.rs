@@ -73,8 +73,9 @@ impl Controller for GarbageCollection {
     }
 
     async fn run(self, context: Context) {
-        let registered =
-            IpamMetrics::new(self.cache.clone()).and_then(|ipam| context.metrics.register(ipam));
+        let registered = context
+            .metrics
+            .register(IpamMetrics::new(self.cache.clone()));
         let metrics = match registered.and_then(|()| PassMetrics::new(&context.metrics)) {
             Ok(metrics) => metrics,
             // The metrics exist, so another instance is running in this process. Two instances must

@@ -18,6 +18,7 @@ pub mod datastore_lock;
 mod events;
 pub mod gc;
 pub mod http;
+pub mod in_progress;
 pub mod leader;
 pub mod logging;
 mod migration;

@@ -1,6 +1,7 @@
 //! [`Rollout`]: a DaemonSet or a Deployment. [`RolloutState`]: the progress of the roll-out of its
 //! newest version.
 
+use datastore::kubernetes::{ObjectError, ObjectRequest};
 use libcalico::kubernetes::{Location, Resource};
 use serde_json::Value;
 
@@ -54,11 +55,9 @@ impl Rollout {
     }
 
     /// Reads the object.
-    pub(crate) async fn state(&self, client: &kube::Client) -> kube::Result<RolloutState> {
-        let request = hyper::Request::get(self.at.url_path())
-            .body(Vec::new())
-            .map_err(kube::Error::HttpError)?;
-        Ok(self.state_of(&client.request::<Value>(request).await?))
+    pub(crate) async fn state(&self, client: &kube::Client) -> Result<RolloutState, ObjectError> {
+        let workload: Value = ObjectRequest::get(&self.at).send(client).await?;
+        Ok(self.state_of(&workload))
     }
 
     /// Returns the state that the object shows.

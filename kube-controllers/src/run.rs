@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Observer;
+use datastore::kubernetes::{ObjectError, ObjectRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Builder;
@@ -354,24 +355,24 @@ async fn follow_health(
 
 #[derive(Debug, thiserror::Error)]
 enum HealthzError {
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
     #[error("{message} with http status code: {code}")]
     Status { message: String, code: u16 },
     #[error(transparent)]
-    Client(kube::Error),
+    Client(ObjectError),
 }
 
 async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
-    let request = hyper::Request::get("/healthz").body(Vec::new())?;
-    match kubernetes.request_text(request).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => Err(HealthzError::Status {
+    let request = ObjectRequest::path("/healthz");
+    let Err(error) = request.send_text(kubernetes).await else {
+        return Ok(());
+    };
+    Err(match error.status() {
+        Some(status) => HealthzError::Status {
             code: status.code,
-            message: status.message,
-        }),
-        Err(error) => Err(HealthzError::Client(error)),
-    }
+            message: status.message.clone(),
+        },
+        None => HealthzError::Client(error),
+    })
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@
 //! (KC-153).
 
 mod api_requests;
-mod in_progress;
 mod labeled;
 mod migration;
+mod process;
 mod reconciles;
+mod unfinished;
 
-pub use in_progress::{InProgress, UnitInProgress};
 pub use labeled::{WatchMetrics, WorkerMetrics};
 pub(crate) use migration::{CopiedObjects, MigrationFamilies};
 pub use reconciles::{ReconcileMetrics, ReconcileResult};
@@ -20,14 +20,20 @@ pub use reconciles::{ReconcileMetrics, ReconcileResult};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use datastore::RequestObserver;
-use procfs::process::{LimitValue, Process, Stat};
-use prometheus::core::{Collector, Desc};
+use node_process::metrics;
+use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{Counter, Gauge, Histogram, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Histogram, IntGaugeVec, Registry, TextEncoder};
+use tokio::time::Instant;
 
 use api_requests::ApiRequestMetrics;
-use labeled::{WatchMetricVecs, WorkerMetricVecs, register};
-use reconciles::ReconcileMetricVecs;
+use labeled::{WatchFamilies, WorkerFamilies};
+use migration::MigrationDuration;
+use process::ProcessMetrics;
+use reconciles::ReconcileFamilies;
+use unfinished::UnfinishedWork;
+
+use crate::in_progress::InProgress;
 
 /// The metrics of the process. Cheap to clone; all clones share them.
 #[derive(Clone)]
@@ -40,14 +46,25 @@ struct Shared {
     registry: Registry,
     /// Metrics that controllers have registered.
     controller_registry: Mutex<Registry>,
-    workers: WorkerMetricVecs,
-    reconciles: ReconcileMetricVecs,
-    watches: WatchMetricVecs,
+    workers: WorkerFamilies,
+    unfinished: UnfinishedWork,
+    reconciles: ReconcileFamilies,
+    watches: WatchFamilies,
     requests: ApiRequestMetrics,
-    leader_status: IntGaugeVec,
-    missing_rights: IntGaugeVec,
-    migration_duration: Histogram,
+    replica: ReplicaMetrics,
+    migration_duration: MigrationDuration,
     migration: OnceLock<MigrationFamilies>,
+}
+
+metrics! {
+    struct ReplicaMetrics {
+        /// 1 if this replica is the leader, else 0.
+        leader_status: IntGaugeVec = "leader_election_master_status"["name"],
+        /// 1 if an enabled controller lacks its role, else 0.
+        missing_rights: IntGaugeVec = "kube_controllers_missing_rights"["role"],
+        /// 1, with the version of the program.
+        build: IntGaugeVec = "kube_controllers_build_info"["version"],
+    }
 }
 
 impl Default for Metrics {
@@ -60,33 +77,21 @@ impl Metrics {
     /// Creates the metrics that exist from the start.
     pub fn new() -> Self {
         let registry = Registry::new();
-        let leader_status = Opts::new(
-            "leader_election_master_status",
-            "1 if this replica is the leader, else 0.",
-        );
-        let missing_rights = Opts::new(
-            "kube_controllers_missing_rights",
-            "1 if an enabled controller lacks its role, else 0.",
-        );
-        let build = Opts::new(
-            "kube_controllers_build_info",
-            "1, with the version of the program.",
-        );
-        let build = register(&registry, IntGaugeVec::new(build, &["version"]));
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         register(&registry, ProcessMetrics::new());
         let shared = Shared {
-            workers: WorkerMetricVecs::new(&registry),
-            reconciles: ReconcileMetricVecs::new(&registry),
-            watches: WatchMetricVecs::new(&registry),
-            requests: ApiRequestMetrics::new(&registry),
-            leader_status: register(&registry, IntGaugeVec::new(leader_status, &["name"])),
-            missing_rights: register(&registry, IntGaugeVec::new(missing_rights, &["role"])),
-            migration_duration: migration::register_duration(&registry),
+            workers: register(&registry, WorkerFamilies::new()),
+            unfinished: register(&registry, UnfinishedWork::new()),
+            reconciles: register(&registry, ReconcileFamilies::new()),
+            watches: register(&registry, WatchFamilies::new()),
+            requests: register(&registry, ApiRequestMetrics::new()),
+            replica: register(&registry, ReplicaMetrics::new()),
+            migration_duration: register(&registry, MigrationDuration::new()),
             migration: OnceLock::new(),
             registry,
             controller_registry: Mutex::default(),
         };
+        let build = &shared.replica.build;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Metrics {
             shared: Arc::new(shared),
         }
@@ -105,12 +110,18 @@ impl Metrics {
 
     /// Returns the metrics of one controller's work.
     pub fn worker(&self, controller: &str) -> WorkerMetrics {
-        self.shared.workers.metrics(controller)
+        self.shared.workers.with_label(controller)
+    }
+
+    /// Returns the keys that the workers of one controller are processing, also if the controller
+    /// has started again. The value of a key is the time at which a worker took it.
+    pub fn in_progress(&self, controller: &str) -> InProgress<Instant> {
+        self.shared.unfinished.of(controller)
     }
 
     /// Returns the metrics of one controller's reconciles.
     pub fn reconciles(&self, controller: &str) -> ReconcileMetrics {
-        self.shared.reconciles.metrics(controller)
+        ReconcileMetrics::new(&self.shared.reconciles, controller)
     }
 
     /// Returns the metrics of a migration to `projectcalico.org/v3`. They exist from the first call
@@ -118,13 +129,17 @@ impl Metrics {
     pub(crate) fn migration(&self) -> MigrationFamilies {
         let Shared {
             registry,
-            migration_duration,
             migration,
             ..
         } = &*self.shared;
         migration
-            .get_or_init(|| MigrationFamilies::new(registry, migration_duration.clone()))
+            .get_or_init(|| register(registry, MigrationFamilies::new()))
             .clone()
+    }
+
+    /// Returns the metric of the times that migrations took.
+    pub(crate) fn migration_duration(&self) -> Histogram {
+        self.shared.migration_duration.seconds.clone()
     }
 
     /// Returns the receiver of the outcome of each request to an API server.
@@ -134,12 +149,13 @@ impl Metrics {
 
     /// Returns the metrics of the watch of one kind.
     pub fn watch(&self, kind: &str) -> WatchMetrics {
-        self.shared.watches.metrics(kind)
+        self.shared.watches.with_label(kind)
     }
 
     /// Sets the metric that shows if this replica is the leader by the Lease of that name.
     pub fn set_leader(&self, lease: &str, is_leader: bool) {
         self.shared
+            .replica
             .leader_status
             .with_label_values(&[lease])
             .set(i64::from(is_leader));
@@ -149,7 +165,11 @@ impl Metrics {
     /// the role's name after `calico-kube-controllers-`. Returns true if the metric showed a
     /// missing role before.
     pub fn set_missing_rights(&self, role: &str, is_missing: bool) -> bool {
-        let gauge = self.shared.missing_rights.with_label_values(&[role]);
+        let gauge = self
+            .shared
+            .replica
+            .missing_rights
+            .with_label_values(&[role]);
         let was_missing = gauge.get() != 0;
         gauge.set(i64::from(is_missing));
         was_missing
@@ -178,96 +198,13 @@ impl Metrics {
     }
 }
 
-/// The `process_*` metrics, with the names that every exporter uses.
-#[derive(Clone)]
-struct ProcessMetrics {
-    processor_time: Counter,
-    gauges: Vec<(Gauge, ReadValue)>,
-    descriptions: Vec<Desc>,
-}
-
-/// A function that reads one value from the kernel's data; `None` if the value is unreadable.
-type ReadValue = fn(&Process, &Stat) -> Option<f64>;
-
-const GAUGES: [(&str, &str, ReadValue); 6] = [
-    (
-        "process_resident_memory_bytes",
-        "Memory in use.",
-        |_, stat| Some((stat.rss * procfs::page_size()) as f64),
-    ),
-    (
-        "process_virtual_memory_bytes",
-        "Address space in use.",
-        |_, stat| Some(stat.vsize as f64),
-    ),
-    ("process_threads", "Threads.", |_, stat| {
-        Some(stat.num_threads as f64)
-    }),
-    ("process_open_fds", "Open files.", |process, _| {
-        process.fd_count().ok().map(|count| count as f64)
-    }),
-    (
-        "process_max_fds",
-        "Maximum number of open files.",
-        |process, _| match process.limits().ok()?.max_open_files.soft_limit {
-            LimitValue::Value(limit) => Some(limit as f64),
-            LimitValue::Unlimited => Some(f64::INFINITY),
-        },
-    ),
-    (
-        "process_start_time_seconds",
-        "Time at which the process was started, in seconds since 1970.",
-        |_, stat| {
-            Some(
-                procfs::boot_time_secs().ok()? as f64
-                    + stat.starttime as f64 / procfs::ticks_per_second() as f64,
-            )
-        },
-    ),
-];
-
-impl ProcessMetrics {
-    fn new() -> prometheus::Result<Self> {
-        let processor_time = Counter::new(
-            "process_cpu_seconds_total",
-            "Processor time spent, user and system.",
-        )?;
-        let mut gauges = Vec::new();
-        for (name, help, read) in GAUGES {
-            gauges.push((Gauge::new(name, help)?, read));
-        }
-        let of_gauges = gauges.iter().flat_map(|(gauge, _)| gauge.desc());
-        let descriptions = of_gauges.chain(processor_time.desc()).cloned().collect();
-        Ok(ProcessMetrics {
-            processor_time,
-            gauges,
-            descriptions,
-        })
-    }
-}
-
-impl Collector for ProcessMetrics {
-    fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
-        let read = Process::myself().and_then(|process| process.stat().map(|stat| (process, stat)));
-        let Ok((process, stat)) = read else {
-            return Vec::new();
-        };
-        let used = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
-        self.processor_time
-            .inc_by((used - self.processor_time.get()).max(0.0));
-        let mut families = self.processor_time.collect();
-        for (gauge, read) in &self.gauges {
-            if let Some(value) = read(&process, &stat) {
-                gauge.set(value);
-                families.extend(gauge.collect());
-            }
-        }
-        families
-    }
+/// Registers metrics. The names of all metrics are constant and different, so the registration
+/// cannot fail.
+fn register<C: Collector + Clone + 'static>(registry: &Registry, metrics: C) -> C {
+    registry
+        .register(Box::new(metrics.clone()))
+        .expect("registered once, in a new registry");
+    metrics
 }
 
 #[cfg(test)]

@@ -9,10 +9,9 @@ pub use metadata::{Namespace, Node, ServiceAccount, WatchedVm, WatchedVmi};
 pub use pod::{AddressAnnotations, Pod};
 pub use specs::{NetworkPolicy, Service};
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::hash::Hash;
-use std::sync::Arc;
 
 use libcalico::api::ObjectKey;
 use libcalico::store::{Entry, Kind};
@@ -37,14 +36,12 @@ pub trait Projection: Sized + Send + Sync + 'static {
     const OBJECT: &'static str;
     /// URL path of the list of all objects.
     const COLLECTION: &'static str;
+    /// True if the projection reads the metadata alone, so that the API server need not send more.
+    const METADATA_ONLY: bool = false;
     /// Returns the object's namespace and name.
     fn name(&self) -> &ObjectKey;
     /// Reads the projection from an object's JSON.
-    fn project(
-        json: &str,
-        strings: &mut StringInterner,
-        parts: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error>;
+    fn project(json: &str, parts: ProjectionOptions) -> Result<Self, serde_json::Error>;
 }
 
 /// Optional parts of the projections, kept only if a controller needs them.
@@ -94,55 +91,4 @@ pub(crate) fn object_key(json: &str) -> Result<ObjectKey, serde_json::Error> {
         metadata: StoredName { namespace, name },
     } = serde_json::from_str(json)?;
     Ok(ObjectKey { namespace, name })
-}
-
-/// Interns strings that many objects share, such as node names.
-#[derive(Debug, Default)]
-pub struct StringInterner {
-    interned: HashSet<Arc<str>>,
-    /// Number of strings left after the last removal of unused strings.
-    len_after_sweep: usize,
-}
-
-/// Number of strings below which unused ones are not removed.
-const SWEEP_THRESHOLD: usize = 1024;
-
-impl StringInterner {
-    /// Returns the shared copy of `text`.
-    pub fn intern(&mut self, text: &str) -> Arc<str> {
-        if let Some(shared) = self.interned.get(text) {
-            return shared.clone();
-        }
-        if self.interned.len() >= (2 * self.len_after_sweep).max(SWEEP_THRESHOLD) {
-            self.interned.retain(|text| Arc::strong_count(text) > 1);
-            self.len_after_sweep = self.interned.len();
-        }
-        let text: Arc<str> = text.into();
-        self.interned.insert(text.clone());
-        text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unused_interned_strings_are_dropped() {
-        let mut strings = StringInterner::default();
-        let kept: Vec<Arc<str>> = (0..10)
-            .map(|n| strings.intern(&format!("kept{n}")))
-            .collect();
-        for n in 0..10 * SWEEP_THRESHOLD {
-            strings.intern(&format!("passing{n}"));
-        }
-        assert!(
-            strings.interned.len() <= SWEEP_THRESHOLD,
-            "{}",
-            strings.interned.len()
-        );
-        for text in &kept {
-            assert!(Arc::ptr_eq(text, &strings.intern(text)));
-        }
-    }
 }

@@ -8,6 +8,7 @@ use tokio::sync::Mutex;
 
 use super::client::ApiClient;
 use super::error::RequestError;
+use super::media_type::METADATA_LIST;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
@@ -19,8 +20,6 @@ const ANY_CACHED_VERSION: Cache = Cache {
 };
 /// Number of objects per page, as in upstream.
 const PAGE_SIZE: usize = 500;
-const METADATA_ONLY: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// Returns all objects of a list. With `may_lag`, the server's cache may serve the list. If the
 /// list's snapshot expires between two pages, the whole list is read in one request (DS-65).
@@ -123,7 +122,7 @@ fn page_request(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
         target = format!("{target}?{}", query.join("&"));
     }
     ApiRequest {
-        accept: list.metadata_only.then_some(METADATA_ONLY),
+        accept: list.metadata_only.then_some(METADATA_LIST),
         ..ApiRequest::get(target)
     }
 }

@@ -13,12 +13,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::error::RequestError;
-
-pub(super) const JSON: &str = "application/json";
-/// The media type of only an object's metadata, or of the whole object from a server older than
-/// Kubernetes 1.15.
-pub(super) const METADATA: &str =
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+use super::media_type::{JSON, METADATA};
 
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {

@@ -6,8 +6,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use datastore::kubernetes;
-use hyper::Request;
+use datastore::kubernetes::{self, ObjectRequest};
+use libcalico::kubernetes::{Location, NODES};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -86,12 +86,14 @@ impl NodeCondition {
     async fn read(&self) -> Result<Option<Value>, Box<dyn Error>> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // With `resourceVersion=0` the API server answers from its cache.
-        let target = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
-        let request = Request::get(target).body(Vec::new())?;
-        match timeout(DEADLINE, client.request::<Value>(request)).await {
+        let node = Location::global(NODES, &self.node);
+        let request = ObjectRequest::get(&node).query("resourceVersion", "0");
+        match timeout(DEADLINE, request.send::<Value>(&client)).await {
             Ok(Ok(node)) => Ok(ready_condition(&node).cloned()),
-            Ok(Err(kube::Error::Api(status))) => Err(status.message.into()),
-            Ok(Err(error)) => Err(datastore::describe_error_chain(&error).into()),
+            Ok(Err(error)) => Err(match error.status() {
+                Some(status) => status.message.clone().into(),
+                None => datastore::describe_error_chain(&error).into(),
+            }),
             Err(_) => Err(format!("no answer within {DEADLINE:?}").into()),
         }
     }

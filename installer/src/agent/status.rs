@@ -259,7 +259,7 @@ impl Status {
                 file_checks,
             ),
             (
-                "files_mended_total",
+                "files_restored_total",
                 "Installed files that were missing or changed and have been restored.",
                 restored,
             ),

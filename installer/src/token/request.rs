@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use datastore::kubernetes::{self, AccessError};
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
+use datastore::kubernetes::{self, AccessError, ObjectRequest};
+use libcalico::kubernetes::{Location, SERVICE_ACCOUNTS};
 use netconf::conf::Secret;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -50,40 +49,33 @@ impl TokenRequest {
     /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
         let client = kubernetes::client(&pod.access(DEADLINE)?).await?;
-        let target = format!(
-            "/api/v1/namespaces/{}/serviceaccounts/{}/token",
-            pod.namespace, self.name
-        );
-        let request = Request::post(target)
-            .header(CONTENT_TYPE, "application/json")
-            .body(self.body());
-        let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
+        let account = Location::namespaced(SERVICE_ACCOUNTS, &pod.namespace, &self.name);
+        let request = ObjectRequest::create_in(&account, "token", &self.body());
         let unreachable = |reason| TokenError::Unreachable {
             server: pod.server.clone(),
             reason,
         };
-        match timeout(DEADLINE, client.request::<Value>(request)).await {
+        match timeout(DEADLINE, request.send::<Value>(&client)).await {
             Ok(Ok(answer)) => {
                 read(&answer).map_err(|error| self.unreadable(pod, &error.to_string()))
             }
-            Ok(Err(kube::Error::Api(status))) => {
-                Err(self.rejection(pod, status.code, status.message))
-            }
-            Ok(Err(error)) => Err(unreachable(datastore::describe_error_chain(&error))),
+            Ok(Err(error)) => Err(match error.status() {
+                Some(status) => self.rejection(pod, status.code, status.message.clone()),
+                None => unreachable(datastore::describe_error_chain(&error)),
+            }),
             Err(_) => Err(unreachable(format!("no answer within {DEADLINE:?}"))),
         }
     }
 
     /// Returns the body. An empty list of audiences stands for the API server's own audience.
-    fn body(&self) -> Vec<u8> {
+    fn body(&self) -> Value {
         let mut spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         if let Some(node) = &self.node {
             spec["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
         }
-        let request = json!({
+        json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
-        });
-        request.to_string().into_bytes()
+        })
     }
 
     fn rejection(&self, pod: &ServiceAccount, code: u16, message: String) -> TokenError {
@@ -287,7 +279,7 @@ mod tests {
 
     #[test]
     fn token_request_matches_upstreams() {
-        let body: Value = serde_json::from_slice(&request().body()).unwrap();
+        let body = request().body();
         assert_eq!(
             body["spec"],
             json!({ "audiences": [], "expirationSeconds": 86400 })
@@ -300,7 +292,7 @@ mod tests {
             node: Some("n1".into()),
             ..request()
         };
-        let body: Value = serde_json::from_slice(&bound.body()).unwrap();
+        let body = bound.body();
         assert_eq!(
             body["spec"]["boundObjectRef"],
             json!({ "apiVersion": "v1", "kind": "Node", "name": "n1" })

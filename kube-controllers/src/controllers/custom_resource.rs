@@ -1,26 +1,25 @@
 //! [`CustomResources`]: writes finalizers and [`StatusCondition`]s of Calico's custom resources.
 
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use datastore::kubernetes::{ObjectError, ObjectRequest};
 use libcalico::api::{Object, Spec};
-use libcalico::kubernetes::ApiGroup;
+use libcalico::kubernetes::{ApiGroup, Location, Resource};
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
 use crate::runtime::ReconcileError;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct CustomResources {
-    api: Api<DynamicObject>,
-    kind: &'static str,
+    client: kube::Client,
+    resource: Resource,
 }
 
 impl CustomResources {
     pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
         CustomResources {
-            api: Api::all_with(client, &api_resource(S::KIND, S::PLURAL)),
-            kind: S::KIND,
+            client,
+            resource: resource(S::KIND, S::PLURAL),
         }
     }
 
@@ -33,11 +32,8 @@ impl CustomResources {
         finalizers: &[String],
     ) -> Result<String, ReconcileError> {
         let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
-        let patched = self
-            .api
-            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        self.version(name, "finalizers", patched)
+        let request = ObjectRequest::merge(&self.location(name), &patch);
+        self.write(name, "finalizers", request).await
     }
 
     /// Replaces the conditions of an object. Fails if the object is no longer at the resource
@@ -51,32 +47,40 @@ impl CustomResources {
         let patch = json!({
             "metadata": { "resourceVersion": version }, "status": { "conditions": conditions },
         });
-        let patched = self
-            .api
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
-            .await;
-        self.version(name, "conditions", patched)
+        let request = ObjectRequest::merge_status(&self.location(name), &patch);
+        self.write(name, "conditions", request).await
     }
 
-    fn version(
+    fn location(&self, name: &str) -> Location {
+        Location::global(self.resource, name)
+    }
+
+    /// Sends the request, and returns the new resource version of the object.
+    async fn write(
         &self,
         name: &str,
         what: &str,
-        patched: kube::Result<DynamicObject>,
+        request: ObjectRequest,
     ) -> Result<String, ReconcileError> {
-        let kind = self.kind;
-        let patched = patched
+        let kind = self.resource.kind;
+        let written: Value = request
+            .send(&self.client)
+            .await
             .map_err(|error| reconcile_error(&format!("write {what} of {kind} {name}"), &error))?;
-        Ok(patched.metadata.resource_version.unwrap_or_default())
+        let version = written["metadata"]["resourceVersion"].as_str();
+        Ok(version.unwrap_or_default().to_owned())
     }
 }
 
-pub(super) fn api_resource(kind: &str, plural: &str) -> ApiResource {
-    let (group, version) = ApiGroup::V3
-        .api_version()
-        .split_once('/')
-        .unwrap_or_default();
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+/// Returns the resource of a cluster-scoped kind, or of a kind in all namespaces, in
+/// `projectcalico.org/v3`.
+pub(super) fn resource(kind: &'static str, plural: &'static str) -> Resource {
+    Resource {
+        api_version: ApiGroup::V3.api_version(),
+        kind,
+        plural,
+        namespaced: false,
+    }
 }
 
 /// Returns the finalizers of an object with `finalizer` added, or `None` if the object has
@@ -114,18 +118,12 @@ fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
 }
 
 /// Converts an error. A rejection as invalid is permanent, and any other error is retried.
-pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> ReconcileError {
+pub(super) fn reconcile_error(what: &str, error: &ObjectError) -> ReconcileError {
     let text = format!("cannot {what}: {error}");
-    match error {
-        kube::Error::Api(status) if status.code == 422 => ReconcileError::Permanent(text),
+    match error.code() {
+        Some(422) => ReconcileError::Permanent(text),
         _ => ReconcileError::Retry(text),
     }
-}
-
-/// Returns true if the API server reports the object as missing. A 404 of a proxy has another
-/// format and does not count.
-pub(super) fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

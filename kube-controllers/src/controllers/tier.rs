@@ -7,20 +7,19 @@
 use std::fmt;
 use std::time::Duration;
 
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use datastore::kubernetes::{ListPage, ObjectRequest};
 use libcalico::api::{
     DEFAULT_TIER, Global, InNamespace, ObjectKey, PolicyKind, StagedGlobal, StagedInNamespace,
     Tier, TierSpec,
 };
-use libcalico::kubernetes::ContinueTokens;
+use libcalico::kubernetes::{ContinueTokens, Resource};
 use libcalico::store::Entry;
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
 use super::custom_resource::{
-    CustomResources, StatusCondition, api_resource, reconcile_error, with_finalizer,
-    without_finalizer,
+    CustomResources, StatusCondition, reconcile_error, resource, with_finalizer, without_finalizer,
 };
 use crate::api_reads;
 use crate::context::Context;
@@ -122,7 +121,9 @@ impl Reconcile for TierReconciler {
     }
 }
 
-const PAGE_SIZE: u32 = 500;
+const PAGE_SIZE: &str = "500";
+/// The group of the policies.
+const GROUP: &str = "projectcalico.org";
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged
 /// namespaced.
@@ -171,27 +172,24 @@ impl fmt::Display for PolicyCounts {
 async fn count_policies(client: &kube::Client, tier: &str) -> Result<PolicyCounts, ReconcileError> {
     let mut counts = PolicyCounts::default();
     for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
-        *count = count_kind(client.clone(), &api_resource(kind, plural), tier).await?;
+        *count = count_kind(client, resource(kind, plural), tier).await?;
     }
     Ok(counts)
 }
 
 async fn count_kind(
-    client: kube::Client,
-    kind: &ApiResource,
+    client: &kube::Client,
+    kind: Resource,
     tier: &str,
 ) -> Result<usize, ReconcileError> {
-    let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
-    let (mut page, mut tokens) = (
-        ListParams::default().limit(PAGE_SIZE),
-        ContinueTokens::default(),
-    );
+    let first = ObjectRequest::list(&kind, None).query("limit", PAGE_SIZE);
+    let (mut request, mut tokens) = (first.clone(), ContinueTokens::default());
     let mut count = 0;
     loop {
-        let listed = match policies.list(&page).await {
-            Err(kube::Error::Api(status))
-                if status.code == 404
-                    && !api_reads::serves(&client, &kind.group, &[&kind.plural]).await? =>
+        let page: ListPage<Value> = match request.page(client).await {
+            Err(error)
+                if error.code() == Some(404)
+                    && !api_reads::serves(client, GROUP, &[kind.plural]).await? =>
             {
                 return Ok(0);
             }
@@ -199,23 +197,23 @@ async fn count_kind(
                 listed.map_err(|error| reconcile_error(&format!("list {}", kind.plural), &error))?
             }
         };
-        count += listed
+        count += page
             .items
             .iter()
             .filter(|policy| tier_of(policy) == tier)
             .count();
         let repeated =
             |error| ReconcileError::Retry(format!("cannot list {}: {error}", kind.plural));
-        page.continue_token = tokens.record(listed.metadata.continue_).map_err(repeated)?;
-        if page.continue_token.is_none() {
-            return Ok(count);
+        match tokens.record(page.next).map_err(repeated)? {
+            Some(token) => request = first.clone().query("continue", &token),
+            None => return Ok(count),
         }
     }
 }
 
 /// Returns the tier of a policy: `default` if the policy names none.
-fn tier_of(policy: &DynamicObject) -> &str {
-    policy.data["spec"]["tier"]
+fn tier_of(policy: &Value) -> &str {
+    policy["spec"]["tier"]
         .as_str()
         .filter(|tier| !tier.is_empty())
         .unwrap_or(DEFAULT_TIER)
@@ -238,7 +236,9 @@ mod tests {
             } else {
                 "x"
             };
-            Ok(json!({"kind": "PolicyList", "metadata": {"continue": next}, "items": []}))
+            Ok(
+                json!({"kind": "GlobalNetworkPolicyList", "metadata": {"continue": next}, "items": []}),
+            )
         });
         assert!(matches!(
             count_policies(&kubernetes, "t").await,
@@ -259,7 +259,9 @@ mod tests {
             let policies = |token: &str| {
                 let items = ["t", "t", "other"]
                     .map(|tier| json!({"metadata": {"name": "p"}, "spec": {"tier": tier}}));
-                Ok(json!({"kind": "PolicyList", "metadata": {"continue": token}, "items": items}))
+                Ok(
+                    json!({"kind": "GlobalNetworkPolicyList", "metadata": {"continue": token}, "items": items}),
+                )
             };
             match uri.path() {
                 path if path.ends_with("/globalnetworkpolicies") => {}
@@ -336,11 +338,7 @@ mod tests {
 
     #[test]
     fn policy_without_a_tier_belongs_to_the_default_tier() {
-        let policy = |spec: serde_json::Value| DynamicObject {
-            types: None,
-            metadata: Default::default(),
-            data: serde_json::json!({ "spec": spec }),
-        };
+        let policy = |spec: Value| json!({ "spec": spec });
         for (spec, tier) in [
             ("{}", "default"),
             (r#"{"tier":""}"#, "default"),

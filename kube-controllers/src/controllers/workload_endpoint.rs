@@ -15,7 +15,8 @@ use std::time::Duration;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::{PODS, Pod};
 use libcalico::store::{Store, StoreError};
-use prometheus::{IntCounterVec, Opts};
+use node_process::metrics;
+use prometheus::IntCounterVec;
 
 use self::orphans::DeletionCandidates;
 use self::projections::EndpointLabels;
@@ -39,6 +40,13 @@ pub struct PodEndpointReconciler {
     candidates: Mutex<DeletionCandidates>,
 }
 
+metrics! {
+    struct OrphanMetrics {
+        /// Endpoints whose pod or node no longer exists, deleted or only reported.
+        found: IntCounterVec = "kube_controllers_orphaned_endpoints_total"["action"],
+    }
+}
+
 enum EndpointNeed {
     CopyLabels,
     CheckOrphan,
@@ -59,13 +67,13 @@ impl CachedReconcile for PodEndpointReconciler {
 
     fn new(context: &Context, controller: &WorkloadEndpoints) -> Self {
         let (workloads, queue) = (controller.cache.clone(), controller.queue.clone());
-        let orphans =
-            orphan_counter().filter(|counter| context.metrics.register(counter.clone()).is_ok());
+        let orphans = OrphanMetrics::new().found;
+        let is_shown = context.metrics.register(orphans.clone()).is_ok();
         PodEndpointReconciler {
             workloads,
             queue,
             context: context.clone(),
-            orphans,
+            orphans: is_shown.then_some(orphans),
             candidates: Mutex::default(),
         }
     }
@@ -194,13 +202,4 @@ impl PodEndpointReconciler {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn orphan_counter() -> Option<IntCounterVec> {
-    let help = "Endpoints whose pod or node no longer exists, deleted or only reported.";
-    IntCounterVec::new(
-        Opts::new("kube_controllers_orphaned_endpoints_total", help),
-        &["action"],
-    )
-    .ok()
 }

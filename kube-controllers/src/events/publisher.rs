@@ -61,13 +61,15 @@ impl EventPublisher {
         if let Some(until) = self.refused_until(&namespace) {
             return Posted::Refused { until };
         }
-        match post(client, event).await {
-            Ok(()) => Posted::Created,
-            Err(kube::Error::Api(status)) if status.code == 409 => Posted::Exists,
-            Err(kube::Error::Api(status)) if status.code == 403 => Posted::Refused {
+        let Err(error) = post(client, event).await else {
+            return Posted::Created;
+        };
+        match error.status() {
+            Some(status) if status.code == 409 => Posted::Exists,
+            Some(status) if status.code == 403 => Posted::Refused {
                 until: self.pause(namespace, &status.message),
             },
-            Err(error) => {
+            _ => {
                 tracing::debug!(%error, "cannot create an Event");
                 Posted::Failed
             }

@@ -308,7 +308,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::watched::{Projection, ProjectionOptions, StringInterner};
+    use crate::watched::{Projection, ProjectionOptions};
 
     impl ClusterCache {
         pub(in crate::gc) fn mark_all_listed(&self) {
@@ -329,12 +329,7 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
         });
         change(&mut pod);
-        Pod::project(
-            &pod.to_string(),
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap()
+        Pod::project(&pod.to_string(), ProjectionOptions::default()).unwrap()
     }
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {

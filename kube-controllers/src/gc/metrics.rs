@@ -4,12 +4,14 @@
 //! count the rooms of pools at intervals. A family without a sample is left out, as in upstream's
 //! output (KC-155).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use libcalico::ipam::gc::{Index, NamedRoom, Sample};
+use node_process::metrics;
 use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::MetricFamily;
+use prometheus::{CounterVec, GaugeVec};
 
 use super::cache::ClusterCache;
 
@@ -17,39 +19,60 @@ const NO_POOL: &str = "no_ippool";
 const NO_NODE: &str = "unknown_node";
 const NO_AFFINITY: &str = "no_affinity";
 
-const POOL: [&str; 1] = ["ippool"];
-const NODE: [&str; 1] = ["node"];
-const POOL_NODE: [&str; 2] = ["ippool", "node"];
+// No help may contain another metric's name, as upstream's tests require.
+metrics! {
+    struct IpamFamilies {
+        /// Addresses in use.
+        in_use: GaugeVec = "ipam_allocations_in_use"["ippool", "node"],
+        /// Addresses in use from a block of another node, or of no node.
+        borrowed: GaugeVec = "ipam_allocations_borrowed"["ippool", "node"],
+        /// Blocks.
+        blocks: GaugeVec = "ipam_blocks"["ippool", "node"],
+        /// Addresses that look leaked, confirmed or not.
+        candidates: GaugeVec = "ipam_allocations_gc_candidates"["ippool", "node"],
+        /// Leaked addresses that were released.
+        reclamations: CounterVec = "ipam_allocations_gc_reclamations"["ippool", "node"],
+        /// Addresses of the pool.
+        size: GaugeVec = "ipam_ippool_size"["ippool"],
+        /// Addresses of the pool that are reserved.
+        reserved: GaugeVec = "ipam_ippool_reserved"["ippool"],
+        /// Addresses in use by the node.
+        in_use_per_node: GaugeVec = "ipam_allocations_per_node"["node"],
+        /// Addresses in use by the node from blocks that are not its own.
+        borrowed_per_node: GaugeVec = "ipam_allocations_borrowed_per_node"["node"],
+        /// Blocks of the node.
+        blocks_per_node: GaugeVec = "ipam_blocks_per_node"["node"],
+        /// Addresses whose owner is of an unknown kind, which are never released.
+        unknown_owner: GaugeVec = "kube_controllers_gc_unknown_owner_addresses"["ippool"],
+        /// Addresses of a pool in service that are neither allocated nor cooling down nor
+        /// reserved.
+        free: GaugeVec = "kube_controllers_ippool_free_addresses"["ippool"],
+        /// Addresses that the node with the least room in the pool can take there without
+        /// borrowing.
+        fullest: GaugeVec = "kube_controllers_ippool_fullest_node_addresses"["ippool"],
+        /// Blocks of nodes of which a quarter or less is allocated, including empty blocks.
+        sparse: GaugeVec = "kube_controllers_ippool_sparse_blocks"["ippool"],
+    }
+}
 
 pub(super) struct IpamMetrics {
     cache: ClusterCache,
-    descriptions: Vec<Desc>,
+    /// The metrics without samples.
+    declared: IpamFamilies,
 }
 
 impl IpamMetrics {
-    pub(super) fn new(cache: ClusterCache) -> Result<Self, prometheus::Error> {
-        let describe = |family: &MetricFamily| {
-            Desc::new(
-                family.name().into(),
-                family.help().into(),
-                Vec::new(),
-                HashMap::new(),
-            )
-        };
-        let descriptions = families(&CounterSnapshot::default())
-            .iter()
-            .map(describe)
-            .collect::<Result<_, _>>()?;
-        Ok(IpamMetrics {
+    pub(super) fn new(cache: ClusterCache) -> Self {
+        IpamMetrics {
             cache,
-            descriptions,
-        })
+            declared: IpamFamilies::new(),
+        }
     }
 }
 
 impl Collector for IpamMetrics {
     fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
+        self.declared.desc()
     }
 
     /// Returns no metric before all required kinds are known, as upstream does before its first
@@ -60,7 +83,7 @@ impl Collector for IpamMetrics {
         }
         // Only the copy is made while the index is locked, so that a scrape does not delay watches.
         let snapshot = CounterSnapshot::from_index(&self.cache.index());
-        families(&snapshot)
+        snapshot.families().collect()
     }
 }
 
@@ -164,151 +187,80 @@ impl CounterSnapshot {
             rooms,
         }
     }
-}
 
-type Values<K> = BTreeMap<K, f64>;
-
-fn families(snapshot: &CounterSnapshot) -> Vec<MetricFamily> {
-    let pools = &snapshot.pools;
-    // For an existing pool, each existing node has an explicit value, even zero (KC-155).
-    let zeros: Values<[&str; 2]> = snapshot
-        .nodes
-        .iter()
-        .flat_map(|node| pools.iter().map(move |pool| ([&*pool.name, &**node], 0.0)))
-        .collect();
-    let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
-    let mut blocks = Values::new();
-    let (mut per_node, mut borrowed_per_node, mut blocks_per_node) =
-        (Values::new(), Values::new(), Values::new());
-    let mut unknown_owner = Values::new();
-    for sample in &snapshot.samples {
-        let pool = sample.pool.as_deref().unwrap_or(NO_POOL);
-        let (node, owner) = (
-            sample.node.as_deref().unwrap_or(NO_NODE),
-            sample.node.as_deref().unwrap_or(NO_AFFINITY),
-        );
-        for (values, value) in [
-            (&mut in_use, sample.in_use),
-            (&mut borrowed, sample.borrowed),
-            (&mut candidates, sample.candidates),
-        ] {
-            // A zero replaces only a value that exists already.
-            if value != 0 || (sample.pool.is_some() && values.contains_key(&[pool, node])) {
-                values.insert([pool, node], value as f64);
+    /// Returns new metrics with the counters as samples.
+    fn families(&self) -> IpamFamilies {
+        let families = IpamFamilies::new();
+        self.add_zeros(&families);
+        for sample in &self.samples {
+            sample.add_to(&families);
+        }
+        // Two entries may have the same labels, for example a deleted pool and addresses that never
+        // had a pool.
+        for (pool, node, addresses) in &self.reclaimed {
+            let pool = pool.as_deref().unwrap_or(NO_POOL);
+            let node = node.as_deref().unwrap_or(NO_NODE);
+            let counter = families.reclamations.with_label_values(&[pool, node]);
+            counter.inc_by(*addresses as f64);
+        }
+        for pool in &self.pools {
+            let label = &[&*pool.name];
+            let reserved = saturated(pool.reserved);
+            families.size.with_label_values(label).set(pool.size as f64);
+            families.reserved.with_label_values(label).set(reserved);
+        }
+        for room in &self.rooms {
+            let label = &[&*room.pool];
+            families.free.with_label_values(label).set(room.free as f64);
+            families
+                .sparse
+                .with_label_values(label)
+                .set(room.sparse as f64);
+            if let Some(fullest) = room.fullest {
+                families
+                    .fullest
+                    .with_label_values(label)
+                    .set(fullest as f64);
             }
         }
-        add(&mut blocks, [pool, owner], sample.blocks);
-        add(&mut blocks_per_node, [owner], sample.blocks);
-        add(&mut unknown_owner, [pool], sample.unknown_owner);
-        if let Some(node) = sample.node.as_deref() {
-            add(&mut per_node, [node], sample.in_use);
-            add(&mut borrowed_per_node, [node], sample.borrowed);
+        families
+    }
+
+    /// Adds a zero for each existing node in each existing pool (KC-155).
+    fn add_zeros(&self, families: &IpamFamilies) {
+        let gauges = [&families.in_use, &families.borrowed, &families.candidates];
+        for pool in &self.pools {
+            for node in &self.nodes {
+                for gauge in gauges {
+                    gauge.with_label_values(&[&*pool.name, &**node]).set(0.0);
+                }
+            }
         }
     }
-    // Two entries may have the same labels, for example a deleted pool and addresses that never had
-    // a pool.
-    let mut reclamations = Values::new();
-    for (pool, node, addresses) in &snapshot.reclaimed {
-        let key = [
-            pool.as_deref().unwrap_or(NO_POOL),
-            node.as_deref().unwrap_or(NO_NODE),
-        ];
-        *reclamations.entry(key).or_default() += *addresses as f64;
-    }
-    let sizes = pools.iter().map(|pool| ([&*pool.name], pool.size as f64));
-    let reserved = pools
-        .iter()
-        .map(|pool| ([&*pool.name], saturated(pool.reserved)));
-    let rooms = &snapshot.rooms;
-    let free = rooms.iter().map(|room| ([&*room.pool], room.free as f64));
-    let fullest = rooms
-        .iter()
-        .filter_map(|room| Some(([&*room.pool], room.fullest? as f64)));
-    let sparse = rooms.iter().map(|room| ([&*room.pool], room.sparse as f64));
-    vec![
-        gauge(
-            "ipam_allocations_in_use",
-            "Addresses in use.",
-            POOL_NODE,
-            in_use,
-        ),
-        gauge(
-            "ipam_allocations_borrowed",
-            "Addresses in use from a block of another node, or of no node.",
-            POOL_NODE,
-            borrowed,
-        ),
-        gauge("ipam_blocks", "Blocks.", POOL_NODE, blocks),
-        gauge(
-            "ipam_allocations_gc_candidates",
-            "Addresses that look leaked, confirmed or not.",
-            POOL_NODE,
-            candidates,
-        ),
-        family(
-            MetricType::COUNTER,
-            "ipam_allocations_gc_reclamations",
-            "Leaked addresses that were released.",
-            POOL_NODE,
-            reclamations,
-        ),
-        gauge("ipam_ippool_size", "Addresses of the pool.", POOL, sizes),
-        gauge(
-            "ipam_ippool_reserved",
-            "Addresses of the pool that are reserved.",
-            POOL,
-            reserved,
-        ),
-        gauge(
-            "ipam_allocations_per_node",
-            "Addresses in use by the node.",
-            NODE,
-            per_node,
-        ),
-        gauge(
-            "ipam_allocations_borrowed_per_node",
-            "Addresses in use by the node from blocks that are not its own.",
-            NODE,
-            borrowed_per_node,
-        ),
-        gauge(
-            "ipam_blocks_per_node",
-            "Blocks of the node.",
-            NODE,
-            blocks_per_node,
-        ),
-        gauge(
-            "kube_controllers_gc_unknown_owner_addresses",
-            "Addresses whose owner is of an unknown kind, which are never released.",
-            POOL,
-            unknown_owner,
-        ),
-        gauge(
-            "kube_controllers_ippool_free_addresses",
-            "Addresses of a pool in service that are neither allocated nor cooling down nor \
-             reserved.",
-            POOL,
-            free,
-        ),
-        gauge(
-            "kube_controllers_ippool_fullest_node_addresses",
-            "Addresses that the node with the least room in the pool can take there without \
-             borrowing.",
-            POOL,
-            fullest,
-        ),
-        gauge(
-            "kube_controllers_ippool_sparse_blocks",
-            "Blocks of nodes of which a quarter or less is allocated, including empty blocks.",
-            POOL,
-            sparse,
-        ),
-    ]
 }
 
-fn add<K: Ord>(values: &mut Values<K>, key: K, value: i64) {
+impl OwnedSample {
+    /// Adds the values to the samples of the pool and the node. A zero makes no sample.
+    fn add_to(&self, families: &IpamFamilies) {
+        let pool = self.pool.as_deref().unwrap_or(NO_POOL);
+        let node = self.node.as_deref().unwrap_or(NO_NODE);
+        let owner = self.node.as_deref().unwrap_or(NO_AFFINITY);
+        add(&families.in_use, &[pool, node], self.in_use);
+        add(&families.borrowed, &[pool, node], self.borrowed);
+        add(&families.candidates, &[pool, node], self.candidates);
+        add(&families.blocks, &[pool, owner], self.blocks);
+        add(&families.blocks_per_node, &[owner], self.blocks);
+        add(&families.unknown_owner, &[pool], self.unknown_owner);
+        if let Some(node) = self.node.as_deref() {
+            add(&families.in_use_per_node, &[node], self.in_use);
+            add(&families.borrowed_per_node, &[node], self.borrowed);
+        }
+    }
+}
+
+fn add(gauge: &GaugeVec, labels: &[&str], value: i64) {
     if value != 0 {
-        *values.entry(key).or_default() += value as f64;
+        gauge.with_label_values(labels).add(value as f64);
     }
 }
 
@@ -316,55 +268,6 @@ fn add<K: Ord>(values: &mut Values<K>, key: K, value: i64) {
 /// upstream's counters.
 fn saturated(count: u128) -> f64 {
     i64::try_from(count).unwrap_or(i64::MAX) as f64
-}
-
-fn gauge<'a, const N: usize>(
-    name: &str,
-    help: &str,
-    labels: [&str; N],
-    values: impl IntoIterator<Item = ([&'a str; N], f64)>,
-) -> MetricFamily {
-    family(MetricType::GAUGE, name, help, labels, values)
-}
-
-/// Builds a metric family with one metric per entry of `values`. No help text may contain another
-/// metric's name, as upstream's tests require.
-fn family<'a, const N: usize>(
-    kind: MetricType,
-    name: &str,
-    help: &str,
-    labels: [&str; N],
-    values: impl IntoIterator<Item = ([&'a str; N], f64)>,
-) -> MetricFamily {
-    let metric = |(values, value): ([&str; N], f64)| {
-        let labels = labels.into_iter().zip(values).map(|(name, value)| {
-            let mut pair = LabelPair::default();
-            pair.set_name(name.into());
-            pair.set_value(value.into());
-            pair
-        });
-        let mut metric = Metric::default();
-        metric.set_label(labels.collect());
-        match kind {
-            MetricType::COUNTER => {
-                let mut counter = Counter::default();
-                counter.set_value(value);
-                metric.set_counter(counter);
-            }
-            _ => {
-                let mut gauge = Gauge::default();
-                gauge.set_value(value);
-                metric.set_gauge(gauge);
-            }
-        }
-        metric
-    };
-    let mut family = MetricFamily::default();
-    family.set_name(name.into());
-    family.set_help(help.into());
-    family.set_field_type(kind);
-    family.set_metric(values.into_iter().map(metric).collect());
-    family
 }
 
 #[cfg(test)]

@@ -270,7 +270,7 @@ impl GcPass {
                     );
                 }
                 ChangeKind::Confirmed(reason) => {
-                    self.metrics.leaked.inc();
+                    self.metrics.families.leaked.inc();
                     tracing::info!(
                         %address, %handle, node, pod, %block, %reason, "an address is leaked",
                     );

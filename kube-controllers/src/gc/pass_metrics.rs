@@ -2,10 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use prometheus::core::Collector;
-use prometheus::{
-    HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-};
+use node_process::metrics;
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::GarbageCollection;
 use super::handles::RepairedHandles;
@@ -16,18 +14,35 @@ use crate::telemetry::{Metrics, ReconcileMetrics, ReconcileResult};
 /// server.
 const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
+metrics! {
+    pub(super) struct PassFamilies {
+        /// Addresses that were confirmed to be leaked.
+        pub(super) leaked: IntCounter = "kube_controllers_gc_leaked_total",
+        /// Leaked addresses that were released.
+        pub(super) reclaimed: IntCounter = "kube_controllers_gc_reclaimed_total",
+        /// Leaked addresses that were reported and not released, because GC_MODE is report.
+        pub(super) reported_leaks: IntCounter = "kube_controllers_gc_reported_total",
+        /// Repaired handles with a wrong count.
+        handles: IntCounterVec = "kube_controllers_gc_handles_restored_total"["how"],
+        /// Handles that have a wrong count at present.
+        wrong_handles: IntGauge = "kube_controllers_gc_wrong_handles",
+        /// Failures, by the phase of the pass.
+        failures: IntCounterVec = "kube_controllers_gc_failures_total"["phase"],
+        /// Duration of a pass, in seconds.
+        duration: HistogramVec = "kube_controllers_gc_pass_duration_seconds"["scope"] in PASS,
+        /// Time of the last pass over all entries, in seconds since 1970.
+        last_full: IntGauge = "kube_controllers_gc_last_full_pass_timestamp_seconds",
+        /// 1 for each kind that must be listed before the first pass.
+        awaited: IntGaugeVec = "kube_controllers_gc_awaited"["kind"],
+        /// Addresses that running pods report and that IPAM has free, or for another owner, for
+        /// two minutes.
+        conflicts: IntGaugeVec = "kube_controllers_gc_conflicting_addresses"["held"],
+    }
+}
+
 #[derive(Clone)]
 pub(super) struct PassMetrics {
-    pub(super) leaked: IntCounter,
-    pub(super) reclaimed: IntCounter,
-    pub(super) reported_leaks: IntCounter,
-    handles: IntCounterVec,
-    wrong_handles: IntGauge,
-    failures: IntCounterVec,
-    duration: HistogramVec,
-    last_full: IntGauge,
-    awaited: IntGaugeVec,
-    conflicts: IntGaugeVec,
+    pub(super) families: PassFamilies,
     reconciles: ReconcileMetrics,
     /// True if a phase has failed since the last pass that was recorded.
     has_failed: Arc<AtomicBool>,
@@ -35,64 +50,10 @@ pub(super) struct PassMetrics {
 
 impl PassMetrics {
     pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counter = |name, help| registered(metrics, IntCounter::new(name, help));
-        let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
-        let counts = |name, help, label| {
-            registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]))
-        };
-        let gauges = |name, help, label| {
-            registered(metrics, IntGaugeVec::new(Opts::new(name, help), &[label]))
-        };
-        let opts = HistogramOpts::new(
-            "kube_controllers_gc_pass_duration_seconds",
-            "Duration of a pass, in seconds.",
-        );
+        let families = PassFamilies::new();
+        metrics.register(families.clone())?;
         Ok(PassMetrics {
-            leaked: counter(
-                "kube_controllers_gc_leaked_total",
-                "Addresses that were confirmed to be leaked.",
-            )?,
-            reclaimed: counter(
-                "kube_controllers_gc_reclaimed_total",
-                "Leaked addresses that were released.",
-            )?,
-            reported_leaks: counter(
-                "kube_controllers_gc_reported_total",
-                "Leaked addresses that were reported and not released, because GC_MODE is report.",
-            )?,
-            handles: counts(
-                "kube_controllers_gc_handles_mended_total",
-                "Repaired handles with a wrong count.",
-                "how",
-            )?,
-            wrong_handles: gauge(
-                "kube_controllers_gc_wrong_handles",
-                "Handles that have a wrong count at present.",
-            )?,
-            failures: counts(
-                "kube_controllers_gc_failures_total",
-                "Failures, by the phase of the pass.",
-                "phase",
-            )?,
-            duration: registered(
-                metrics,
-                HistogramVec::new(opts.buckets(PASS.to_vec()), &["scope"]),
-            )?,
-            last_full: gauge(
-                "kube_controllers_gc_last_full_pass_timestamp_seconds",
-                "Time of the last pass over all entries, in seconds since 1970.",
-            )?,
-            awaited: gauges(
-                "kube_controllers_gc_awaited",
-                "1 for each kind that must be listed before the first pass.",
-                "kind",
-            )?,
-            conflicts: gauges(
-                "kube_controllers_gc_conflicting_addresses",
-                "Addresses that running pods report and that IPAM has free, or for another owner, \
-                 for two minutes.",
-                "held",
-            )?,
+            families,
             reconciles: metrics.reconciles(GarbageCollection::NAME),
             has_failed: Arc::default(),
         })
@@ -100,7 +61,8 @@ impl PassMetrics {
 
     /// Records whether a required kind has not been listed yet.
     pub(super) fn set_awaited(&self, kind: &str, awaited: bool) {
-        self.awaited
+        self.families
+            .awaited
             .with_label_values(&[kind])
             .set(i64::from(awaited));
     }
@@ -109,14 +71,15 @@ impl PassMetrics {
     /// another owner.
     pub(super) fn set_conflicts(&self, free: usize, another: usize) {
         for (held, n) in [("free", free), ("another", another)] {
-            self.conflicts
+            self.families
+                .conflicts
                 .with_label_values(&[held])
                 .set(i64::try_from(n).unwrap_or(i64::MAX));
         }
     }
 
     pub(super) fn count_failure(&self, phase: &str) {
-        self.failures.with_label_values(&[phase]).inc();
+        self.families.failures.with_label_values(&[phase]).inc();
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
@@ -126,11 +89,15 @@ impl PassMetrics {
             ("corrected", repaired.corrected),
         ] {
             if n > 0 {
-                self.handles.with_label_values(&[how]).inc_by(n as u64);
+                self.families
+                    .handles
+                    .with_label_values(&[how])
+                    .inc_by(n as u64);
             }
         }
         (0..repaired.failed).for_each(|_| self.count_failure("handles"));
-        self.wrong_handles
+        self.families
+            .wrong_handles
             .set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
@@ -138,11 +105,12 @@ impl PassMetrics {
     /// assessed all entries, and `None` if it assessed only the changed ones.
     pub(super) fn record_pass(&self, took: Duration, full: Option<i64>) {
         let scope = if full.is_some() { "full" } else { "changed" };
-        self.duration
+        self.families
+            .duration
             .with_label_values(&[scope])
             .observe(took.as_secs_f64());
         if let Some(at) = full {
-            self.last_full.set(at);
+            self.families.last_full.set(at);
         }
     }
 
@@ -161,13 +129,4 @@ impl PassMetrics {
             );
         }
     }
-}
-
-fn registered<C: Collector + Clone + 'static>(
-    metrics: &Metrics,
-    collector: prometheus::Result<C>,
-) -> prometheus::Result<C> {
-    let collector = collector?;
-    metrics.register(collector.clone())?;
-    Ok(collector)
 }

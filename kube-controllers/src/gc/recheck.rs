@@ -10,8 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use datastore::Datastore;
 use futures::{StreamExt, stream};
-use hyper::Request;
-use hyper::header::ACCEPT;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{CurrentFacts, DeletedNode, Suspect};
 use libcalico::ipam::{LeakReason, Lookup, PodState, VmiLookup};
@@ -112,7 +110,7 @@ impl ApiReader<'_> {
     }
 
     /// Reads an object from the API server. The result of a failed read is unknown.
-    async fn read_object<T: DeserializeOwned + 'static>(
+    async fn read_object<T: DeserializeOwned>(
         &self,
         resource: Resource,
         key: &ObjectKey,
@@ -138,16 +136,6 @@ impl ApiReader<'_> {
                 .await
                 .map(|serves| serves.then_some(())),
         )
-    }
-
-    async fn list(&self, target: &str) -> Result<String, kube::Error> {
-        self.gate.pace(1).await;
-        let request = Request::get(target)
-            .header(ACCEPT, "application/json")
-            .body(Vec::new());
-        self.kubernetes
-            .request_text(request.map_err(kube::Error::HttpError)?)
-            .await
     }
 
     async fn calico_node(&self, name: &str) -> Lookup<()> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libcalico::migration::{MigrationStatus, Phase};
-use prometheus::IntCounterVec;
+use prometheus::{Histogram, IntCounterVec};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -19,6 +19,8 @@ pub(super) struct MigrationMetrics {
 #[derive(Debug)]
 struct Term {
     families: MigrationFamilies,
+    /// Times from the start of the copying to the opening of v3, in seconds.
+    duration: Histogram,
 }
 
 impl Drop for Term {
@@ -33,6 +35,7 @@ impl MigrationMetrics {
         MigrationMetrics {
             term: Arc::new(Term {
                 families: metrics.migration(),
+                duration: metrics.migration_duration(),
             }),
         }
     }
@@ -70,7 +73,7 @@ impl MigrationMetrics {
     /// both.
     pub(super) fn observe_duration(&self, status: &MigrationStatus) {
         if let (Some(began), Some(opened)) = (status.started_at, time_of_release(status)) {
-            self.families()
+            self.term
                 .duration
                 .observe((opened - began).as_seconds_f64().max(0.0));
         }

@@ -3,24 +3,24 @@
 //!
 //! Objects are JSON values, because the migration copies kinds and fields that no type models.
 
-mod call;
+mod failure;
 
+use std::fmt::Display;
 use std::time::Duration;
 
-use hyper::Method;
+use datastore::kubernetes::{ListPage, ObjectRequest};
 use libcalico::backoff::{Backoff, Jitter};
-use libcalico::kubernetes::{ContinueTokens, Location, Preconditions, Resource, escaped};
+use libcalico::kubernetes::{ApiVerb, ContinueTokens, Location, Preconditions, Resource};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use self::call::{Call, CallFailure};
-use crate::api_reads::List;
+use self::failure::CallFailure;
 use crate::leader::Leadership;
 
 /// Number of objects in a page of a list. An object of a tenant may have 1.5 MB, and a page is in
 /// memory as a whole.
-const PAGE: usize = 100;
+const PAGE: &str = "100";
 /// Number of attempts at a request that fails temporarily (MIG-68).
 const TRIES: u32 = 5;
 const PAUSES: Backoff = Backoff {
@@ -28,12 +28,6 @@ const PAUSES: Backoff = Backoff {
     longest: Duration::from_secs(10),
     jitter: Jitter::Half,
 };
-const JSON: &str = "application/json";
-/// The query of writes that the API server refuses if an object has a field that its definition
-/// lacks. Otherwise the API server drops the field.
-const STRICT: &str = "?fieldValidation=Strict";
-const METADATA: &str =
-    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// A client of the API server. Each write is sent only while this replica is the leader.
 #[derive(Clone)]
@@ -101,9 +95,13 @@ impl Requests {
         metadata_only: bool,
         on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
     ) -> Result<String, Problem> {
-        let accept = if metadata_only { METADATA } else { JSON };
-        self.pages_of(of, &format!("{}?", of.collection(None)), accept, on_page)
-            .await
+        let list = ObjectRequest::list(of, None);
+        let list = if metadata_only {
+            list.metadata_only()
+        } else {
+            list
+        };
+        self.pages_of(of, list, on_page).await
     }
 
     /// Lists the metadata of the objects in a namespace that `labels` selects, and returns the
@@ -118,13 +116,11 @@ impl Requests {
         labels: &str,
         project: impl Fn(&Value) -> Option<T>,
     ) -> Result<Vec<T>, Problem> {
-        let collection = format!(
-            "{}?labelSelector={}&",
-            of.collection(Some(namespace)),
-            escaped(labels)
-        );
+        let list = ObjectRequest::list(of, Some(namespace))
+            .query("labelSelector", labels)
+            .metadata_only();
         let mut found = Vec::new();
-        self.pages_of(of, &collection, METADATA, async |page: Vec<Value>| {
+        self.pages_of(of, list, async |page: Vec<Value>| {
             found.extend(
                 page.iter()
                     .filter_map(|object| project(&object["metadata"])),
@@ -135,55 +131,31 @@ impl Requests {
         Ok(found)
     }
 
-    /// Lists a collection, whose path ends with the beginning of a query.
     async fn pages_of(
         &self,
         of: &Resource,
-        collection: &str,
-        accept: &'static str,
+        list: ObjectRequest,
         mut on_page: impl AsyncFnMut(Vec<Value>) -> Result<(), Problem>,
     ) -> Result<String, Problem> {
+        let list = list.query("limit", PAGE);
         let (mut token, mut tokens) = (String::new(), ContinueTokens::default());
         loop {
-            let path = format!("{collection}limit={PAGE}&continue={}", escaped(&token));
-            let read = Call {
-                method: Method::GET,
-                path,
-                accept,
-                body: None,
-                kind: of.kind,
-                operation: "list",
-            };
-            let list = self.send(&read).await.map_err(CallFailure::problem)?;
-            let revision = text(&list["metadata"]["resourceVersion"]);
-            let unreadable = |reason: &dyn std::fmt::Display| {
-                Problem::Transient(format!("cannot read the list of {}: {reason}", of.plural))
-            };
-            let list: List<Value> =
-                serde_json::from_value(list).map_err(|error| unreadable(&error))?;
-            let (items, next) = list
-                .page(|kind| of.is_list(kind))
-                .map_err(|error| unreadable(&error))?;
-            on_page(items).await?;
-            match tokens.record(next).map_err(|error| unreadable(&error))? {
+            let what = format!("the list of {}", of.plural);
+            let page = self
+                .page(&list.clone().query("continue", &token), &what)
+                .await?;
+            on_page(page.items).await?;
+            let next = tokens.record(page.next);
+            match next.map_err(|error| unreadable(&what, &error))? {
                 Some(next) => token = next,
-                None => return Ok(revision),
+                None => return Ok(page.revision),
             }
         }
     }
 
     /// Returns the object, or `None` if it or its kind is missing.
     pub(super) async fn get(&self, at: &Location) -> Result<Option<Value>, Problem> {
-        let kind = at.resource.kind;
-        let read = Call {
-            method: Method::GET,
-            path: at.url_path(),
-            accept: JSON,
-            body: None,
-            kind,
-            operation: "get",
-        };
-        match self.send(&read).await {
+        match self.send(&ObjectRequest::get(at)).await {
             Ok(found) => checked(at, found).map(Some),
             Err(failure) if failure.is_missing() => Ok(None),
             Err(failure) => Err(failure.problem()),
@@ -193,34 +165,9 @@ impl Requests {
     /// Does the same as [`Requests::get`] by a list. The role of the migration lists all kinds in
     /// v1, and gets few.
     pub(super) async fn get_by_list(&self, at: &Location) -> Result<Option<Value>, Problem> {
-        let Location {
-            resource,
-            namespace,
-            name,
-        } = at;
-        let selector = escaped(&format!("metadata.name={name}"));
-        let path = format!(
-            "{}?fieldSelector={selector}",
-            resource.collection(namespace.as_deref())
-        );
-        let kind = resource.kind;
-        let read = Call {
-            method: Method::GET,
-            path,
-            accept: JSON,
-            body: None,
-            kind,
-            operation: "list",
-        };
-        let list = self.send(&read).await.map_err(CallFailure::problem)?;
-        let unreadable = |reason: &dyn std::fmt::Display| {
-            Problem::Transient(format!("cannot read {kind} {name} from a list: {reason}"))
-        };
-        let list: List<Value> = serde_json::from_value(list).map_err(|error| unreadable(&error))?;
-        let (items, _) = list
-            .page(|kind| resource.is_list(kind))
-            .map_err(|error| unreadable(&error))?;
-        items
+        let what = format!("{} {} from a list", at.resource.kind, at.name);
+        let page = self.page(&ObjectRequest::list_by_name(at), &what).await?;
+        page.items
             .into_iter()
             .next()
             .map(|found| checked(at, found))
@@ -231,18 +178,10 @@ impl Requests {
     /// object whose kind no [`Resource`] describes; `None` if the API server does not serve the
     /// path.
     pub(super) async fn discover(&self, path: &str) -> Result<Option<Value>, Problem> {
-        let read = Call {
-            method: Method::GET,
-            path: path.to_owned(),
-            accept: JSON,
-            body: None,
-            kind: "APIGroup",
-            operation: "get",
-        };
-        match self.send(&read).await {
+        match self.send(&ObjectRequest::path(path)).await {
             Ok(found) => Ok(Some(found)),
             // The response to an unknown path is text, not a Status.
-            Err(CallFailure::Api { code: 404, .. }) => Ok(None),
+            Err(failure) if failure.code() == Some(404) => Ok(None),
             Err(failure) => Err(failure.problem()),
         }
     }
@@ -254,8 +193,7 @@ impl Requests {
         body: &Value,
         dry: bool,
     ) -> Result<Created, Problem> {
-        self.post(at, if dry { "?dryRun=All" } else { "" }, body)
-            .await
+        self.post(at, ObjectRequest::create(at, body), dry).await
     }
 
     /// Does the same as [`Requests::create`] for a copy, and creates no copy that would lack a
@@ -266,33 +204,21 @@ impl Requests {
         body: &Value,
         dry: bool,
     ) -> Result<Created, Problem> {
-        let query = if dry {
-            format!("{STRICT}&dryRun=All")
-        } else {
-            STRICT.to_owned()
-        };
-        self.post(at, &query, body).await
+        self.post(at, strict(ObjectRequest::create(at, body)), dry)
+            .await
     }
 
-    async fn post(&self, at: &Location, query: &str, body: &Value) -> Result<Created, Problem> {
-        let path = at.collection() + query;
-        let kind = at.resource.kind;
-        let call = Call {
-            method: Method::POST,
-            path,
-            accept: JSON,
-            body: Some(body),
-            kind,
-            operation: "create",
-        };
-        match self.send(&call).await {
+    async fn post(
+        &self,
+        at: &Location,
+        request: ObjectRequest,
+        dry: bool,
+    ) -> Result<Created, Problem> {
+        let request = if dry { trial(request) } else { request };
+        match self.send(&request).await {
             Ok(made) => checked(at, made).map(Created::New),
-            Err(CallFailure::Api {
-                code: 409, reason, ..
-            }) if reason == "AlreadyExists" => Ok(Created::Exists),
-            Err(CallFailure::Api {
-                code: 409, text, ..
-            }) => Err(Problem::Transient(text)),
+            Err(failure) if failure.is_existing() => Ok(Created::Exists),
+            Err(failure) if failure.code() == Some(409) => Err(Problem::Transient(failure.text())),
             Err(failure) => match failure.problem() {
                 Problem::Refused { text, .. } => Ok(Created::Refused(text)),
                 problem => Err(problem),
@@ -303,13 +229,13 @@ impl Requests {
     /// Replaces the object, which must still have the resourceVersion in `body`. Returns the stored
     /// object.
     pub(super) async fn replace(&self, at: &Location, body: &Value) -> Result<Value, Problem> {
-        self.put(at, at.url_path(), body).await
+        self.put(at, ObjectRequest::replace(at, body)).await
     }
 
     /// Does the same as [`Requests::replace`] for a copy, and stores no copy that would lack a
     /// field of its source.
     pub(super) async fn replace_copy(&self, at: &Location, body: &Value) -> Result<Value, Problem> {
-        self.put(at, at.url_path() + STRICT, body).await
+        self.put(at, strict(ObjectRequest::replace(at, body))).await
     }
 
     /// Lets the API server check a replacement, and stores nothing. Returns the object that would
@@ -319,7 +245,7 @@ impl Requests {
         at: &Location,
         body: &Value,
     ) -> Result<Value, Problem> {
-        self.put(at, at.url_path() + "?dryRun=All", body).await
+        self.put(at, trial(ObjectRequest::replace(at, body))).await
     }
 
     /// Replaces the status of the object, which must still have the resourceVersion in `body`.
@@ -329,24 +255,13 @@ impl Requests {
         at: &Location,
         body: &Value,
     ) -> Result<Value, Problem> {
-        self.put(at, at.url_path() + "/status", body).await
+        self.put(at, ObjectRequest::replace_status(at, body)).await
     }
 
-    async fn put(&self, at: &Location, path: String, body: &Value) -> Result<Value, Problem> {
-        let kind = at.resource.kind;
-        let call = Call {
-            method: Method::PUT,
-            path,
-            accept: JSON,
-            body: Some(body),
-            kind,
-            operation: "update",
-        };
-        match self.send(&call).await {
+    async fn put(&self, at: &Location, request: ObjectRequest) -> Result<Value, Problem> {
+        match self.send(&request).await {
             Ok(stored) => checked(at, stored),
-            Err(CallFailure::Api {
-                code: 404 | 409, ..
-            }) => Err(Problem::Lost),
+            Err(failure) if matches!(failure.code(), Some(404 | 409)) => Err(Problem::Lost),
             Err(failure) => Err(failure.problem()),
         }
     }
@@ -357,20 +272,10 @@ impl Requests {
         at: &Location,
         conditions: &Preconditions,
     ) -> Result<(), Problem> {
-        let (kind, body) = (at.resource.kind, conditions.body());
-        let method = Method::DELETE;
-        let call = Call {
-            method,
-            path: at.url_path(),
-            accept: JSON,
-            body: body.as_ref(),
-            kind,
-            operation: "delete",
-        };
-        match self.send(&call).await {
+        match self.send(&ObjectRequest::delete(at, conditions)).await {
             Ok(_) => Ok(()),
             Err(failure) if failure.is_missing() => Ok(()),
-            Err(CallFailure::Api { code: 409, .. }) => Err(Problem::Lost),
+            Err(failure) if failure.code() == Some(409) => Err(Problem::Lost),
             Err(failure) => Err(failure.problem()),
         }
     }
@@ -378,31 +283,52 @@ impl Requests {
     /// Sends the request, up to [`TRIES`] times. A repeated write is safe: a creation finds the
     /// object that the first attempt created, and any other write names the revision or the uid of
     /// the object.
-    async fn send(&self, call: &Call<'_>) -> Result<Value, CallFailure> {
+    async fn send(&self, request: &ObjectRequest) -> Result<Value, CallFailure> {
+        let is_read = matches!(request.verb(), ApiVerb::Get | ApiVerb::List);
         let mut failures = 0;
         loop {
-            if call.method != Method::GET && !self.elected.holds() {
+            if !is_read && !self.elected.holds() {
                 return Err(CallFailure::MayNotWrite);
             }
-            let failure = match call.build() {
-                Ok(request) => match self.client.request::<Value>(request).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(error) => CallFailure::of(error),
-                },
-                Err(error) => return Err(CallFailure::Other(error.to_string())),
+            let failure = match request.send(&self.client).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => CallFailure::Failed(error),
             };
             failures += 1;
             if failures == TRIES || !failure.is_transient() {
                 return Err(failure);
             }
             if let Some(retries) = &self.retries {
+                let kind = request.kind().unwrap_or("APIGroup");
                 retries
-                    .with_label_values(&[call.kind, call.operation])
+                    .with_label_values(&[kind, request.verb().as_str()])
                     .inc();
             }
             sleep(PAUSES.pause(failures, fastrand::f64())).await;
         }
     }
+
+    /// Reads a page of a list. `what` names the list in an error.
+    async fn page(&self, list: &ObjectRequest, what: &str) -> Result<ListPage<Value>, Problem> {
+        let answer = self.send(list).await.map_err(CallFailure::problem)?;
+        list.page_of(answer)
+            .map_err(|error| unreadable(what, &error))
+    }
+}
+
+/// Lets the API server refuse an object with a field that its definition lacks. Otherwise the API
+/// server drops the field.
+fn strict(write: ObjectRequest) -> ObjectRequest {
+    write.query("fieldValidation", "Strict")
+}
+
+/// Lets the API server check the write, and store nothing.
+fn trial(write: ObjectRequest) -> ObjectRequest {
+    write.query("dryRun", "All")
+}
+
+fn unreadable(what: &str, reason: &dyn Display) -> Problem {
+    Problem::Transient(format!("cannot read {what}: {reason}"))
 }
 
 /// Returns the response if it is the requested object. A proxy in front of the API server may send
@@ -415,10 +341,6 @@ fn checked(at: &Location, answer: Value) -> Result<Value, Problem> {
         "the response of the API server is not {} {}",
         at.resource.kind, at.name
     )))
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

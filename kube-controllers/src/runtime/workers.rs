@@ -16,10 +16,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::queue::{Queue, TakenKey};
 use super::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
+use crate::in_progress::{InProgress, UnitInProgress};
 use crate::leader::Leadership;
 use crate::logging::panic_message;
 use crate::status::Watchdog;
-use crate::telemetry::{ReconcileMetrics, ReconcileResult, UnitInProgress, WorkerMetrics};
+use crate::telemetry::{ReconcileMetrics, ReconcileResult, WorkerMetrics};
 
 /// Time limit for the current keys after `context.stop`. Most writes that were sent have their
 /// responses by then.
@@ -61,6 +62,7 @@ pub async fn run<R: Reconcile>(
         queue,
         backoff: Mutex::default(),
         metrics,
+        in_progress: context.metrics.in_progress(R::NAME),
         reconciles,
         watchdog,
     };
@@ -72,6 +74,7 @@ struct WorkerPool<R: Reconcile> {
     queue: Queue<R::Key>,
     backoff: Mutex<KeyBackoff<R::Key>>,
     metrics: WorkerMetrics,
+    in_progress: InProgress<Instant>,
     reconciles: ReconcileMetrics,
     watchdog: Watchdog,
 }
@@ -122,7 +125,7 @@ impl<R: Reconcile> WorkerPool<R> {
         leadership: &Leadership,
         stop: &CancellationToken,
     ) {
-        let unit = self.metrics.in_progress.begin();
+        let unit = self.in_progress.begin(Instant::now());
         let mut in_progress = KeyInProgress {
             queue: &self.queue,
             key: taken.key,
@@ -212,7 +215,7 @@ struct KeyInProgress<'a, K: Clone + Eq + Hash + Send + 'static> {
     queue: &'a Queue<K>,
     key: K,
     is_recorded: bool,
-    _unit: UnitInProgress,
+    _unit: UnitInProgress<Instant>,
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {

@@ -4,7 +4,6 @@
 //! a pause. Each of these arrives within minutes, even during an outage. Work that has not been
 //! woken for longer is spinning, blocks its thread, or waits for an event that never comes.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Component, Status};
+use crate::in_progress::InProgress;
 
 /// Time without progress after which work counts as stuck. Longer than any deadline, and longer
 /// than garbage collection waits for its turn at one request per second.
@@ -24,13 +24,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The work in progress. All clones share it.
 #[derive(Clone, Default)]
-pub struct Watchdog(Arc<Mutex<ActiveWork>>);
-
-#[derive(Default)]
-struct ActiveWork {
-    next: u64,
-    progress: BTreeMap<u64, Arc<Progress>>,
-}
+pub struct Watchdog(InProgress<Arc<Progress>>);
 
 struct Progress {
     description: String,
@@ -48,7 +42,7 @@ impl Watchdog {
             task: AtomicWaker::new(),
         });
         let waker = Waker::from(progress.clone());
-        let _observed = self.register(progress.clone());
+        let _observed = self.0.begin(progress.clone());
         let mut work = pin!(work);
         poll_fn(|context| {
             progress.task.register(context.waker());
@@ -81,39 +75,9 @@ impl Watchdog {
 
     /// Returns the description of work that is stuck, if there is any.
     pub(crate) fn stuck_work(&self) -> Option<String> {
-        let active_work = self.active_work();
-        let stuck = active_work
-            .progress
-            .values()
-            .find(|progress| progress.last().elapsed() > STUCK_AFTER);
-        stuck.map(|progress| progress.description.clone())
-    }
-
-    fn register(&self, progress: Arc<Progress>) -> impl Drop + use<> {
-        let mut active_work = self.active_work();
-        let number = active_work.next;
-        active_work.next += 1;
-        active_work.progress.insert(number, progress);
-        ActiveWorkGuard {
-            watchdog: self.clone(),
-            number,
-        }
-    }
-
-    fn active_work(&self) -> MutexGuard<'_, ActiveWork> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A guard that removes the work from the list when the work has ended or was dropped.
-struct ActiveWorkGuard {
-    watchdog: Watchdog,
-    number: u64,
-}
-
-impl Drop for ActiveWorkGuard {
-    fn drop(&mut self) {
-        self.watchdog.active_work().progress.remove(&self.number);
+        let mut all = self.0.values().into_iter();
+        let stuck = all.find(|progress| progress.last().elapsed() > STUCK_AFTER)?;
+        Some(stuck.description.clone())
     }
 }
 

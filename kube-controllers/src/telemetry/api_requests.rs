@@ -8,40 +8,22 @@ use std::time::Duration;
 
 use datastore::RequestObserver;
 use libcalico::kubernetes::ApiVerb;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry};
-
-use super::labeled::register;
+use node_process::metrics;
+use prometheus::{HistogramVec, IntCounterVec};
 
 /// Bucket limits in seconds, from a read of the server's cache to the time limit of a slow write.
 const LATENCY: [f64; 10] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 /// The code of a request without a response, as in client-go.
 const NO_RESPONSE: &str = "<error>";
 
-/// Metrics of the requests to API servers.
-#[derive(Debug, Clone)]
-pub(super) struct ApiRequestMetrics {
-    requests: IntCounterVec,
-    duration: HistogramVec,
-}
-
-impl ApiRequestMetrics {
-    pub(super) fn new(registry: &Registry) -> Self {
-        let requests = Opts::new(
-            "rest_client_requests_total",
-            "Requests to the API server, by the code of the response.",
-        );
-        let duration = HistogramOpts::new(
-            "rest_client_request_duration_seconds",
-            "Time until the head of the API server's response, in seconds.",
-        );
-        let duration = duration.buckets(LATENCY.to_vec());
-        ApiRequestMetrics {
-            requests: register(
-                registry,
-                IntCounterVec::new(requests, &["verb", "kind", "code"]),
-            ),
-            duration: register(registry, HistogramVec::new(duration, &["verb", "kind"])),
-        }
+metrics! {
+    /// Metrics of the requests to API servers.
+    pub(super) struct ApiRequestMetrics {
+        /// Requests to the API server, by the code of the response.
+        requests: IntCounterVec = "rest_client_requests_total"["verb", "kind", "code"],
+        /// Time until the head of the API server's response, in seconds.
+        duration: HistogramVec =
+            "rest_client_request_duration_seconds"["verb", "kind"] in LATENCY,
     }
 }
 

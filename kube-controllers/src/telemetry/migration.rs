@@ -7,15 +7,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::migration::Phase;
+use node_process::metrics;
+use node_process::metrics::{Family, Metric};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
-};
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
 use time::OffsetDateTime;
-
-use super::labeled::register;
 
 const PHASES: [(Phase, &str); 6] = [
     (Phase::Pending, "pending"),
@@ -29,21 +26,37 @@ const PHASES: [(Phase, &str); 6] = [
     (Phase::Failed, "failed"),
 ];
 
-/// The metrics of a migration.
-#[derive(Debug, Clone)]
-pub(crate) struct MigrationFamilies {
-    resources: IntCounterVec,
-    errors: IntCounterVec,
-    /// Requests that were sent again, by the kind of the object and the operation.
-    pub(crate) retries: IntCounterVec,
-    phase: IntGaugeVec,
-    /// Times from the start of the copying to the opening of v3, in seconds.
-    pub(crate) duration: Histogram,
-    kind_duration: HistogramVec,
-    /// Time for which v1 was locked and v3 not open, in seconds.
-    pub(crate) locked: ElapsedSeconds,
-    /// Number of objects that a program has written in v1 after v3 was opened.
-    pub(crate) late_writes: IntGauge,
+const DURATION: [f64; 15] = doubling(1.0);
+const KIND_DURATION: [f64; 12] = doubling(0.1);
+
+metrics! {
+    /// The only metric of migrations that upstream exposes from the start of the process, without
+    /// any migration (KC-155).
+    pub(super) struct MigrationDuration {
+        /// Duration of a datastore migration, in seconds.
+        pub(super) seconds: Histogram = "calico_migration_duration_seconds" in DURATION,
+    }
+}
+
+metrics! {
+    /// The metrics of a migration.
+    pub(crate) struct MigrationFamilies {
+        /// Objects of a migration, by the outcome.
+        resources: IntCounterVec = "calico_migration_resources_total"["kind", "outcome"],
+        /// Objects that could not be migrated.
+        errors: IntCounterVec = "calico_migration_resource_errors_total"["kind"],
+        /// Requests of a migration that were sent again.
+        pub(crate) retries: IntCounterVec = "calico_migration_retries_total"["kind", "operation"],
+        /// 1 for the present phase of the migration, else 0.
+        phase: IntGaugeVec = "calico_migration_phase"["phase"],
+        /// Time to migrate one kind, in seconds.
+        kind_duration: HistogramVec =
+            "calico_migration_type_duration_seconds"["kind"] in KIND_DURATION,
+        /// Time for which no pod could start or end because of a migration, in seconds.
+        pub(crate) locked: ElapsedSeconds = "calico_migration_locked_seconds",
+        /// Objects that were written in v1 after v3 was opened.
+        pub(crate) late_writes: IntGauge = "calico_migration_late_writes",
+    }
 }
 
 /// The results of one pass over the objects of a kind.
@@ -57,50 +70,6 @@ pub(crate) struct CopiedObjects {
 }
 
 impl MigrationFamilies {
-    /// Registers all metrics but `duration`, which exists from the start of the process.
-    pub(super) fn new(registry: &Registry, duration: Histogram) -> Self {
-        let counter = |name, help, labels: &[&str]| {
-            register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-        };
-        let phase = Opts::new(
-            "calico_migration_phase",
-            "1 for the present phase of the migration, else 0.",
-        );
-        let kind_duration = HistogramOpts::new(
-            "calico_migration_type_duration_seconds",
-            "Time to migrate one kind, in seconds.",
-        );
-        let late_writes = Opts::new(
-            "calico_migration_late_writes",
-            "Objects that were written in v1 after v3 was opened.",
-        );
-        MigrationFamilies {
-            resources: counter(
-                "calico_migration_resources_total",
-                "Objects of a migration, by the outcome.",
-                &["kind", "outcome"],
-            ),
-            errors: counter(
-                "calico_migration_resource_errors_total",
-                "Objects that could not be migrated.",
-                &["kind"],
-            ),
-            retries: counter(
-                "calico_migration_retries_total",
-                "Requests of a migration that were sent again.",
-                &["kind", "operation"],
-            ),
-            phase: register(registry, IntGaugeVec::new(phase, &["phase"])),
-            duration,
-            kind_duration: register(
-                registry,
-                HistogramVec::new(kind_duration.buckets(doubling(0.1, 12)), &["kind"]),
-            ),
-            locked: register(registry, ElapsedSeconds::new()),
-            late_writes: register(registry, IntGauge::with_opts(late_writes)),
-        }
-    }
-
     /// Sets the present phase. `None` removes all phases.
     pub(crate) fn set_phase(&self, present: Option<Phase>) {
         if present.is_none() {
@@ -139,24 +108,15 @@ impl MigrationFamilies {
     }
 }
 
-/// Registers the only metric of migrations that upstream exposes from the start of the process,
-/// without any migration (KC-155).
-pub(super) fn register_duration(registry: &Registry) -> Histogram {
-    let opts = HistogramOpts::new(
-        "calico_migration_duration_seconds",
-        "Duration of a datastore migration, in seconds.",
-    );
-    register(
-        registry,
-        Histogram::with_opts(opts.buckets(doubling(1.0, 15))),
-    )
-}
-
 /// Returns bucket limits, each twice the one before it.
-fn doubling(first: f64, count: u32) -> Vec<f64> {
-    (0..count)
-        .map(|power| first * f64::from(1u32 << power))
-        .collect()
+const fn doubling<const N: usize>(first: f64) -> [f64; N] {
+    let mut limits = [first; N];
+    let mut next = 1;
+    while next < N {
+        limits[next] = 2.0 * limits[next - 1];
+        next += 1;
+    }
+    limits
 }
 
 /// A gauge of the seconds between two times. It grows until the second time is known, and has no
@@ -174,15 +134,6 @@ struct TimeSpan {
 }
 
 impl ElapsedSeconds {
-    fn new() -> prometheus::Result<Self> {
-        let help = "Time for which no pod could start or end because of a migration, in seconds.";
-        let gauge = Gauge::new("calico_migration_locked_seconds", help)?;
-        Ok(ElapsedSeconds {
-            gauge,
-            span: Arc::default(),
-        })
-    }
-
     /// Sets both times. `ended` is `None` while the time goes on.
     pub(crate) fn set(&self, began: OffsetDateTime, ended: Option<OffsetDateTime>) {
         *self.span() = Some(TimeSpan { began, ended });
@@ -197,6 +148,15 @@ impl ElapsedSeconds {
 
     fn span(&self) -> MutexGuard<'_, Option<TimeSpan>> {
         self.span.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Family for ElapsedSeconds {
+    fn declared(metric: &Metric) -> Self {
+        ElapsedSeconds {
+            gauge: Gauge::declared(metric),
+            span: Arc::default(),
+        }
     }
 }
 

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
-};
+use node_process::metrics;
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
 
-use super::labeled::{BUCKETS, register};
+use super::labeled::BUCKETS;
 
 /// The result of one reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,20 +27,42 @@ pub struct ReconcileMetrics {
     success: IntCounter,
     requeue_after: IntCounter,
     error: IntCounter,
-    /// Failures, also those that are not tried again, as in controller-runtime.
     errors: IntCounter,
     terminal_errors: IntCounter,
     duration: Histogram,
 }
 
-pub(super) struct ReconcileMetricVecs {
-    total: IntCounterVec,
-    errors: IntCounterVec,
-    terminal_errors: IntCounterVec,
-    duration: HistogramVec,
+metrics! {
+    pub(super) struct ReconcileFamilies {
+        /// Reconciles by result; a pass of garbage collection is one.
+        total: IntCounterVec = "controller_runtime_reconcile_total"["controller", "result"],
+        // Also those that are not tried again, as in controller-runtime.
+        /// Failed reconciles.
+        errors: IntCounterVec = "controller_runtime_reconcile_errors_total"["controller"],
+        /// Failed reconciles that are not tried again before a change of an object or of the
+        /// settings.
+        terminal_errors: IntCounterVec =
+            "controller_runtime_terminal_reconcile_errors_total"["controller"],
+        /// Time of a reconcile, in seconds.
+        duration: HistogramVec =
+            "controller_runtime_reconcile_time_seconds"["controller"] in BUCKETS,
+    }
 }
 
 impl ReconcileMetrics {
+    pub(super) fn new(families: &ReconcileFamilies, controller: &str) -> Self {
+        let result = |result| families.total.with_label_values(&[controller, result]);
+        let label = &[controller];
+        ReconcileMetrics {
+            success: result("success"),
+            requeue_after: result("requeue_after"),
+            error: result("error"),
+            errors: families.errors.with_label_values(label),
+            terminal_errors: families.terminal_errors.with_label_values(label),
+            duration: families.duration.with_label_values(label),
+        }
+    }
+
     /// Records a reconcile that has ended.
     pub fn record(&self, result: ReconcileResult, took: Duration) {
         self.duration.observe(took.as_secs_f64());
@@ -55,53 +76,6 @@ impl ReconcileMetrics {
                     self.terminal_errors.inc();
                 }
             }
-        }
-    }
-}
-
-impl ReconcileMetricVecs {
-    pub(super) fn new(registry: &Registry) -> Self {
-        let counter = |name, help, labels: &[&str]| {
-            register(registry, IntCounterVec::new(Opts::new(name, help), labels))
-        };
-        let duration = HistogramOpts::new(
-            "controller_runtime_reconcile_time_seconds",
-            "Time of a reconcile, in seconds.",
-        );
-        ReconcileMetricVecs {
-            total: counter(
-                "controller_runtime_reconcile_total",
-                "Reconciles by result; a pass of garbage collection is one.",
-                &["controller", "result"],
-            ),
-            errors: counter(
-                "controller_runtime_reconcile_errors_total",
-                "Failed reconciles.",
-                &["controller"],
-            ),
-            terminal_errors: counter(
-                "controller_runtime_terminal_reconcile_errors_total",
-                "Failed reconciles that are not tried again before a change of an object or of the \
-                 settings.",
-                &["controller"],
-            ),
-            duration: register(
-                registry,
-                HistogramVec::new(duration.buckets(BUCKETS.to_vec()), &["controller"]),
-            ),
-        }
-    }
-
-    pub(super) fn metrics(&self, controller: &str) -> ReconcileMetrics {
-        let result = |result| self.total.with_label_values(&[controller, result]);
-        let label = &[controller];
-        ReconcileMetrics {
-            success: result("success"),
-            requeue_after: result("requeue_after"),
-            error: result("error"),
-            errors: self.errors.with_label_values(label),
-            terminal_errors: self.terminal_errors.with_label_values(label),
-            duration: self.duration.with_label_values(label),
         }
     }
 }

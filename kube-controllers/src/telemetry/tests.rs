@@ -138,6 +138,7 @@ fn no_process_metric_name_occurs_in_the_help_of_another_metric() {
 fn everything() -> Metrics {
     let metrics = Metrics::new();
     metrics.worker("policy");
+    metrics.in_progress("policy");
     metrics.reconciles("policy");
     metrics
         .request_observer()

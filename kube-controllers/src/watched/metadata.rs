@@ -4,7 +4,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::{Labels, Projection, ProjectionOptions, StringInterner};
+use super::{Labels, Projection, ProjectionOptions};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,11 +91,7 @@ impl Projection for Namespace {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let StoredNamespace {
             metadata: GlobalMetadata { name, uid, labels },
             status,
@@ -113,16 +109,13 @@ impl Projection for Namespace {
 impl Projection for Node {
     const OBJECT: &'static str = "Node";
     const COLLECTION: &'static str = "/api/v1/nodes";
+    const METADATA_ONLY: bool = true;
 
     fn name(&self) -> &ObjectKey {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored {
             metadata: GlobalMetadata { name, uid, labels },
         } = serde_json::from_str(json)?;
@@ -137,16 +130,13 @@ impl Projection for Node {
 impl Projection for ServiceAccount {
     const OBJECT: &'static str = "ServiceAccount";
     const COLLECTION: &'static str = "/api/v1/serviceaccounts";
+    const METADATA_ONLY: bool = true;
 
     fn name(&self) -> &ObjectKey {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
         let ServiceAccountMetadata {
             name,
@@ -175,6 +165,7 @@ macro_rules! kubevirt_object {
         impl Projection for $projection {
             const OBJECT: &'static str = $object;
             const COLLECTION: &'static str = $collection;
+            const METADATA_ONLY: bool = true;
 
             fn name(&self) -> &ObjectKey {
                 &self.name
@@ -182,7 +173,6 @@ macro_rules! kubevirt_object {
 
             fn project(
                 json: &str,
-                _: &mut StringInterner,
                 _: ProjectionOptions,
             ) -> Result<Self, serde_json::Error> {
                 let Stored { metadata } = serde_json::from_str(json)?;
@@ -210,19 +200,9 @@ mod tests {
     #[test]
     fn vms_and_vmis_are_keyed_by_namespace_and_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
-        let vmi = WatchedVmi::project(
-            json,
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap();
+        let vmi = WatchedVmi::project(json, ProjectionOptions::default()).unwrap();
         assert_eq!(vmi.key(), ObjectKey::namespaced("ns", "vm"));
-        let vm = WatchedVm::project(
-            json,
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap();
+        let vm = WatchedVm::project(json, ProjectionOptions::default()).unwrap();
         assert_eq!(vm.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

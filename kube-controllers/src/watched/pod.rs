@@ -1,11 +1,10 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::{Labels, Projection, ProjectionOptions, StringInterner};
+use super::{Labels, Projection, ProjectionOptions};
 
 /// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses.
 /// Upstream's projection drops `deletionTimestamp` and `status.reason` (KC-267).
@@ -16,19 +15,19 @@ pub struct Pod {
     /// `metadata.uid`, which distinguishes the pod from an earlier pod with the same name.
     pub uid: String,
     /// Node on which the pod is scheduled; empty before scheduling.
-    pub node: Arc<str>,
+    pub node: String,
     /// `spec.hostNetwork`.
     pub host_network: bool,
     /// `spec.serviceAccountName`; empty unless [`ProjectionOptions::pod_labels`] is set.
-    pub service_account: Arc<str>,
+    pub service_account: String,
     /// `metadata.labels`; empty unless [`ProjectionOptions::pod_labels`] is set.
     pub labels: Labels,
     /// True if `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
     /// `status.phase`.
-    pub phase: Arc<str>,
+    pub phase: String,
     /// `status.reason`, such as `Evicted`.
-    pub reason: Arc<str>,
+    pub reason: String,
     /// `status.podIP`, if it is not empty.
     pub pod_ip: Option<Box<str>>,
     /// `status.podIPs`.
@@ -118,11 +117,7 @@ impl Projection for Pod {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        strings: &mut StringInterner,
-        parts: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, parts: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored {
             metadata,
             spec,
@@ -131,21 +126,21 @@ impl Projection for Pod {
         let (labels, service_account) = if parts.pod_labels {
             (
                 metadata.labels.unwrap_or_default(),
-                strings.intern(&spec.service_account_name),
+                spec.service_account_name.into_owned(),
             )
         } else {
-            (Labels::default(), strings.intern(""))
+            (Labels::default(), String::new())
         };
         Ok(Pod {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),
             uid: metadata.uid,
-            node: strings.intern(&spec.node_name),
+            node: spec.node_name.into_owned(),
             host_network: spec.host_network,
             service_account,
             labels,
             is_deleting: metadata.deletion_timestamp.is_some(),
-            phase: strings.intern(&status.phase),
-            reason: strings.intern(&status.reason),
+            phase: status.phase.into_owned(),
+            reason: status.reason.into_owned(),
             pod_ip: status.pod_ip.filter(|ip| !ip.is_empty()),
             pod_ips: status
                 .pod_ips
@@ -184,12 +179,7 @@ mod tests {
     }
 
     fn read(pod: &Value, pod_labels: bool) -> Pod {
-        Pod::project(
-            &pod.to_string(),
-            &mut StringInterner::default(),
-            ProjectionOptions { pod_labels },
-        )
-        .unwrap()
+        Pod::project(&pod.to_string(), ProjectionOptions { pod_labels }).unwrap()
     }
 
     #[test]
@@ -242,15 +232,5 @@ mod tests {
             true,
         );
         assert_eq!((&*pod.node, &*pod.phase, pod.pod_ip), ("", "", None));
-    }
-
-    #[test]
-    fn equal_strings_of_pods_are_interned() {
-        let mut strings = StringInterner::default();
-        let read = |strings: &mut StringInterner| {
-            Pod::project(&pod().to_string(), strings, ProjectionOptions::default()).unwrap()
-        };
-        let (one, other) = (read(&mut strings), read(&mut strings));
-        assert!(Arc::ptr_eq(&one.node, &other.node) && Arc::ptr_eq(&one.phase, &other.phase));
     }
 }

@@ -7,7 +7,7 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::NetworkPolicySpec;
 use serde::Deserialize;
 
-use super::{Projection, ProjectionOptions, StringInterner};
+use super::{Projection, ProjectionOptions};
 
 /// A Kubernetes network policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,11 +42,7 @@ impl Projection for NetworkPolicy {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let StoredPolicy {
             metadata:
                 PolicyMetadata {
@@ -115,11 +111,7 @@ impl Projection for Service {
         &self.name
     }
 
-    fn project(
-        json: &str,
-        _: &mut StringInterner,
-        _: ProjectionOptions,
-    ) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let StoredService {
             metadata,
             spec,
@@ -160,12 +152,7 @@ mod tests {
             "spec": {"type": "LoadBalancer"},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
         });
-        let service = Service::project(
-            &service.to_string(),
-            &mut StringInterner::default(),
-            ProjectionOptions::default(),
-        )
-        .unwrap();
+        let service = Service::project(&service.to_string(), ProjectionOptions::default()).unwrap();
         assert_eq!(
             service.annotations.keys().collect::<Vec<_>>(),
             ["projectcalico.org/ipv4pools"]

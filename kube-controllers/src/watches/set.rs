@@ -15,7 +15,7 @@ use super::running::RunningWatches;
 use crate::context::Context;
 use crate::watched::{
     Namespace, NetworkPolicy, Node, Pod, Projection, ProjectionOptions, Service, ServiceAccount,
-    StringInterner, WatchedVm, WatchedVmi, object_key,
+    WatchedVm, WatchedVmi, object_key,
 };
 
 /// Declares one watch per line.
@@ -101,7 +101,6 @@ fn source<T: Projection>(
     options: ProjectionOptions,
 ) -> ApiSource<ProjectionDecoder<T>> {
     let projected = ProjectionDecoder {
-        strings: StringInterner::default(),
         options,
         kind: PhantomData,
     };
@@ -110,7 +109,6 @@ fn source<T: Projection>(
 
 /// A decoder that keeps a projection of each object.
 struct ProjectionDecoder<T> {
-    strings: StringInterner,
     options: ProjectionOptions,
     kind: PhantomData<fn() -> T>,
 }
@@ -123,12 +121,16 @@ impl<T: Projection> Decode for ProjectionDecoder<T> {
         T::OBJECT
     }
 
+    fn is_metadata_only(&self) -> bool {
+        T::METADATA_ONLY
+    }
+
     async fn collection(&mut self) -> Result<String, CollectionError> {
         Ok(T::COLLECTION.into())
     }
 
     fn decode(&mut self, object: &str) -> Option<ObjectChange<T, ObjectKey>> {
-        Some(match T::project(object, &mut self.strings, self.options) {
+        Some(match T::project(object, self.options) {
             Ok(projection) => ObjectChange::Upsert(projection),
             Err(error) => {
                 let key = self.decode_key(object);

@@ -184,10 +184,10 @@ agent_metric() { curl --silent http://127.0.0.1:9097/metrics | sed -n "s/^calico
 
 # Fills the file system of the directory while configuration and kubeconfig are missing, and then makes room.
 fill_disk() {
-    local before issued mended
+    local before issued restored
     before=$(restarts cni-agent)
     issued=$(tokens)
-    mended=$(agent_metric files_mended_total)
+    restored=$(agent_metric files_restored_total)
     # Both files have one page each.
     run mount -o remount,size=16k /etc/cni
     rm $net/calico-kubeconfig $conflist
@@ -200,11 +200,11 @@ fill_disk() {
     wait_for 90 agent_counts install_ok 0
     wait_for 60 not is_ready
     [ ! -e $conflist ]
-    agent_counts files_mended_total "$mended"
+    agent_counts files_restored_total "$restored"
     run rm $net/filler
     run mount -o remount,size=50% /etc/cni
     recovers_in_place "$before" "$issued" after-full
-    agent_counts files_mended_total $((mended + 1))
+    agent_counts files_restored_total $((restored + 1))
     # Its owner adds the entry again.
     chain_neighbor
 }

@@ -22,7 +22,7 @@ fn agent_restores_deleted_files() {
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
         fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_metric("files_mended_total", 2).unwrap();
+        agent.await_metric("files_restored_total", 2).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert!(pod.container.names(BIN).contains(&"portmap".to_owned()));
         agent.await_page("/readiness", 200).unwrap();
@@ -59,12 +59,12 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
         let text = pod.container.conf(CONF).unwrap();
         fs::write(&file, text.replace("\"snat\": true", "\"snat\": false")).unwrap();
         agent.mends();
-        let mended = pod.container.conf(CONF).unwrap();
+        let restored = pod.container.conf(CONF).unwrap();
         assert_eq!(
-            kinds(&mended),
+            kinds(&restored),
             ["calico", "portmap", "istio-cni", "linkerd-cni"]
         );
-        assert_eq!(plugin(&mended, "portmap")["snat"], true);
+        assert_eq!(plugin(&restored, "portmap")["snat"], true);
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
     });
 }
@@ -90,7 +90,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        assert_eq!(agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 0);
         assert_eq!(
             pod.container.names(NET),
             [CONF, "calico-kubeconfig"],
@@ -120,7 +120,7 @@ fn agent_does_not_restore_files_that_the_installer_skips() {
         );
         assert_eq!(
             (
-                agent.metric("files_mended_total").unwrap(),
+                agent.metric("files_restored_total").unwrap(),
                 agent.metric("install_ok").unwrap()
             ),
             (0, 1)
@@ -140,9 +140,9 @@ fn unrestorable_files_are_not_counted_as_repaired() {
         fs::remove_file(pod.container.path(SECONDARY_BIN).join("portmap")).unwrap();
         pod.container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_metric("files_mended_total", 1).unwrap();
+        agent.await_metric("files_restored_total", 1).unwrap();
         assert_eq!(
-            agent.metric("files_mended_total").unwrap(),
+            agent.metric("files_restored_total").unwrap(),
             1,
             "portmap in the other directory"
         );
@@ -168,7 +168,7 @@ fn tls_files_follow_the_secret() {
             .file("calico-secrets/etcd-key", "second")
             .unwrap();
         let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("files_mended_total", 1).unwrap();
+        agent.agent.await_metric("files_restored_total", 1).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"second");
         if !KNOWN {
             return skipped(REASON);
@@ -178,7 +178,7 @@ fn tls_files_follow_the_secret() {
             .file("calico-secrets/etcd-key", "third")
             .unwrap();
         agent.look();
-        agent.agent.await_metric("files_mended_total", 2).unwrap();
+        agent.agent.await_metric("files_restored_total", 2).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"third");
     });
 }
@@ -196,7 +196,7 @@ fn rotated_pod_token_in_the_template_is_written_to_the_configuration() {
         assert_ne!(pod.container.conf(CONF).unwrap(), expected);
         pod.mount(&rotated, &api.authority_certificate()).unwrap();
         let agent = pod.agent().unwrap();
-        agent.await_metric("files_mended_total", 1).unwrap();
+        agent.await_metric("files_restored_total", 1).unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), expected);
     });
 }

@@ -28,7 +28,7 @@ pub(crate) struct Hastened {
     pub(crate) agent: Agent,
     slept: i32,
     /// Number of restored files after the last wait. One check may restore several files.
-    mended: i64,
+    restored: i64,
 }
 
 impl Hastened {
@@ -41,7 +41,7 @@ impl Hastened {
         Hastened {
             agent: pod.agent_under(wrapper).unwrap(),
             slept: 0,
-            mended: 0,
+            restored: 0,
         }
     }
 
@@ -75,9 +75,9 @@ impl Hastened {
     pub(crate) fn mends(&mut self) {
         self.look();
         self.agent
-            .await_metric("files_mended_total", self.mended + 1)
+            .await_metric("files_restored_total", self.restored + 1)
             .unwrap();
-        self.mended = self.agent.metric("files_mended_total").unwrap();
+        self.restored = self.agent.metric("files_restored_total").unwrap();
     }
 
     /// Removes a program and waits until the agent has restored it, which ends a check of the

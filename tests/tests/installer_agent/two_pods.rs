@@ -55,7 +55,7 @@ fn look_in_vain(agent: &mut Hastened) {
         ])
         .unwrap();
     assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
-    assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+    assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
 }
 
 /// Starts an agent that owns the files. Then a later pod with these variables installs.

@@ -41,7 +41,7 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
             .await_log("missing or changed, installing again")
             .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
         assert_eq!(
             agent.agent.page("/liveness").unwrap().code,
             200,
@@ -55,7 +55,7 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
             .agent
             .await_metric("token_refreshes_total", 1)
             .unwrap();
-        agent.agent.await_metric("files_mended_total", 1).unwrap();
+        agent.agent.await_metric("files_restored_total", 1).unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
@@ -108,7 +108,7 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
             .await_log("missing or changed, installing again")
             .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
         assert!(!net.join(CONF).exists(), "a part of it would be worse");
         assert_eq!(agent.agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.token().unwrap(), token);
@@ -120,7 +120,7 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
             .await_metric("token_refreshes_total", 1)
             .unwrap();
         agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
+        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 1);
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_ne!(pod.token().unwrap(), token);
@@ -161,13 +161,13 @@ fn agent_keeps_the_former_configuration_while_a_program_lacks_its_version() {
             ])
             .unwrap();
         assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 0);
+        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), edited);
 
         pod.container.script(&program, &of_the_image).unwrap();
         agent.mends();
         agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("files_mended_total").unwrap(), 1);
+        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 1);
         assert!(pod.container.conf(CONF).unwrap().contains("\"snat\": true"));
     });
 }
@@ -240,7 +240,7 @@ fn missing_template_is_named_until_it_exists_again() {
         agent.look();
         agent.agent.await_page("/readiness", 200).unwrap();
         assert_eq!(
-            agent.agent.metric("files_mended_total").unwrap(),
+            agent.agent.metric("files_restored_total").unwrap(),
             0,
             "nothing was missing"
         );

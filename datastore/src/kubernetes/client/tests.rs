@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpSocket};
 use self::server::{Reply, Server};
 use super::*;
 use crate::backoff::RetryPause;
-use crate::kubernetes::request::{Cache, JSON, METADATA};
+use crate::kubernetes::media_type::{JSON, METADATA};
+use crate::kubernetes::request::Cache;
 use crate::kubernetes::turns::BusyRule;
 
 const LONG: Duration = Duration::from_secs(20);

@@ -1,6 +1,6 @@
 //! [`ApiSource`]: the source of a watch on the API server. [`Decode`]: the decoder of its objects.
 
-use std::borrow::Cow;
+use std::fmt::Display;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -8,7 +8,6 @@ use hyper::Request;
 use hyper::header::ACCEPT;
 use kube::client::Body;
 use libcalico::kubernetes::{ContinueTokens, escaped};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::events::{Event, Events};
@@ -16,6 +15,8 @@ use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::client::OwnDeadline;
 use crate::kubernetes::error::{ApiStatusError, retry_after};
+use crate::kubernetes::media_type::{JSON, METADATA, METADATA_LIST};
+use crate::kubernetes::objects::{List, ListPage};
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
 /// Time in seconds after which the server is asked to end a watch.
@@ -42,6 +43,12 @@ pub trait Decode: Send + 'static {
     /// `List`.
     fn object_kind(&self) -> &'static str {
         self.kind()
+    }
+
+    /// Returns true if the metadata of an object is enough to decode it. The API server then sends
+    /// no more, unless it does not know the media type.
+    fn is_metadata_only(&self) -> bool {
+        false
     }
 
     /// Returns the URL path of the list of all objects.
@@ -110,12 +117,12 @@ impl<D: Decode> ApiSource<D> {
             .map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
-    async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
+    async fn send(&mut self, target: &str, accept: &str) -> Result<Body, WatchFailure> {
         let renew = std::mem::take(&mut self.must_renew_credentials);
         let client = (self.client_provider)(renew)
             .await
             .map_err(|error| WatchFailure::lost(error.to_string()))?;
-        let (parts, body) = client.send(get(target)?).await?.into_parts();
+        let (parts, body) = client.send(get(target, accept)?).await?.into_parts();
         if parts.status.is_success() {
             return Ok(body);
         }
@@ -127,6 +134,22 @@ impl<D: Decode> ApiSource<D> {
                 retry_after(&parts.headers),
             ))
             .await)
+    }
+
+    /// Returns `metadata` if the metadata of the objects is enough, and else the media type of whole
+    /// objects.
+    fn accept(&self, metadata: &'static str) -> &'static str {
+        if self.decoder.is_metadata_only() {
+            metadata
+        } else {
+            JSON
+        }
+    }
+
+    /// Returns true if `kind` is that of the requested list.
+    fn is_expected(&self, kind: &str) -> bool {
+        kind.strip_suffix("List") == Some(self.decoder.object_kind())
+            || self.decoder.is_metadata_only() && kind == "PartialObjectMetadataList"
     }
 
     async fn classify_refusal(&mut self, refusal: &ApiStatusError) -> WatchFailure {
@@ -171,26 +194,23 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         if let Some(token) = &page {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
-        let body = self.send(&target).await?.collect_bytes().await?;
-        let unreadable =
-            |e: serde_json::Error| WatchFailure::lost(format!("cannot read the list: {e}"));
-        let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
-        if list.kind.strip_suffix("List") != Some(self.decoder.object_kind()) {
-            return Err(WatchFailure::lost(format!(
-                "the answer is a {:?}, not the requested list",
-                list.kind
-            )));
-        }
-        let items = list.items.unwrap_or_default();
+        let accept = self.accept(METADATA_LIST);
+        let body = self.send(&target, accept).await?.collect_bytes().await?;
+        let lost =
+            |reason: &dyn Display| WatchFailure::lost(format!("cannot read the list: {reason}"));
+        let list: List<&RawValue> = serde_json::from_slice(&body).map_err(|error| lost(&error))?;
+        let ListPage {
+            items,
+            next: token,
+            revision,
+        } = list
+            .page(|kind| self.is_expected(kind))
+            .map_err(|error| lost(&error))?;
         self.page.adjust(items.len(), body.len());
         let objects = items
             .into_iter()
             .filter_map(|item| self.decoder.decode(item.get()))
             .collect();
-        let ListMetadata {
-            token,
-            resource_version,
-        } = list.metadata;
         if page.is_none() {
             self.tokens = ContinueTokens::default();
         }
@@ -198,7 +218,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             .tokens
             .record(token)
             .map_err(|error| WatchFailure::lost(error.to_string()))?;
-        let next = token.map_or(NextPage::Watch(resource_version), NextPage::Page);
+        let next = token.map_or(NextPage::Watch(revision), NextPage::Page);
         Ok(Page { objects, next })
     }
 
@@ -209,7 +229,8 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             "{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
             escaped(from)
         );
-        self.events = Some(Events::new(self.send(&target).await?));
+        let accept = self.accept(METADATA);
+        self.events = Some(Events::new(self.send(&target, accept).await?));
         Ok(())
     }
 
@@ -242,28 +263,9 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     }
 }
 
-#[derive(Deserialize)]
-struct List<'a> {
-    kind: Cow<'a, str>,
-    metadata: ListMetadata,
-    /// The key `items` must exist, so that another response does not count as an empty list. Go may
-    /// encode an empty list as `null`.
-    #[serde(borrow, deserialize_with = "Option::deserialize")]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListMetadata {
-    #[serde(rename = "continue", default)]
-    token: Option<String>,
-    #[serde(default)]
-    resource_version: String,
-}
-
-fn get(target: &str) -> Result<Request<Body>, WatchFailure> {
+fn get(target: &str, accept: &str) -> Result<Request<Body>, WatchFailure> {
     Request::get(target)
-        .header(ACCEPT, "application/json")
+        .header(ACCEPT, accept)
         .extension(OwnDeadline)
         .body(Body::empty())
         .map_err(|e| WatchFailure::Refused(describe_error_chain(&e)))

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 
-struct Names;
+struct Names {
+    metadata_only: bool,
+}
 
 impl Decode for Names {
     type Value = String;
@@ -19,6 +21,10 @@ impl Decode for Names {
 
     fn kind(&self) -> &'static str {
         "Thing"
+    }
+
+    fn is_metadata_only(&self) -> bool {
+        self.metadata_only
     }
 
     async fn collection(&mut self) -> Result<String, CollectionError> {
@@ -42,10 +48,19 @@ impl Decode for Names {
 struct Server {
     answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
     requests: Arc<Mutex<Vec<String>>>,
+    accepted: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     fn source(&self, answers: impl IntoIterator<Item = (u16, Value)>) -> ApiSource<Names> {
+        self.source_of(false, answers)
+    }
+
+    fn source_of(
+        &self,
+        metadata_only: bool,
+        answers: impl IntoIterator<Item = (u16, Value)>,
+    ) -> ApiSource<Names> {
         self.answers.lock().unwrap().extend(answers);
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -54,6 +69,8 @@ impl Server {
                 .lock()
                 .unwrap()
                 .push(request.uri().to_string());
+            let accept = request.headers()["accept"].to_str().unwrap().to_owned();
+            server.accepted.lock().unwrap().push(accept);
             let (code, body) = server.answers.lock().unwrap().pop_front().unwrap();
             let response = Response::builder().status(code).header("retry-after", "3");
             let response = response
@@ -61,7 +78,10 @@ impl Server {
                 .unwrap();
             async move { Ok::<_, std::convert::Infallible>(response) }
         });
-        ApiSource::new(kube::Client::new(service, "default"), Names)
+        ApiSource::new(
+            kube::Client::new(service, "default"),
+            Names { metadata_only },
+        )
     }
 }
 
@@ -106,6 +126,35 @@ async fn response_other_than_a_list_is_not_mistaken_for_an_empty_list() {
             .objects,
         []
     );
+}
+
+#[tokio::test]
+async fn metadata_is_requested_where_it_is_enough_and_whole_objects_are_accepted() {
+    let list = |kind: &str| {
+        let metadata = json!({"resourceVersion": "7"});
+        let list = json!({"kind": kind, "metadata": metadata, "items": [{"name": "a"}]});
+        (200, list)
+    };
+    let (metadata, whole) = (list("PartialObjectMetadataList"), list("ThingList"));
+    let server = Server::default();
+    let mut source = server.source_of(true, [metadata.clone(), whole, (200, json!({}))]);
+    for _ in 0..2 {
+        let page = source.list(None).await.unwrap();
+        assert_eq!(page.objects, [ObjectChange::Upsert("a".into())]);
+    }
+    source.open(&"7".to_owned()).await.unwrap();
+    let accepted = server.accepted.lock().unwrap().clone();
+    for (accepted, kind) in accepted.iter().zip(["List;", "List;", ";"]) {
+        let metadata = format!("application/json;as=PartialObjectMetadata{kind}");
+        assert!(
+            accepted.starts_with(&metadata) && accepted.ends_with(",application/json"),
+            "{accepted}"
+        );
+    }
+    let server = Server::default();
+    let failure = server.source([metadata]).list(None).await.err();
+    assert!(matches!(failure, Some(WatchFailure::Lost { .. })));
+    assert_eq!(*server.accepted.lock().unwrap(), ["application/json"]);
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use datastore::kubernetes::ObjectRequest;
 use k8s_openapi::api::core::v1::{Namespace, Service as K8sService};
-use kube::Api;
-use kube::api::PostParams;
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{HandleId, Labels};
-use libcalico::kubernetes::SERVICES;
+use libcalico::kubernetes::{Location, NAMESPACES, SERVICES};
+use serde_json::json;
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use super::wait_reason::{NotServed, Wait};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
-use crate::controllers::custom_resource::{is_not_found, reconcile_error};
+use crate::controllers::custom_resource::reconcile_error;
 use crate::controllers::same_cluster::hold_and_report;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{AssignIps, ControllerName};
@@ -399,11 +399,10 @@ impl ServiceReconciler {
     /// Returns the labels of the Service's namespace, by which pools may select.
     async fn labels(&self, key: &ObjectKey) -> Result<Labels, ReconcileError> {
         let name = key.namespace.as_deref().unwrap_or_default();
-        let namespace = Api::<Namespace>::all(self.context.kubernetes.clone())
-            .get(name)
-            .await;
-        let namespace =
-            namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
+        let namespace: Namespace = ObjectRequest::get(&Location::global(NAMESPACES, name))
+            .send(&self.context.kubernetes)
+            .await
+            .map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
@@ -443,15 +442,10 @@ impl ServiceReconciler {
         if shown(live) == before {
             return Ok(StatusWrite::Unchanged);
         }
-        let services = Api::namespaced(
-            self.context.kubernetes.clone(),
-            key.namespace.as_deref().unwrap_or_default(),
-        );
-        match services
-            .replace_status(&key.name, &PostParams::default(), live)
-            .await
-        {
-            Err(error) if is_not_found(&error) => Ok(StatusWrite::Deleted),
+        let request =
+            ObjectRequest::replace_status(&api_reads::location(SERVICES, key), &json!(live));
+        match request.send(&self.context.kubernetes).await {
+            Err(error) if error.is_missing() => Ok(StatusWrite::Deleted),
             Err(error) => Err(reconcile_error(
                 &format!("write status of Service {key}"),
                 &error,

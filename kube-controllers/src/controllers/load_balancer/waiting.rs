@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use libcalico::api::ObjectKey;
-use prometheus::{IntGauge, IntGaugeVec, Opts};
+use node_process::metrics;
+use prometheus::{IntGauge, IntGaugeVec};
 use time::OffsetDateTime;
 use tokio::time::Instant;
 
@@ -48,6 +49,13 @@ struct Report {
     next_attempt: Option<Instant>,
 }
 
+metrics! {
+    struct WaitingMetrics {
+        /// Services of type LoadBalancer that wait for an address, by reason.
+        services: IntGaugeVec = "kube_controllers_load_balancer_waiting_services"["reason"],
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct WaitingServices {
     services: BTreeMap<ObjectKey, WaitingService>,
@@ -62,10 +70,7 @@ pub(super) struct WaitingServices {
 
 impl Default for WaitingServices {
     fn default() -> Self {
-        let help = "Services of type LoadBalancer that wait for an address, by reason.";
-        let opts = Opts::new("kube_controllers_load_balancer_waiting_services", help);
-        let gauges =
-            IntGaugeVec::new(opts, &["reason"]).expect("a constant name and a constant label");
+        let gauges = WaitingMetrics::new().services;
         for reason in WaitReason::ALL {
             gauges.with_label_values(&[reason.label()]).set(0);
         }

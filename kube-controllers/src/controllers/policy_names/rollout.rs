@@ -1,7 +1,8 @@
 //! [`NodeRollout`]: checks if the DaemonSet `calico-node` is rolled out in its newest version
 //! (KC-284).
 
-use crate::controllers::custom_resource::is_not_found;
+use datastore::kubernetes::ObjectError;
+
 use crate::leader::namespace_of_pod;
 use crate::rollout::{DAEMON_SETS, Rollout, RolloutState};
 
@@ -26,7 +27,7 @@ pub(super) enum RolloutBlocker {
     #[error("cannot read the DaemonSet {namespace}/{NAME}; no policy is renamed: {cause}")]
     Unreadable {
         namespace: String,
-        cause: kube::Error,
+        cause: ObjectError,
     },
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
     InProgress { namespace: String },
@@ -56,7 +57,7 @@ impl NodeRollout {
         {
             Ok(RolloutState::Complete) => Ok(()),
             Ok(_) => Err(RolloutBlocker::InProgress { namespace }),
-            Err(cause) if is_not_found(&cause) => Err(RolloutBlocker::Missing { namespace }),
+            Err(cause) if cause.is_missing() => Err(RolloutBlocker::Missing { namespace }),
             Err(cause) => Err(RolloutBlocker::Unreadable { namespace, cause }),
         }
     }

@@ -7,7 +7,8 @@ use std::time::SystemTime;
 use datastore::watch::ObjectChange;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, ignore_missing};
-use prometheus::{IntGauge, Opts};
+use node_process::metrics::Metric;
+use prometheus::IntGauge;
 use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -21,6 +22,14 @@ use crate::events::{self, EventPublisher, EventType};
 use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 use crate::watches::Watches;
+
+/// Each controller registers the metric with its name as a constant label.
+const UNMIRRORED: Metric = Metric {
+    name: "kube_controllers_unmirrored_objects",
+    help: "Kubernetes objects whose converted form Calico's validation rejects, whole or in part.",
+    labels: &["controller"],
+    buckets: &[],
+};
 
 /// The reconciler of one kind.
 pub struct SyncReconciler<K: SyncedKind> {
@@ -306,13 +315,8 @@ impl<K: SyncedKind> SyncReconciler<K> {
 /// Creates the gauge of sources that are not converted, or not completely, because Calico's
 /// validation is stricter than that of Kubernetes.
 fn unmirrored(controller: &str) -> Option<IntGauge> {
-    let help =
-        "Kubernetes objects whose converted form Calico's validation rejects, whole or in part.";
-    IntGauge::with_opts(
-        Opts::new("kube_controllers_unmirrored_objects", help)
-            .const_label("controller", controller),
-    )
-    .ok()
+    let opts = UNMIRRORED.opts().const_label("controller", controller);
+    IntGauge::with_opts(opts).ok()
 }
 
 /// Returns the key of a listed object, and the `spec` if the object is readable. Returns `None` if

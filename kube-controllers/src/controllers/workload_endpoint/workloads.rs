@@ -1,5 +1,4 @@
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::names::EndpointIdentifiers;
@@ -10,7 +9,7 @@ use uuid::Uuid;
 use super::projections::{EndpointLabels, PodUidAndAddress, Sandbox, fingerprint};
 use crate::controllers::cached::ResyncKey;
 use crate::controllers::node_names::NodeNames;
-use crate::watched::{Node, Pod, StringInterner};
+use crate::watched::{Node, Pod};
 use crate::watches::{Cache, Event};
 
 /// The cached pods and their endpoints.
@@ -21,7 +20,6 @@ pub struct Workloads {
     endpoints: ListProgress,
     nodes: Cache<ObjectKey, ()>,
     calico_nodes: NodeNames,
-    strings: StringInterner,
 }
 
 /// A pod and its endpoints. The pod or the endpoints may be missing.
@@ -36,7 +34,7 @@ pub(super) struct Workload {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedPod {
     /// Node of the pod by its name in Kubernetes; empty before scheduling.
-    pub(super) node: Arc<str>,
+    pub(super) node: Box<str>,
     /// Whether to copy the pod's fields to its endpoints: the pod has a network of its own, an
     /// address and a node (KC-261).
     pub(super) is_networked: bool,
@@ -49,8 +47,6 @@ pub(super) struct CachedPod {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
-    /// Node of the endpoint by its name in Calico.
-    pub(super) node: Arc<str>,
     /// Fingerprint of the endpoint's fields that are copied from the pod.
     pub(super) labels_hash: u64,
     sandbox: Sandbox,
@@ -86,7 +82,7 @@ impl Workloads {
                 ));
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
-                let node = pod.node.clone();
+                let node = pod.node.as_str().into();
                 let (identity, host_network) = (PodUidAndAddress::new(pod), pod.host_network);
                 let cached = CachedPod {
                     node,
@@ -133,12 +129,11 @@ impl Workloads {
                 return vec![ResyncKey::All];
             }
             Event::Upsert(entry) => {
-                let Some((pod, node)) = pod_and_node(&entry.key) else {
+                let Some((pod, _)) = pod_and_node(&entry.key) else {
                     return Vec::new();
                 };
                 let mut cached = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
-                    node: self.strings.intern(&node),
                     labels_hash: fingerprint(&EndpointLabels::from_endpoint(&entry.value)),
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
@@ -255,7 +250,7 @@ impl Workloads {
         let Some(pod) = &workload.pod else {
             return true;
         };
-        let node = self.kubernetes_node(&endpoint.node);
+        let node = self.kubernetes_node(&endpoint.node());
         let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
         pod.host_network
             || endpoint.sandbox.belongs_to_other_pod(&pod.identity)
@@ -304,6 +299,14 @@ impl Workload {
 
     fn is_empty(&self) -> bool {
         self.pod.is_none() && self.endpoints.is_empty()
+    }
+}
+
+impl CachedEndpoint {
+    /// Returns the node by its name in Calico, which is a part of the endpoint's name.
+    fn node(&self) -> String {
+        let ids = EndpointIdentifiers::parse(&self.name);
+        ids.map(|ids| ids.node).unwrap_or_default()
     }
 }
 

@@ -79,7 +79,10 @@ impl GcPass {
                 "would release a leaked address; GC_MODE=report keeps it",
             );
         }
-        self.metrics.reported_leaks.inc_by(new.len() as u64);
+        self.metrics
+            .families
+            .reported_leaks
+            .inc_by(new.len() as u64);
         publish(
             &self.events,
             &self.context.kubernetes,
@@ -163,7 +166,10 @@ impl GcPass {
         for suspect in &released {
             log_suspect(suspect, &suspect.reason, "released a leaked address");
         }
-        self.metrics.reclaimed.inc_by(released.len() as u64);
+        self.metrics
+            .families
+            .reclaimed
+            .inc_by(released.len() as u64);
         publish(
             &self.events,
             &self.context.kubernetes,

@@ -1,15 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use datastore::kubernetes::{ListPage, ObjectError, ObjectRequest};
 use futures::{StreamExt, stream};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
 use libcalico::ipam::{LeakReason, Lookup};
-use libcalico::kubernetes::{PODS, escaped};
+use libcalico::kubernetes::PODS;
 use serde_json::value::RawValue;
 
 use super::ApiReader;
-use crate::api_reads::{List, UnexpectedKind};
-use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
+use crate::watched::{Pod, Projection, ProjectionOptions, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single
 /// requests.
@@ -70,21 +70,15 @@ impl ApiReader<'_> {
         match self.read_object::<Box<RawValue>>(PODS, key).await {
             Lookup::Absent => Lookup::Absent,
             Lookup::Unknown => Lookup::Unknown,
-            Lookup::Present(json) => {
-                match Pod::project(
-                    json.get(),
-                    &mut StringInterner::default(),
-                    ProjectionOptions::default(),
-                ) {
-                    Ok(pod) => Lookup::Present(pod),
-                    Err(error) => {
-                        tracing::warn!(
-                            pod = %key, %error, "cannot read a pod; the pod counts as unknown",
-                        );
-                        Lookup::Unknown
-                    }
+            Lookup::Present(json) => match Pod::project(json.get(), ProjectionOptions::default()) {
+                Ok(pod) => Lookup::Present(pod),
+                Err(error) => {
+                    tracing::warn!(
+                        pod = %key, %error, "cannot read a pod; the pod counts as unknown",
+                    );
+                    Lookup::Unknown
                 }
-            }
+            },
         }
     }
 
@@ -94,23 +88,20 @@ impl ApiReader<'_> {
     /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of
     /// pods by node, and read all pods of the cluster from etcd.
     async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
-        let mut strings = StringInterner::default();
         let mut pods = BTreeMap::new();
-        let first = format!(
-            "/api/v1/pods?fieldSelector=spec.nodeName%3D{}",
-            escaped(node)
-        );
-        let mut target = first.clone();
+        let first = ObjectRequest::list(&PODS, None)
+            .query("fieldSelector", &format!("spec.nodeName={node}"));
+        let mut request = first.clone();
         loop {
-            let json = self.list(&target).await?;
-            let page: List<&RawValue> = serde_json::from_str(&json)?;
-            let (items, next) = page.page(|kind| PODS.is_list(kind))?;
-            for item in items {
-                let pod = Pod::project(item.get(), &mut strings, ProjectionOptions::default())?;
+            self.gate.pace(1).await;
+            let json = request.send_text(self.kubernetes).await?;
+            let page: ListPage<&RawValue> = request.read_page(&json)?;
+            for item in page.items {
+                let pod = Pod::project(item.get(), ProjectionOptions::default())?;
                 pods.insert(pod.key(), pod);
             }
-            match next {
-                Some(token) => target = format!("{first}&continue={}", escaped(&token)),
+            match page.next {
+                Some(token) => request = first.clone().query("continue", &token),
                 None => return Ok(pods),
             }
         }
@@ -154,9 +145,7 @@ fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<Objec
 #[derive(Debug, thiserror::Error)]
 enum ListError {
     #[error(transparent)]
-    Request(#[from] kube::Error),
+    Request(#[from] ObjectError),
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Kind(#[from] UnexpectedKind),
 }

@@ -89,6 +89,7 @@ impl Bench {
             queue: queued,
             backoff: Mutex::default(),
             metrics: metrics.clone(),
+            in_progress: process.in_progress("scripted"),
             reconciles: process.reconciles("scripted"),
             watchdog: watchdog.clone(),
         };

@@ -9,6 +9,7 @@ use clap::Args;
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::Statement;
 use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
-use super::error::CliError;
+use super::error::{CliError, no_node_name};
 use super::trace::CONFIGURATION;
 use crate::adopt::{
     AdoptOutcome, AdoptRequest, Adopted, AdoptedAddress, ClaimSource, NodeEvidence, adopt,
@@ -31,6 +32,10 @@ use crate::kubernetes_api::{KubernetesApi, is_configured};
 use node_process::{node_name, process};
 use os::clock::SystemClock;
 
+/// Advice after a refused list.
+const MORE_RIGHTS: &str = "adopt lists all pods and nodes, which the plugins' account may not do: \
+                           name another account with --kubeconfig, or with KUBECONFIG if the \
+                           datastore is etcd, or apply deploy/adopt";
 const DEFAULT_NETWORK: &str = "k8s-pod-network";
 
 /// Allocate addresses that running pods of this node use and that IPAM does not have, as after a
@@ -120,7 +125,13 @@ pub(super) fn run(
     let conf = connection.conf()?.or_else(|| installed().ok().flatten());
     let config = connection.resolve(env)?;
     if is_new_file(&config) {
-        return Err(CliError::NoPools(describe(&config)));
+        let missing = format!(
+            "{} does not exist, so it has no IP pools",
+            describe(&config)
+        );
+        return Err(Failure::new(missing)
+            .way_out("name the datastore, or create it with `calico-ipam init`")
+            .into());
     }
     for warning in config.warnings() {
         let _ = writeln!(io::stderr(), "note: {}", printable::line(warning));
@@ -161,8 +172,7 @@ impl<'a> Place<'a> {
         let conf = conf.unwrap_or_default();
         let node = match &args.node {
             Some(name) => name.clone(),
-            None => node_name::from_conf(&conf)
-                .map_err(|error| CliError::NodeName(error.to_string()))?,
+            None => node_name::from_conf(&conf).map_err(no_node_name)?,
         };
         let of_conf = Some(conf.name.clone()).filter(|name| !name.is_empty());
         let network = args
@@ -183,12 +193,11 @@ impl<'a> Place<'a> {
                 "CALICO_KUBECONFIG" => account.clone(),
                 _ => std::env::var(name).ok(),
             };
-            let refuse = |reason: String| CliError::PodServer(reason);
-            let api =
-                separate_kubernetes(&conf, None, env).map_err(|error| refuse(error.to_string()))?;
+            let operation = "cannot use the API server of the pods";
+            let api = separate_kubernetes(&conf, None, env).or_fail(operation)?;
             let person = ClientPlace::Workstation(ProxyVariables::read(variable));
             let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api)).placed(person));
-            KubernetesApi::Separate(api.map_err(|error| refuse(error.to_string()))?)
+            KubernetesApi::Separate(api.or_fail(operation)?)
         } else {
             KubernetesApi::Unused
         };
@@ -254,7 +263,7 @@ impl<'a> Place<'a> {
             notices: problems,
         } = adopted.map_err(|error| match error {
             StoreError::Unauthorized { .. } | StoreError::Forbidden { .. } => {
-                CliError::AdoptRights(error)
+                CliError::from(Failure::new(error).way_out(MORE_RIGHTS))
             }
             other => other.into(),
         })?;

@@ -3,11 +3,11 @@
 //! directory that no runtime reads: all files are in place then, but kubelet reports that there is
 //! no network.
 
-use std::error::Error;
 use std::time::Duration;
 
 use datastore::kubernetes;
 use hyper::Request;
+use libcalico::failure::Failure;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -83,16 +83,16 @@ impl NodeCondition {
     }
 
     /// Returns the Ready condition, if kubelet reports it.
-    async fn read(&self) -> Result<Option<Value>, Box<dyn Error>> {
+    async fn read(&self) -> Result<Option<Value>, Failure> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // With `resourceVersion=0` the API server answers from its cache.
         let target = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
         let request = Request::get(target).body(Vec::new())?;
         match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(node)) => Ok(ready_condition(&node).cloned()),
-            Ok(Err(kube::Error::Api(status))) => Err(status.message.into()),
-            Ok(Err(error)) => Err(datastore::describe_error_chain(&error).into()),
-            Err(_) => Err(format!("no answer within {DEADLINE:?}").into()),
+            Ok(Err(kube::Error::Api(status))) => Err(Failure::new(status.message)),
+            Ok(Err(error)) => Err(Failure::new(datastore::describe_error_chain(&error))),
+            Err(_) => Err(Failure::new(format_args!("no answer within {DEADLINE:?}"))),
         }
     }
 

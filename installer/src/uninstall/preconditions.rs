@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ipam_plugin::lock::{HostLock, LONGEST_WAIT};
+use libcalico::failure::Failure;
 use netconf::NetConf;
 
 use super::plan::{FoundFile, Options};
-use super::{ConfError, ReleaseError, address_users, addresses, files};
+use super::{address_users, addresses, files};
 use crate::found::FoundState;
 use crate::host_network::HostNetwork;
 use crate::layout::{DirectoryRole, Layout};
@@ -29,7 +30,7 @@ pub(super) fn find_blockers(
     net_dir: &str,
     found: &[FoundFile],
     named: &BTreeMap<String, String>,
-    conf: &Result<NetConf, ConfError>,
+    conf: &Result<NetConf, Failure>,
     options: Options,
     network: &dyn HostNetwork,
 ) -> Vec<Blocker> {
@@ -72,7 +73,7 @@ fn unavailable_lock(file: &Path, layout: &Layout, options: Options) -> Option<Bl
             file.display()
         )
     } else if options.yes {
-        ReleaseError::from(HostLock::acquire_within(file, LONGEST_WAIT).err()?).to_string()
+        addresses::unlocked(HostLock::acquire_within(file, LONGEST_WAIT).err()?).to_string()
     } else {
         return None;
     };

@@ -12,6 +12,7 @@ use std::time::Duration;
 use datastore::Observer;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use libcalico::failure::Failure;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -352,25 +353,15 @@ async fn follow_health(
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum HealthzError {
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-    #[error("{message} with http status code: {code}")]
-    Status { message: String, code: u16 },
-    #[error(transparent)]
-    Client(kube::Error),
-}
-
-async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
+async fn check_healthz(kubernetes: &kube::Client) -> Result<(), Failure> {
     let request = hyper::Request::get("/healthz").body(Vec::new())?;
     match kubernetes.request_text(request).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => Err(HealthzError::Status {
-            code: status.code,
-            message: status.message,
-        }),
-        Err(error) => Err(HealthzError::Client(error)),
+        Err(kube::Error::Api(status)) => Err(Failure::new(format_args!(
+            "{} with http status code: {}",
+            status.message, status.code
+        ))),
+        Err(error) => Err(error.into()),
     }
 }
 

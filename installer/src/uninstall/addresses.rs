@@ -101,7 +101,7 @@ pub(super) async fn release(
     }
     let outcome = match conf {
         Ok(conf) => release_unused(&conf, options, torn_down, network).await,
-        Err(error) => Err(error.into()),
+        Err(failure) => Err(failure),
     };
     match outcome {
         Ok((target, others)) => {

@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
+use libcalico::failure::Failure;
 use libcalico::ipam::{
-    ANY_OF, AnyOfError, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder,
-    NoPool, PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
+    ANY_OF, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder, NoPool,
+    PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -150,8 +151,8 @@ pub enum IpamError {
     #[error("stopped: writes are no longer allowed")]
     Stopped,
     /// The pod's list of addresses is too long.
-    #[error(transparent)]
-    List(#[from] AnyOfError),
+    #[error("{0}")]
+    List(Failure),
     /// The pod gets no address of its list.
     #[error("no address of the annotation \"{}\" is free", ANY_OF)]
     NoneFree {

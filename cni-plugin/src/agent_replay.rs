@@ -1,15 +1,15 @@
 //! Replays deferred DELs in the node agent, with the credentials of the plugins and by the code of
 //! the plugins.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use allocation::cluster_state;
 use allocation::journal::{DatastoreIdentity, Journal};
 use datastore::{Datastore, DatastoreConfig};
-use installer::agent::{NodePlugins, ReplayError, ReplayPass};
 use ipam_plugin::datastore_settings;
+use installer::agent::{NodePlugins, ReplayPass};
 use ipam_plugin::kubernetes_api::KubernetesApi;
+use libcalico::failure::Failure;
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
@@ -18,35 +18,32 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Replays a bounded number of deferred DELs of this node, and records the identity of the node's
 /// datastore. Replays nothing if another process on the node replays now.
-pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
+pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.reads_identity {
         return Ok(ReplayPass::default());
     }
-    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
-        .map_err(failed)?;
+    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
         // Opening the datastore would create an empty file in the file system of this container.
-        return Err(failed(format!(
-            "the file {} of the embedded datastore is missing in this container; mount its \
-             directory",
+        return Err(Failure::new(format_args!(
+            "the file {} of the embedded datastore is missing in this container",
             local.path.display()
-        )));
+        ))
+        .way_out("mount its directory"));
     }
-    let store = Datastore::open(&config).map_err(failed)?;
-    let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
+    let store = Datastore::open(&config)?;
+    let api = KubernetesApi::for_call(&plugins.conf, &config, false)?;
     // The entries name handles and endpoints, which have the same names in both API groups.
-    cluster_state::ensure_ready(&store).await.map_err(failed)?;
+    cluster_state::ensure_ready(&store).await?;
     let identity = store.identity().await;
     let has_read_identity = identity.is_ok();
     let identity = match identity {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
-            return Err(failed(format!(
-                "cannot read the identity of the datastore: {error}"
-            )));
+            return Err(Failure::new("cannot read the identity of the datastore").because(error));
         }
         Err(error) => {
             tracing::warn!(
@@ -61,7 +58,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
         identity,
     };
     // The process that has the lock may replay the same entries.
-    let Some(locked) = journal.try_lock().map_err(failed)? else {
+    let Some(locked) = journal.try_lock()? else {
         return Ok(ReplayPass::default());
     };
     locked.remove_abandoned();
@@ -85,10 +82,6 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, ReplayError> {
         replayed,
         remaining,
     })
-}
-
-fn failed(reason: impl Display) -> ReplayError {
-    ReplayError::Plugin(reason.to_string())
 }
 
 #[cfg(test)]

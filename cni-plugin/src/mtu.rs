@@ -2,10 +2,11 @@
 //! this host, if any (CNI-73).
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use netconf::conf::{InterfaceConf, MTU_MAX, MTU_MIN};
 use os::atomic_file::regular_file;
 
@@ -15,55 +16,18 @@ const MTU_FILE: &str = "/var/lib/calico/mtu";
 const REREADS: u32 = 5;
 const REREAD_PAUSE: Duration = Duration::from_millis(10);
 
-/// A failure to determine the MTU.
-#[derive(Debug, thiserror::Error)]
-pub enum MtuError {
-    /// `require_mtu_file` is set and Felix has not written the file.
-    #[error(
-        "failed to read MTU file {0}: the file does not exist; start calico-node, or set \
-         \"require_mtu_file\": false"
-    )]
-    Missing(PathBuf),
-    /// The file exists but cannot be read.
-    #[error("failed to read MTU file {path}: {source}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The file does not contain a number.
-    #[error("failed to read MTU file {path}: {content:?} is not a whole number of bytes")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The content found.
-        content: String,
-    },
-    /// The file contains a number that no interface can have as its MTU.
-    #[error(
-        "MTU file {path}: {mtu} is neither 0 nor an integer from {MTU_MIN} to {MTU_MAX}; correct \
-         the setting that calico-node writes there, or set \"mtu\" in the network configuration"
-    )]
-    OutOfRange {
-        /// The file.
-        path: PathBuf,
-        /// The number found.
-        mtu: u32,
-    },
-}
-
 /// Returns the MTU of the interface in this configuration.
-pub fn of_interface(conf: &InterfaceConf) -> Result<u32, MtuError> {
+pub fn of_interface(conf: &InterfaceConf) -> Result<u32, Failure> {
     effective(conf.mtu, conf.require_mtu_file, Path::new(MTU_FILE))
 }
 
 /// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU
 /// takes precedence, and an unreadable or invalid file is then only logged. A missing file that is
 /// `required` is always an error.
-fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
+fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, Failure> {
     match read(file) {
-        Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
+        Ok(None) if required => Err(unreadable(file, "the file does not exist")
+            .way_out("start calico-node, or set \"require_mtu_file\": false")),
         Ok(_) if configured != 0 => Ok(configured),
         Ok(Some(mtu)) => Ok(mtu),
         Ok(None) => Ok(configured),
@@ -79,7 +43,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuErr
 }
 
 /// Returns the number in the file; `None` if the file does not exist.
-fn read(file: &Path) -> Result<Option<u32>, MtuError> {
+fn read(file: &Path) -> Result<Option<u32>, Failure> {
     read_by(file, || regular_file::utf8(file))
 }
 
@@ -87,7 +51,7 @@ fn read(file: &Path) -> Result<Option<u32>, MtuError> {
 fn read_by(
     file: &Path,
     mut read_once: impl FnMut() -> io::Result<String>,
-) -> Result<Option<u32>, MtuError> {
+) -> Result<Option<u32>, Failure> {
     let mut content = String::new();
     for attempt in 0..=REREADS {
         if attempt > 0 {
@@ -96,20 +60,19 @@ fn read_by(
         content = match read_once() {
             Ok(content) => content,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => {
-                return Err(MtuError::Unreadable {
-                    path: file.to_owned(),
-                    source,
-                });
-            }
+            Err(error) => return Err(unreadable(file, error)),
         };
         match content.trim().parse() {
             Ok(mtu) if mtu == 0 || (MTU_MIN..=MTU_MAX).contains(&mtu) => return Ok(Some(mtu)),
             Ok(mtu) => {
-                return Err(MtuError::OutOfRange {
-                    path: file.to_owned(),
-                    mtu,
-                });
+                return Err(Failure::new(format_args!(
+                    "MTU file {}: {mtu} is neither 0 nor an integer from {MTU_MIN} to {MTU_MAX}",
+                    file.display()
+                ))
+                .way_out(
+                    "correct the setting that calico-node writes there, or set \"mtu\" in the \
+                     network configuration",
+                ));
             }
             Err(_) => {}
         }
@@ -117,10 +80,12 @@ fn read_by(
             break;
         }
     }
-    Err(MtuError::Malformed {
-        path: file.to_owned(),
-        content: content.trim().to_owned(),
-    })
+    let reason = format!("{:?} is not a whole number of bytes", content.trim());
+    Err(unreadable(file, reason))
+}
+
+fn unreadable(file: &Path, cause: impl std::fmt::Display) -> Failure {
+    Failure::new(format_args!("failed to read MTU file {}", file.display())).because(cause)
 }
 
 #[cfg(test)]
@@ -165,7 +130,9 @@ mod tests {
         );
         for path in [&fifo, Path::new("/dev/zero")] {
             let error = effective(0, false, path).unwrap_err();
-            assert!(matches!(error, MtuError::Unreadable { .. }), "{error}");
+            let (error, path) = (error.to_string(), path.display());
+            let begin = format!("failed to read MTU file {path}: ");
+            assert!(error.starts_with(&begin), "{error}");
         }
     }
 
@@ -173,7 +140,10 @@ mod tests {
     fn missing_required_mtu_file_is_an_error() {
         let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
         assert!(
-            matches!(error, MtuError::Missing(_)) && error.to_string().contains("/no/such/file")
+            error
+                .to_string()
+                .starts_with("failed to read MTU file /no/such/file: the file does not exist; "),
+            "{error}"
         );
     }
 
@@ -181,10 +151,8 @@ mod tests {
     fn malformed_mtu_file_is_reported_with_its_contents() {
         let error = effective(0, false, file("15oo").path()).unwrap_err();
         assert!(error.to_string().contains("\"15oo\""), "{error}");
-        assert!(matches!(
-            effective(0, false, file("").path()),
-            Err(MtuError::Malformed { .. })
-        ));
+        let error = effective(0, false, file("").path()).unwrap_err();
+        assert!(error.to_string().contains(": \"\" is not a"), "{error}");
     }
 
     #[test]

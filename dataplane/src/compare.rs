@@ -54,7 +54,7 @@ pub enum CheckedItem {
 /// Compares the kernel with the plan and returns the differences. Of the pod's end, compares the
 /// existence, the state and the planned addresses only.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
-    plan.validate()?;
+    plan.validate().map_err(DataplaneError::Plan)?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
     let container_end = InterfaceEnd {
         sysctls: Vec::new(),

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use os::lock::LockError;
+use libcalico::failure::Failure;
 
-use super::plan::PlanError;
 use super::{ConflictingInterface, MacAddr, NetlinkError, NetnsError, SysctlError};
 
 /// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum DataplaneError {
     /// The plan is impossible. Nothing was changed.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
+    #[error("{0}")]
+    Plan(Failure),
     /// The pod's namespace cannot be used.
     #[error(transparent)]
     Netns(#[from] NetnsError),

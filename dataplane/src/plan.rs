@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use libcalico::failure::Failure;
 use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 use netconf::conf::DeviceType;
@@ -108,23 +109,6 @@ pub fn default_routes() -> Vec<Cidr> {
         .collect()
 }
 
-/// A reason why a plan is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// An interface name that the kernel would reject.
-    #[error("invalid interface name {0:?}: use 1 to 15 bytes without '/', ':' or white space")]
-    InterfaceName(String),
-    /// An endpoint without addresses.
-    #[error("no address to assign to interface {0}")]
-    NoAddress(String),
-    /// A MAC address that no interface can have.
-    #[error("invalid MAC address {0} for an interface: the address is zero or multicast")]
-    Mac(MacAddr),
-    /// A number of queues that is 0.
-    #[error("interface {0} needs at least one queue")]
-    NoQueue(String),
-}
-
 /// An end of the pair: its link, and the settings of its namespace. ADD applies each list in its
 /// order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,21 +175,31 @@ pub enum SysctlKey {
 
 impl EndpointPlan {
     /// Rejects an invalid plan. An ADD with such a plan does not change the kernel's state.
-    pub fn validate(&self) -> Result<(), PlanError> {
+    pub fn validate(&self) -> Result<(), Failure> {
         if let Some(name) = [&self.host_ifname, &self.container_ifname]
             .into_iter()
             .find(|name| !is_ifname(name))
         {
-            return Err(PlanError::InterfaceName(name.clone()));
+            return Err(Failure::new(format_args!(
+                "invalid interface name {name:?}: use 1 to 15 bytes without '/', ':' or white space"
+            )));
         }
         if self.addresses.is_empty() {
-            return Err(PlanError::NoAddress(self.container_ifname.clone()));
+            return Err(Failure::new(format_args!(
+                "no address to assign to interface {}",
+                self.container_ifname
+            )));
         }
         if self.num_queues == 0 {
-            return Err(PlanError::NoQueue(self.container_ifname.clone()));
+            return Err(Failure::new(format_args!(
+                "interface {} needs at least one queue",
+                self.container_ifname
+            )));
         }
         match self.container_mac {
-            Some(mac) if !mac.is_assignable() => Err(PlanError::Mac(mac)),
+            Some(mac) if !mac.is_assignable() => Err(Failure::new(format_args!(
+                "invalid MAC address {mac} for an interface: the address is zero or multicast"
+            ))),
             _ => Ok(()),
         }
     }

@@ -56,7 +56,7 @@ pub struct Stage {
 /// Deletes an existing host interface with the plan's name. If the ADD may not replace that
 /// interface, fails without any change.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<InterfacePair, DataplaneError> {
-    plan.validate()?;
+    plan.validate().map_err(DataplaneError::Plan)?;
     let mut stages = StageTimer {
         list: Vec::with_capacity(4),
         since: Instant::now(),

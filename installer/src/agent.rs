@@ -28,16 +28,17 @@ mod settings;
 pub mod status;
 
 pub use api_group::ApiGroupWatch;
-pub use deferred_dels::{NodePlugins, ReplayError, ReplayPass};
+pub use deferred_dels::{NodePlugins, ReplayPass};
 pub use interface_repair::InterfaceRepair;
 pub use node_condition::NodeCondition;
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use libcalico::failure::{Failure, OrFail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
@@ -50,37 +51,6 @@ use projected_token::ProjectedToken;
 use refresh_schedule::{HeldToken, Moment, RefreshAttempt, RefreshReason, RefreshSchedule};
 pub use status::FileCheck;
 use status::{SharedStatus, Status};
-
-/// Reasons for the agent to stop, or not to start.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The port of the probes and metrics cannot be bound, for another reason than that a program
-    /// uses it.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// Calico's objects moved to another API group, so the plugins' configuration may name the
-    /// previous group.
-    #[error(
-        "Calico's objects moved from the API group {previous} to {current}; the agent ends, so \
-         that its container starts again for {current}"
-    )]
-    Moved {
-        /// The group when the agent started.
-        previous: &'static str,
-        /// The group that contains the objects now.
-        current: &'static str,
-    },
-    /// A directory of the node was removed, and the mount in this container still leads to the
-    /// removed directory. The path is the mount point.
-    #[error(
-        "the directory mounted at {} was removed on the node, so files written there do not reach \
-         the node; the agent ends, so that its container starts again with the present directory", .0.display()
-    )]
-    Removed(PathBuf),
-    /// No handler for SIGTERM or SIGINT can be installed.
-    #[error("cannot wait for SIGTERM: {0}")]
-    Signal(#[from] std::io::Error),
-}
 
 /// The directories, cluster objects and interfaces that the agent watches, beside the token and the
 /// installed files.
@@ -95,6 +65,30 @@ pub struct Watched<'a> {
     pub condition: Option<NodeCondition>,
     /// The node whose dead interfaces the agent removes; `None` to remove none.
     pub repair: Option<InterfaceRepair<'a>>,
+}
+
+/// The operation that installs a handler of a signal.
+const WAIT: &str = "cannot wait for SIGTERM";
+
+/// Returns the failure of an agent whose configuration of the plugins may name another API group
+/// than the one with Calico's objects.
+fn moved_group(previous: &str, current: &str) -> Failure {
+    Failure::new(format_args!(
+        "Calico's objects moved from the API group {previous} to {current}"
+    ))
+    .way_out(format!(
+        "the agent ends, so that its container starts again for {current}"
+    ))
+}
+
+/// Returns the failure of an agent whose mount at `directory` still leads to a removed directory.
+fn removed_directory(directory: &Path) -> Failure {
+    Failure::new(format_args!(
+        "the directory mounted at {} was removed on the node, so files written there do not reach \
+         the node",
+        directory.display()
+    ))
+    .way_out("the agent ends, so that its container starts again with the present directory")
 }
 
 /// The agent of one node.
@@ -129,7 +123,9 @@ struct Refresher {
 /// `replay` replays deferred DELs, `compress` compresses rotated log files, and both never return.
 ///
 /// # Errors
-/// Returns an error for each of the reasons in [`AgentError`].
+/// Returns an error if the port of the probes and metrics cannot be bound, for another reason than
+/// that a program uses it, if no handler of a signal can be installed, if Calico's objects move to
+/// another API group, or if a mounted directory is removed on the node.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
@@ -138,7 +134,7 @@ pub async fn run(
     reconcile: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
     compress: impl Future<Output = ()>,
-) -> Result<(), AgentError> {
+) -> Result<(), Failure> {
     let Watched {
         directories,
         group,
@@ -146,8 +142,8 @@ pub async fn run(
         repair,
     } = watched;
     let (mut terminate, mut interrupt) = (
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate()).or_fail(WAIT)?,
+        signal(SignalKind::interrupt()).or_fail(WAIT)?,
     );
     let now = Moment::now();
     let status = SharedStatus::default();
@@ -202,11 +198,10 @@ pub async fn run(
         () = watching => {}
         () = repairing => {}
         (previous, current) = moved => {
-            let (previous, current) = (previous.api_version(), current.api_version());
-            return Err(AgentError::Moved { previous, current });
+            return Err(moved_group(previous.api_version(), current.api_version()));
         }
         removed = mounts::wait_for_removal(&directories) => {
-            return Err(AgentError::Removed(removed));
+            return Err(removed_directory(&removed));
         }
         _ = terminate.recv() => tracing::info!("received SIGTERM; the agent ends"),
         _ = interrupt.recv() => tracing::info!("received SIGINT; the agent ends"),

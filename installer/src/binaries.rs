@@ -14,6 +14,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use libcalico::failure::Failure;
 use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
@@ -23,13 +24,14 @@ use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::settings::{Settings, Update};
 use crate::state::State;
 use crate::version_run::{RunError, run_version};
-use os::atomic_file::{self, AtomicFileError, Draft};
+use os::atomic_file::{self, AtomicFileError, Draft, Finished};
 
 /// The plans for all plugin directories.
 #[derive(Debug)]
 pub struct Binaries {
     plans: Vec<Plan>,
-    skipped: Vec<(PathBuf, SkipReason)>,
+    /// The directories that are not used, each with the reason.
+    skipped: Vec<String>,
 }
 
 impl Binaries {
@@ -40,17 +42,13 @@ impl Binaries {
     /// # Errors
     /// Returns an error if no directory is usable, if a program of this container cannot be read,
     /// or if a program's path on the node is not a regular file.
-    pub fn plan(
-        settings: &Settings,
-        layout: &Layout,
-        state: &State,
-    ) -> Result<Binaries, BinariesError> {
+    pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, Failure> {
         let own = SourceProgram::current()?;
         let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, dir) in layout.bin_dirs() {
             if !dir.is_dir() {
-                skipped.push((dir, SkipReason::Missing));
+                skipped.push(format!("{} does not exist", dir.display()));
                 continue;
             }
             atomic_file::sweep(&dir);
@@ -68,14 +66,16 @@ impl Binaries {
                 plan.tasks.retain(|task| !task.writes());
                 plans.push(plan);
             } else {
-                let denied = UnwritableDirectory::denied(&dir);
-                let reason = denied.map_or(SkipReason::NotWritable, SkipReason::NeedsDacOverride);
-                tracing::info!("{} {reason}, skipping the directory", dir.display());
-                skipped.push((dir, reason));
+                let mut reason = format!("{} is not writeable", dir.display());
+                if let Some(denied) = UnwritableDirectory::denied(&dir) {
+                    reason += &format!(": {denied}");
+                }
+                tracing::info!("{reason}, skipping the directory");
+                skipped.push(reason);
             }
         }
         if plans.is_empty() {
-            return Err(BinariesError::NoDirectory(skipped));
+            return Err(no_directory(&skipped));
         }
         Ok(Binaries { plans, skipped })
     }
@@ -98,25 +98,21 @@ impl Binaries {
     ///
     /// # Errors
     /// Returns an error if a program cannot be copied or run, or if all directories are skipped.
-    pub fn install(
-        mut self,
-        old: &State,
-        state: &mut State,
-    ) -> Result<Vec<PathBuf>, BinariesError> {
+    pub fn install(mut self, old: &State, state: &mut State) -> Result<Vec<PathBuf>, Failure> {
         let mut ready = Vec::new();
         for plan in &self.plans {
             match execute(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
-                Err(BinariesError::Run(RunError::NoExec(path))) => {
+                Err(RunError::NoExec(path)) => {
                     tracing::error!(
                         "{} is on a file system that is mounted noexec, skipping its directory",
                         path.display()
                     );
-                    self.skipped
-                        .push((plan.directory.clone(), SkipReason::NoExec));
+                    let reason = format!("{} is mounted noexec", plan.directory.display());
+                    self.skipped.push(reason);
                     state.restore(plan.place, old);
                 }
-                Err(error) => return Err(error),
+                Err(RunError::Failure(failure)) => return Err(failure),
             }
         }
         for (place, task) in self
@@ -127,7 +123,7 @@ impl Binaries {
         }
         let directories: Vec<PathBuf> = ready.into_iter().map(|(_, directory)| directory).collect();
         if directories.is_empty() {
-            Err(BinariesError::NoDirectory(self.skipped))
+            Err(no_directory(&self.skipped))
         } else {
             Ok(directories)
         }
@@ -191,61 +187,16 @@ fn is_writable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
-/// Reasons for a failed installation of the programs.
-#[derive(Debug, thiserror::Error)]
-pub enum BinariesError {
-    /// No directory is usable, for the reason beside each (INST-29).
-    #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there \
-             for writing", describe_skipped(.0))]
-    NoDirectory(Vec<(PathBuf, SkipReason)>),
-    /// A program's path is occupied by something other than a file.
-    #[error("{} is not a regular file, so the plugin of that name cannot be installed; remove it, \
-             or add the name to SKIP_CNI_BINARIES if the plugin is not Calico's", .0.display())]
-    NotRegular(PathBuf),
-    /// A program of this container cannot be read, or its copy cannot be written.
-    #[error(transparent)]
-    Copy(#[from] AtomicFileError),
-    /// A program of this container changed after it was planned.
-    #[error("{} changed while it was being installed; run the installer again", .0.display())]
-    SourceChanged(PathBuf),
-    /// The copy differs from the source.
-    #[error(
-        "the copy {} differs from its source after it was written; check the disk", .0.display()
-    )]
-    Differs(PathBuf),
-    /// The copy, or an up-to-date program in place, cannot be run.
-    #[error(transparent)]
-    Run(#[from] RunError),
-}
-
-/// Reasons why a directory is not used.
-#[derive(Debug, thiserror::Error)]
-pub enum SkipReason {
-    /// The directory is missing.
-    #[error("does not exist")]
-    Missing,
-    /// The directory cannot be written, for another reason than its owner and mode.
-    #[error("is not writeable")]
-    NotWritable,
-    /// The directory is writable only with a capability that this process lacks.
-    #[error("is not writeable: {0}")]
-    NeedsDacOverride(UnwritableDirectory),
-    /// The file system is mounted with `noexec`.
-    #[error("is mounted noexec")]
-    NoExec,
-}
-
-fn describe_skipped(skipped: &[(PathBuf, SkipReason)]) -> String {
-    let words: Vec<String> = skipped
-        .iter()
-        .map(|(path, why)| format!("{} {why}", path.display()))
-        .collect();
-    words.join(", ")
+/// Returns the failure if no directory is usable, for the reason beside each (INST-29).
+fn no_directory(skipped: &[String]) -> Failure {
+    Failure::new("found no writeable directory, exiting")
+        .because(skipped.join(", "))
+        .way_out("mount the node's plugin directory there for writing")
 }
 
 /// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard
 /// link to it.
-fn execute(plan: &Plan) -> Result<(), BinariesError> {
+fn execute(plan: &Plan) -> Result<(), RunError> {
     for ProgramTask {
         name,
         source,
@@ -287,7 +238,16 @@ fn execute(plan: &Plan) -> Result<(), BinariesError> {
 /// Copies the program to a temporary file, and renames it only after its digest is compared and,
 /// for Calico's program, the copy has run. Upstream sets the mode after the rename, so that for a
 /// moment the program cannot be executed (INST-20).
-fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
+fn copy(source: &SourceProgram, target: &Path) -> Result<(), RunError> {
+    let finished = write_copy(source, target)?;
+    if source.name == CALICO {
+        run_version(finished.path())?;
+    }
+    Ok(finished.put_in_place().map_err(Failure::from)?)
+}
+
+/// Writes the temporary file, and compares its digest.
+fn write_copy(source: &SourceProgram, target: &Path) -> Result<Finished, Failure> {
     let unreadable = |error| AtomicFileError {
         action: "read",
         path: source.path.clone(),
@@ -300,14 +260,19 @@ fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let written = digest::of_file(finished.path()).unwrap_or_default();
     if written != source.digest {
         if digest::of_bytes(&contents) != source.digest {
-            return Err(BinariesError::SourceChanged(source.path.clone()));
+            let path = source.path.display();
+            return Err(
+                Failure::new(format_args!("{path} changed while it was being installed"))
+                    .way_out("run the installer again"),
+            );
         }
-        return Err(BinariesError::Differs(target.to_owned()));
+        return Err(Failure::new(format_args!(
+            "the copy {} differs from its source after it was written",
+            target.display()
+        ))
+        .way_out("check the disk"));
     }
-    if source.name == CALICO {
-        run_version(finished.path())?;
-    }
-    Ok(finished.put_in_place()?)
+    Ok(finished)
 }
 
 #[cfg(test)]
@@ -360,10 +325,7 @@ mod tests {
                 digest,
                 mode: 0o755,
             };
-            assert!(
-                matches!(copy(&source, &to), Err(BinariesError::Run(_))),
-                "{broken}"
-            );
+            assert!(copy(&source, &to).is_err(), "{broken}");
             assert_eq!(fs::read(&to).unwrap(), b"old");
         }
     }

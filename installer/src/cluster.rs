@@ -12,6 +12,7 @@ use std::time::Duration;
 use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_ipam_config, ensure_node};
 use datastore::{Datastore, Kubernetes, KubernetesConfig};
 use libcalico::api::{IpPool, Node, NodeSpec, OrchRef};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::IpamConfig;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::StoreError;
@@ -19,8 +20,8 @@ use netconf::NetConf;
 use netconf::conf::{self, DatastoreType};
 use node_process::{node_name, process};
 
-use crate::node_conf::{self, NodeConfError};
-use crate::service_account::{ServiceAccount, ServiceAccountError};
+use crate::node_conf;
+use crate::service_account::ServiceAccount;
 use crate::settings::{PoolRequest, Settings};
 
 /// Time limit for one request.
@@ -29,12 +30,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Reasons why the objects cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The pod's account is unusable.
-    #[error(transparent)]
-    Account(#[from] ServiceAccountError),
-    /// The client for etcd cannot be set up.
-    #[error("etcd: {0}")]
-    Etcd(NodeConfError),
+    /// The pod's account is unusable, or the client for etcd cannot be set up.
+    #[error("{0}")]
+    Failure(Failure),
     /// etcd does not respond.
     #[error(
         "{0}; this run cannot create the Node in etcd, without which no pod gets an address; \
@@ -88,6 +86,12 @@ pub enum ClusterError {
         /// The cause.
         source: Box<FirstPoolError>,
     },
+}
+
+impl From<Failure> for ClusterError {
+    fn from(failure: Failure) -> Self {
+        ClusterError::Failure(failure)
+    }
 }
 
 impl ClusterError {
@@ -157,7 +161,7 @@ pub fn ensure(
             )
         }
         DatastoreType::Etcdv3 => {
-            let (_, store) = node_conf::datastore(conf, DEADLINE).map_err(ClusterError::Etcd)?;
+            let (_, store) = node_conf::datastore(conf, DEADLINE).or_fail("etcd")?;
             (store, "the configuration's user of etcd")
         }
         DatastoreType::Local => {

@@ -8,11 +8,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libcalico::failure::Failure;
 use os::child;
 use serde_json::{Map, Value};
 
 use crate::layout::CALICO;
-use crate::node_conf::{self, NodeConfError};
+use crate::node_conf;
 use crate::template::kind;
 use crate::version_run::BUSY;
 
@@ -28,16 +29,6 @@ pub enum Trial {
     NotTried(String),
     /// The plugin did not succeed within the time limit; its last error.
     Failed(String),
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ConfigTrialError {
-    #[error(transparent)]
-    Conf(#[from] NodeConfError),
-    #[error("the configuration does not contain the plugin calico")]
-    OtherPlugin,
-    #[error("the kubeconfig {0} is missing")]
-    NoKubeconfig(String),
 }
 
 /// Runs the program `plugin` with `conf` until it succeeds, for at most `time`. `path_of`
@@ -68,19 +59,20 @@ pub fn try_out(
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
-fn input(
-    conf: &Map<String, Value>,
-    path_of: impl Fn(&Path) -> PathBuf,
-) -> Result<String, ConfigTrialError> {
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, Failure> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
-        return Err(ConfigTrialError::OtherPlugin);
+        return Err(Failure::new(
+            "the configuration does not contain the plugin calico",
+        ));
     }
     let kubeconfig = plugin
         .get("kubernetes")
         .and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
     if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        return Err(ConfigTrialError::NoKubeconfig(file.to_owned()));
+        return Err(Failure::new(format_args!(
+            "the kubeconfig {file} is missing"
+        )));
     }
     Ok(Value::Object(plugin).to_string())
 }

@@ -15,9 +15,10 @@ mod write;
 use std::path::Path;
 use std::{fs, io};
 
+use libcalico::failure::Failure;
 use serde_json::{Map, Value};
 
-pub use self::configuration::{ChainProgram, Conflist, ConflistError};
+pub use self::configuration::{ChainProgram, Conflist};
 pub(crate) use self::files::CILIUM_BACKUP;
 pub use self::files::{FormerConfig, Target};
 pub(crate) use self::included::CILIUM_REMEDY;
@@ -28,7 +29,7 @@ pub(crate) use self::write::is_backup;
 use crate::digest;
 use crate::plugin_chain::{Chain, Entry, read_chain};
 use crate::state::InstalledFile;
-use crate::template::{self, TemplateError, kind, plugins};
+use crate::template::{self, kind, plugins};
 
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ mod tests;
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
-pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
+pub fn parse(text: &str) -> Result<Map<String, Value>, Failure> {
     template::parse(text).or_else(|error| {
         read_chain(text.as_bytes())
             .map(|chain| chain.to_list())

@@ -9,13 +9,8 @@ mod chain_versions;
 mod installation;
 mod reconcile;
 
-use crate::binaries::BinariesError;
-use crate::cluster::ClusterError;
-use crate::conflist::ConflistError;
-use crate::directory_access::UnwritableDirectory;
-use crate::kubeconfig::KubeconfigError;
-use crate::service_account::ServiceAccountError;
-use crate::state::StateError;
+use libcalico::failure::Failure;
+
 pub use chain_versions::UnsupportedVersion;
 pub use installation::Installation;
 use os::atomic_file::AtomicFileError;
@@ -23,29 +18,19 @@ pub use reconcile::InstallReconciler;
 
 /// Reasons for a failed installation.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
 pub enum InstallError {
-    /// The pod's account is unusable.
-    Account(#[from] ServiceAccountError),
-    /// A directory of the node is writable only with a capability that this process lacks.
-    Directory(#[from] UnwritableDirectory),
-    /// The settings yield no valid configuration.
-    Conflist(#[from] ConflistError),
-    /// A program that our entries name does not support the `cniVersion` of the configuration.
-    Version(#[from] UnsupportedVersion),
-    /// The programs cannot be installed.
-    Binaries(#[from] BinariesError),
-    /// No valid token can be requested for the plugins' kubeconfig, or the kubeconfig cannot be
-    /// written.
-    Credentials(#[from] KubeconfigError),
-    /// etcd, in which this run is to create cluster objects, is unreachable.
-    Cluster(#[from] ClusterError),
-    /// A file cannot be read or written.
+    /// A file cannot be read or written. Another program may have rewritten it again and again.
+    #[error(transparent)]
     File(#[from] AtomicFileError),
-    /// The TLS files for etcd cannot be read or copied.
-    Tls(AtomicFileError),
-    /// The records of earlier installations cannot be read.
-    State(#[from] StateError),
+    /// Another reason.
+    #[error("{0}")]
+    Failure(Failure),
+}
+
+impl From<Failure> for InstallError {
+    fn from(failure: Failure) -> Self {
+        InstallError::Failure(failure)
+    }
 }
 
 impl InstallError {

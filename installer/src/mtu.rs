@@ -2,12 +2,12 @@
 //! number of ours (INST-59). The plugins take the MTU from the file if their configuration sets
 //! none, and an ADD fails without the file if the configuration requires it.
 
-use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use libcalico::api::IpPoolSpec;
+use libcalico::failure::{Failure, OrFail};
 use libcalico::net::IpVersion;
 use netconf::NetConf;
 
@@ -35,45 +35,28 @@ pub enum MtuFile {
     Foreign,
 }
 
-/// Reasons for an unknown MTU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownMtu {
-    /// No interface has a default route.
-    #[error("no interface has a default route")]
-    NoUplink,
-    /// No enabled pool exists, so the encapsulation is unknown.
-    #[error("there is no enabled IPPool yet, so the overhead of encapsulation is unknown")]
-    NoPool,
-}
-
-/// The error if the MTU file is not written.
-#[derive(Debug, thiserror::Error)]
-#[error("/var/lib/calico/mtu is not written: {cause}; {remedy}")]
-pub struct MtuNotWritten {
-    cause: Box<dyn Error + Send + Sync>,
-    remedy: String,
-}
-
 /// Returns true if the plugins read the file.
 pub fn is_file_used(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
 /// Returns the largest MTU that fits through every uplink.
-pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
+pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, Failure> {
     uplinks
         .iter()
         .map(|uplink| uplink.mtu)
         .min()
-        .ok_or(UnknownMtu::NoUplink)
+        .ok_or_else(|| Failure::new("no interface has a default route"))
 }
 
 /// Returns the MTU of pods: `lowest`, the lowest MTU of an uplink, minus the largest overhead of an
 /// enabled pool. Without a pool, a number might be too large once a pool with encapsulation exists,
 /// and pods would keep it.
-pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
+pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, Failure> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
-    let overhead = enabled.map(overhead).max().ok_or(UnknownMtu::NoPool)?;
+    let overhead = enabled.map(overhead).max().ok_or_else(|| {
+        Failure::new("there is no enabled IPPool yet, so the overhead of encapsulation is unknown")
+    })?;
     Ok(lowest.saturating_sub(overhead))
 }
 
@@ -112,7 +95,7 @@ pub fn write(
     is_pod: bool,
     deadline: Duration,
     state: &mut State,
-) -> Result<(), MtuNotWritten> {
+) -> Result<(), Failure> {
     let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_file_used(conf)) else {
         return Ok(());
     };
@@ -126,7 +109,7 @@ pub fn write(
         );
         return Ok(());
     }
-    let mut write_computed = || -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut write_computed = || -> Result<(), Failure> {
         let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
         let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
         if ensure(layout, mtu, state)? == MtuFile::Written {
@@ -135,7 +118,8 @@ pub fn write(
         Ok(())
     };
     let remedy = remedy(conf.interface.require_mtu_file, is_pod);
-    write_computed().map_err(|cause| MtuNotWritten { cause, remedy })
+    let written = write_computed().or_fail("/var/lib/calico/mtu is not written");
+    written.map_err(|failure| failure.way_out(remedy))
 }
 
 /// Returns the remedy for a missing file. A configured MTU alone does not replace the file if the
@@ -273,17 +257,17 @@ mod tests {
             pod_mtu(9000, &[pool("10.0.0.0/16", "Never", "Never")]),
             Ok(9000)
         );
-        assert_eq!(lowest_uplink_mtu(&[]), Err(UnknownMtu::NoUplink));
+        assert!(lowest_uplink_mtu(&[]).is_err());
     }
 
     #[test]
     fn pod_mtu_is_unknown_without_an_enabled_pool() {
-        assert_eq!(pod_mtu(9000, &[]), Err(UnknownMtu::NoPool));
+        assert!(pod_mtu(9000, &[]).is_err());
         let disabled = IpPoolSpec {
             disabled: true,
             ..pool("10.0.0.0/16", "Always", "")
         };
-        assert_eq!(pod_mtu(9000, &[disabled]), Err(UnknownMtu::NoPool));
+        assert!(pod_mtu(9000, &[disabled]).is_err());
     }
 
     #[test]

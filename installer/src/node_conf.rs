@@ -4,40 +4,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use datastore::config::ConfigError;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::datastore_settings;
 use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
-use libcalico::store::{Store, StoreError};
+use libcalico::failure::{Failure, OrFail};
+use libcalico::store::Store;
+use netconf::NetConf;
 use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
-use netconf::{CniError, NetConf};
 use node_process::process;
 use os::lock;
 use serde_json::{Map, Value};
 
 use crate::layout::Layout;
 use crate::plugin_chain::read_chain;
-
-/// Reasons for an unusable configuration, or for a datastore that cannot be read with it.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeConfError {
-    /// The text is not JSON.
-    #[error(transparent)]
-    Syntax(#[from] serde_json::Error),
-    /// Calico's plugin is not in the configuration, for this reason.
-    #[error("{0}")]
-    NoPlugin(&'static str),
-    /// Calico's plugin rejects the configuration.
-    #[error(transparent)]
-    Refused(#[from] CniError),
-    /// The settings of the datastore are invalid.
-    #[error(transparent)]
-    Datastore(#[from] ConfigError),
-    /// The IPPools cannot be read.
-    #[error("IPPools: {0}")]
-    Pools(#[from] StoreError),
-}
 
 /// The plugin's default for `nodename_file`.
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
@@ -70,8 +50,8 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
 pub fn plugin(
     conf: Value,
     path_of: impl Fn(&Path) -> PathBuf,
-) -> Result<Map<String, Value>, NodeConfError> {
-    let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
+) -> Result<Map<String, Value>, Failure> {
+    let mut plugin = calico_plugin(conf).map_err(Failure::new)?;
     for (key, default) in defaults(&mut plugin) {
         match value_of(&mut plugin, key) {
             Some(value) if value.is_null() || value == "" => *value = default.into(),
@@ -141,7 +121,7 @@ fn translate_paths(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
 
 /// Parses a configuration file and translates its paths. `net_dir` is the configuration directory
 /// on the node.
-pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, NodeConfError> {
+pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, Failure> {
     read(plugin(value(text)?, |path| {
         layout.translate(path, Path::new(net_dir))
     })?)
@@ -149,13 +129,13 @@ pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, Node
 
 /// Parses a configuration file as JSON. Entries of other programs may contain values that do not
 /// fit into a [`Value`].
-pub fn value(text: &str) -> Result<Value, NodeConfError> {
+pub fn value(text: &str) -> Result<Value, Failure> {
     let from_chain = || read_chain(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
     Ok(serde_json::from_str(text).or_else(|error| from_chain().ok_or(error))?)
 }
 
 /// Parses the configuration of a plugin.
-pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
+pub fn read(plugin: Map<String, Value>) -> Result<NetConf, Failure> {
     Ok(NetConf::parse(
         Value::Object(plugin).to_string().as_bytes(),
     )?)
@@ -165,20 +145,21 @@ pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
 pub fn datastore(
     conf: &NetConf,
     deadline: Duration,
-) -> Result<(DatastoreConfig, Datastore), NodeConfError> {
+) -> Result<(DatastoreConfig, Datastore), Failure> {
     let config = datastore_settings::from_conf(conf, Some(deadline))?;
-    let store = Datastore::open(&config)?;
+    let store = Datastore::open(&config).or_fail("IPPools")?;
     Ok((config, store))
 }
 
 /// Returns the pools of the datastore that a configuration names. A missing file of the local
 /// datastore counts as empty.
-pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
+pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, Failure> {
     let (config, store) = datastore(conf, deadline)?;
     if config.missing_file().is_some() {
         return Ok(Vec::new());
     }
-    let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()))?;
+    let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()));
+    let pools = pools.or_fail("IPPools")?;
     Ok(pools.into_iter().map(|pool| pool.value.spec).collect())
 }
 

@@ -10,7 +10,7 @@ mod merged;
 mod rendering;
 
 pub use self::chain::{Chain, read_chain};
-pub use self::entry::{ChainError, Entry, EntryRelation, Verbatim, kind};
+pub use self::entry::{Entry, EntryRelation, Verbatim, kind};
 pub(crate) use self::merged::{Merged, Rendered};
 pub use self::rendering::Rendering;
 

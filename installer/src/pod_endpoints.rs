@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use allocation::reads::{blocks_of, find};
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::failure::Failure;
 use libcalico::ipam::{AllocationOwner, Block, Handle, HandleId};
 use libcalico::kubernetes::MIGRATION_LABEL;
 use libcalico::names::{EndpointIdentifiers, InterfaceAlias, pod_interface};
@@ -50,17 +51,6 @@ pub(crate) struct WantedEndpoint<'a> {
     pub(crate) addresses: &'a [IpAddr],
     /// The alias of the interface.
     pub(crate) alias: Option<&'a InterfaceAlias>,
-}
-
-/// Reasons why endpoints are unknown.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PodEndpointsError {
-    /// Another IPAM plugin assigns the addresses.
-    #[error("addresses are assigned by {0}, which does not record their pods")]
-    OtherIpam(String),
-    /// The datastore cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 /// A reader of the pods of one node whose annotations have the addresses.
@@ -103,11 +93,14 @@ pub(crate) async fn pod_endpoints(
     store: &Datastore,
     node: &str,
     wanted: &[WantedEndpoint<'_>],
-) -> Result<FoundEndpoints, PodEndpointsError> {
+) -> Result<FoundEndpoints, Failure> {
     match store.endpoint_form() {
         EndpointForm::Object => Ok(stored_endpoints(store, node).await?),
         EndpointForm::PodAnnotations if conf.ipam.ipam_type != CALICO_IPAM => {
-            Err(PodEndpointsError::OtherIpam(conf.ipam.ipam_type.clone()))
+            Err(Failure::new(format_args!(
+                "addresses are assigned by {}, which does not record their pods",
+                conf.ipam.ipam_type
+            )))
         }
         EndpointForm::PodAnnotations => {
             let prefix = pod_interface_prefix();

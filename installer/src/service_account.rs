@@ -6,23 +6,10 @@ use std::time::Duration;
 
 use datastore::KubernetesConfig;
 use datastore::config::Overrides;
+use libcalico::failure::Failure;
 
 use crate::layout::Layout;
 use os::atomic_file::{AtomicFileError, regular_file};
-
-/// Reasons for an unusable service account.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceAccountError {
-    /// A file of the mount cannot be read.
-    #[error("{0}; check that automountServiceAccountToken is true")]
-    File(#[from] AtomicFileError),
-    /// A variable that Kubernetes sets in every pod is missing.
-    #[error(
-        "{0} is not set in this pod; set the variable, or create the ConfigMap \
-         kubernetes-services-endpoint"
-    )]
-    Variable(&'static str),
-}
 
 /// The service account that is mounted into this pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +38,7 @@ impl ServiceAccount {
     pub fn discover(
         layout: &Layout,
         lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<ServiceAccount>, ServiceAccountError> {
+    ) -> Result<Option<ServiceAccount>, Failure> {
         let mount = layout.service_account_dir();
         let token_file = mount.join("token");
         if !token_file.is_file() {
@@ -63,7 +50,11 @@ impl ServiceAccount {
         let set = |name: &'static str| {
             lookup(name)
                 .filter(|value| !value.is_empty())
-                .ok_or(ServiceAccountError::Variable(name))
+                .ok_or_else(|| {
+                    Failure::new(format_args!("{name} is not set in this pod")).way_out(
+                        "set the variable, or create the ConfigMap kubernetes-services-endpoint",
+                    )
+                })
         };
         let host = set("KUBERNETES_SERVICE_HOST")?;
         let port = set("KUBERNETES_SERVICE_PORT")?;
@@ -79,13 +70,13 @@ impl ServiceAccount {
     }
 
     /// Reads the pod's own token.
-    pub fn token(&self) -> Result<String, ServiceAccountError> {
+    pub fn token(&self) -> Result<String, Failure> {
         Ok(read(&self.token_file)?.trim().to_owned())
     }
 
     /// Returns the access to the API server. `KUBECONFIG` takes precedence. `deadline` applies to
     /// one request.
-    pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
+    pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, Failure> {
         if let Some(kubeconfig) = &self.kubeconfig {
             let kubeconfig = vec![kubeconfig.clone()];
             return Ok(KubernetesConfig {
@@ -115,11 +106,14 @@ impl ServiceAccount {
     }
 }
 
-fn read(path: &Path) -> Result<String, AtomicFileError> {
-    regular_file::utf8(path).map_err(|source| AtomicFileError {
-        action: "read",
-        path: path.to_owned(),
-        source,
+fn read(path: &Path) -> Result<String, Failure> {
+    regular_file::utf8(path).map_err(|source| {
+        Failure::new(AtomicFileError {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        })
+        .way_out("check that automountServiceAccountToken is true")
     })
 }
 
@@ -164,7 +158,7 @@ mod tests {
     fn discover(
         files: &[(&str, &str)],
         environment: &[(&str, &str)],
-    ) -> Result<Option<ServiceAccount>, ServiceAccountError> {
+    ) -> Result<Option<ServiceAccount>, Failure> {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
         fs::create_dir_all(layout.service_account_dir()).unwrap();

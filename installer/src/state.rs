@@ -10,6 +10,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use libcalico::failure::Failure;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -102,32 +103,15 @@ impl InstalledFile {
     }
 }
 
-/// Reasons why the records cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    /// The file cannot be read.
-    #[error(transparent)]
-    File(#[from] AtomicFileError),
-    /// The content is invalid.
-    #[error("{} is damaged ({source}); remove the file; files installed earlier are then treated \
-             as not installed by Calico", .path.display())]
-    Content {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
-}
-
 impl State {
     /// Loads the records; they are empty if the file is missing.
     ///
     /// # Errors
     /// Returns an error if the file exists and cannot be read or parsed.
-    pub fn load(layout: &Layout) -> Result<State, StateError> {
+    pub fn load(layout: &Layout) -> Result<State, Failure> {
         let path = path(layout);
         match regular_file::contents_up_to(&path, MAX_SIZE) {
-            Ok(text) => Self::parse(&text).map_err(|source| StateError::Content { path, source }),
+            Ok(text) => Self::parse(&text).map_err(|error| damaged(&path, &error)),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
             {
@@ -339,6 +323,12 @@ impl LaterRecords {
             .chain(former)
             .collect()
     }
+}
+
+fn damaged(path: &Path, error: &serde_json::Error) -> Failure {
+    Failure::new(format_args!("{} is damaged ({error})", path.display())).way_out(
+        "remove the file; files installed earlier are then treated as not installed by Calico",
+    )
 }
 
 fn is_known_role(role: &str) -> bool {

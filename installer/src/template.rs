@@ -7,6 +7,7 @@ mod values;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use libcalico::failure::Failure;
 use serde_json::{Map, Value};
 
 pub use self::values::{BUILT_IN, TOKEN_PLACEHOLDER, TlsPaths, Values};
@@ -14,38 +15,20 @@ pub use self::values::{BUILT_IN, TOKEN_PLACEHOLDER, TlsPaths, Values};
 #[cfg(test)]
 mod tests;
 
-/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not
-/// quote it.
-#[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
-    /// The text is not JSON.
-    #[error(
-        "the CNI configuration is not valid JSON (line {line}, column {column}, after the \
-         placeholders were filled in)"
-    )]
-    Syntax {
-        /// The line, from 1.
-        line: usize,
-        /// The column, from 1.
-        column: usize,
-    },
-    /// The text is JSON, but not an object.
-    #[error("the CNI configuration is not a JSON object")]
-    NoObject,
-}
-
 /// Parses the text of a network configuration.
 ///
 /// # Errors
 /// Returns an error if the text is not a JSON object.
-pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
+pub fn parse(text: &str) -> Result<Map<String, Value>, Failure> {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(TemplateError::NoObject),
-        Err(error) => Err(TemplateError::Syntax {
-            line: error.line(),
-            column: error.column(),
-        }),
+        Ok(_) => Err(Failure::new("the CNI configuration is not a JSON object")),
+        Err(error) => Err(Failure::new(format_args!(
+            "the CNI configuration is not valid JSON (line {}, column {}, after the placeholders \
+             were filled in)",
+            error.line(),
+            error.column()
+        ))),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use os::child::{self, BusyRetry};
@@ -18,34 +19,20 @@ pub(crate) const BUSY: BusyRetry = BusyRetry {
 
 /// Reasons for a failed test run.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub(crate) enum RunError {
     /// The file system is mounted with `noexec`.
     #[error("{} is on a file system that is mounted noexec: no plugin can be run from there; \
              remount it with exec, or have the runtime use another plugin directory", .0.display())]
     NoExec(PathBuf),
-    /// The kernel does not know the program's format: it was probably built for another processor.
-    #[error("{} is built for {}, which this kernel cannot run; use the image for the architecture \
-             of this machine",
-        .0.display(), std::env::consts::ARCH)]
-    WrongArchitecture(PathBuf),
-    /// The kernel rejects the program for another reason.
-    #[error("cannot run {}: {source}", .path.display())]
-    NotRunnable {
-        /// The path of the program.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The program ran and failed.
-    #[error("{} -v ended with {status}: {stderr}", .path.display())]
-    Failed {
-        /// The path of the program.
-        path: PathBuf,
-        /// The exit status.
-        status: ExitStatus,
-        /// The program's stderr.
-        stderr: String,
-    },
+    /// The program cannot be run for another reason, or failed.
+    #[error("{0}")]
+    Failure(Failure),
+}
+
+impl From<Failure> for RunError {
+    fn from(failure: Failure) -> Self {
+        RunError::Failure(failure)
+    }
 }
 
 /// Runs `program -v` and returns the version that it prints.
@@ -61,11 +48,8 @@ pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
     let output = ran.map_err(|source| explain(program, source))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(RunError::Failed {
-            path: program.into(),
-            status: output.status,
-            stderr,
-        });
+        let ended = format!("{} -v ended with {}", program.display(), output.status);
+        return Err(Failure::new(ended).because(stderr).into());
     }
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     tracing::info!("CNI plugin version: {version}");
@@ -73,14 +57,22 @@ pub(crate) fn run_version(program: &Path) -> Result<String, RunError> {
 }
 
 fn explain(program: &Path, source: io::Error) -> RunError {
-    let path = program.to_owned();
+    let path = program.display();
     let flags = statvfs(program).map(|file_system| file_system.flags());
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => {
-            RunError::NoExec(path)
+            RunError::NoExec(program.to_owned())
         }
-        Some(Errno::ENOEXEC) => RunError::WrongArchitecture(path),
-        _ => RunError::NotRunnable { path, source },
+        // The program was probably built for another processor.
+        Some(Errno::ENOEXEC) => Failure::new(format_args!(
+            "{path} is built for {}, which this kernel cannot run",
+            std::env::consts::ARCH
+        ))
+        .way_out("use the image for the architecture of this machine")
+        .into(),
+        _ => Failure::new(format_args!("cannot run {path}"))
+            .because(source)
+            .into(),
     }
 }
 
@@ -109,17 +101,15 @@ mod tests {
 
     #[test]
     fn run_failures_are_distinguished_by_cause() {
-        assert!(matches!(
-            run("\u{1}\u{2}", 0o755),
-            Err(RunError::WrongArchitecture { .. })
-        ));
-        assert!(matches!(
-            run("#!/bin/sh\n", 0o644),
-            Err(RunError::NotRunnable { .. })
-        ));
-        let failed = run("#!/bin/sh\necho broken >&2; exit 4\n", 0o755)
-            .unwrap_err()
-            .to_string();
+        let failure = |text, mode| run(text, mode).unwrap_err().to_string();
+        let other = failure("\u{1}\u{2}", 0o755);
+        assert!(
+            other.contains(", which this kernel cannot run; "),
+            "{other}"
+        );
+        let denied = failure("#!/bin/sh\n", 0o644);
+        assert!(denied.starts_with("cannot run /"), "{denied}");
+        let failed = failure("#!/bin/sh\necho broken >&2; exit 4\n", 0o755);
         assert!(failed.ends_with("exit status: 4: broken"), "{failed}");
     }
 }

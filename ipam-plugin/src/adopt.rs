@@ -22,7 +22,8 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use libcalico::api::AllowedUse;
-use libcalico::ipam::{Adoption, AdoptionConflict, Claim, Claimant, HandleId, plan_adoption};
+use libcalico::failure::Failure;
+use libcalico::ipam::{Adoption, Claim, Claimant, HandleId, plan_adoption};
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
@@ -120,7 +121,7 @@ pub(crate) enum AdoptOutcome {
     Adopted(Cidr),
     /// Allocated to the workload already.
     Held(Cidr),
-    Conflict(AdoptionConflict),
+    Conflict(Failure),
 }
 
 /// Adopts the addresses of the workloads of a node, in the order of the addresses. A repeated call

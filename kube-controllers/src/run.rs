@@ -13,6 +13,7 @@ use datastore::Observer;
 use datastore::kubernetes::{ObjectError, ObjectRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use libcalico::failure::Failure;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -353,25 +354,17 @@ async fn follow_health(
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-enum HealthzError {
-    #[error("{message} with http status code: {code}")]
-    Status { message: String, code: u16 },
-    #[error(transparent)]
-    Client(ObjectError),
-}
-
-async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
+async fn check_healthz(kubernetes: &kube::Client) -> Result<(), Failure> {
     let request = ObjectRequest::path("/healthz");
     let Err(error) = request.send_text(kubernetes).await else {
         return Ok(());
     };
     Err(match error.status() {
-        Some(status) => HealthzError::Status {
-            code: status.code,
-            message: status.message.clone(),
-        },
-        None => HealthzError::Client(error),
+        Some(status) => Failure::new(format_args!(
+            "{} with http status code: {}",
+            status.message, status.code
+        )),
+        None => error.into(),
     })
 }
 

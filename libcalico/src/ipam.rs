@@ -53,16 +53,15 @@ mod utilization;
 
 pub use address_pool::{AddressRefusal, AddressRules, pool_of_address};
 pub use adoption::{
-    Adoption, AdoptionConflict, AdoptionInputs, Claim, Claimant, ContainerEvidence, Statement,
-    UnprovenOwner, plan_adoption, prove_container,
+    Adoption, AdoptionInputs, Claim, Claimant, ContainerEvidence, Statement, foreign_interface,
+    plan_adoption, prove_container,
 };
 pub use affinity::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST,
 };
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use any_of::{
-    ANY_OF, AnyOf, AnyOfError, Candidate, Candidates, Obstacle, Unavailable, candidates, list_told,
-    list_whole,
+    ANY_OF, AnyOf, Candidate, Candidates, Obstacle, Unavailable, candidates, list_told, list_whole,
 };
 pub use audit::{
     AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory,
@@ -102,4 +101,4 @@ pub use usage::{
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};
 
 pub use borrowed::{BorrowedAddress, Borrowings, borrowed};
-pub use pool_split::{SplitError, split};
+pub use pool_split::split;

@@ -9,6 +9,7 @@ pub mod conversion;
 #[cfg(feature = "schema")]
 pub mod crd;
 pub mod dead_interface;
+pub mod failure;
 pub mod host_endpoints;
 pub mod ipam;
 pub mod kind;

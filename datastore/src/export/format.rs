@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, ErrorKind, Read};
 
-use data_encoding::{BASE64, DecodeError};
+use data_encoding::BASE64;
+use libcalico::failure::{Failure, OrFail};
 use libcalico::store::{RawEntry, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -91,20 +92,6 @@ pub enum TransferError {
     },
 }
 
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum LineError {
-    #[error("{0}")]
-    Json(String),
-    #[error("key `{0}` is not below {ROOT}")]
-    Key(String),
-    #[error("base64: {0}")]
-    Base64(#[from] DecodeError),
-    #[error("{0} needs exactly one of value, text and base64")]
-    ValueCount(String),
-    #[error("duplicate key {0}")]
-    Duplicate(String),
-}
-
 /// Returns the value of each path in the export.
 pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
     let header = parse_header(&next_line(&mut input)?.unwrap_or_default())?;
@@ -116,13 +103,13 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
         if line.is_empty() {
             continue;
         }
-        let invalid = |error: LineError| TransferError::Line {
+        let invalid = |error: Failure| TransferError::Line {
             line: index + 2,
             reason: error.to_string(),
         };
         let (key, value) = parse_line(&line).map_err(invalid)?;
         if pairs.contains_key(&key) {
-            return Err(invalid(LineError::Duplicate(key)));
+            return Err(invalid(Failure::new(format_args!("duplicate key {key}"))));
         }
         pairs.insert(key, value);
     }
@@ -162,16 +149,24 @@ fn parse_header(line: &str) -> Result<Header, TransferError> {
     }
 }
 
-fn parse_line(line: &str) -> Result<(String, Vec<u8>), LineError> {
-    let line: Line<'_> = serde_json::from_str(line).map_err(|e| LineError::Json(e.to_string()))?;
+fn parse_line(line: &str) -> Result<(String, Vec<u8>), Failure> {
+    let line: Line<'_> = serde_json::from_str(line)?;
     if !line.key.starts_with(ROOT) {
-        return Err(LineError::Key(line.key));
+        let key = line.key;
+        return Err(Failure::new(format_args!(
+            "key `{key}` is not below {ROOT}"
+        )));
     }
     let value = match (line.value, line.text, line.base64) {
         (Some(raw), None, None) => raw.get().as_bytes().to_vec(),
         (None, Some(text), None) => text.into_bytes(),
-        (None, None, Some(encoded)) => BASE64.decode(encoded.as_bytes())?,
-        _ => return Err(LineError::ValueCount(line.key)),
+        (None, None, Some(encoded)) => BASE64.decode(encoded.as_bytes()).or_fail("base64")?,
+        _ => {
+            return Err(Failure::new(format_args!(
+                "{} needs exactly one of value, text and base64",
+                line.key
+            )));
+        }
     };
     Ok((line.key, value))
 }

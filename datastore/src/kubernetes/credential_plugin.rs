@@ -6,17 +6,16 @@
 mod output;
 
 use std::io::{self, IsTerminal};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use kube::config::{ExecConfig, ExecInteractiveMode};
+use libcalico::failure::Failure;
 use os::child::{self, BusyRetry};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-
-use output::OutputError;
 
 pub(super) use output::Credential;
 
@@ -29,6 +28,9 @@ const VERSIONS: [&str; 2] = [
 /// Time limit of a plugin that cannot ask anybody.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
+/// The way out if a plugin failed, whose output is not shown.
+const RUN_BY_HAND: &str = "run it by hand to see its messages";
+
 /// Another process may just have written the program.
 const BUSY: BusyRetry = BusyRetry {
     attempts: 10,
@@ -37,41 +39,6 @@ const BUSY: BusyRetry = BusyRetry {
 
 /// Number of running plugins that may ask a person on the terminal.
 static ASKING: AtomicUsize = AtomicUsize::new(0);
-
-/// The reason why a plugin gives no credentials. The text contains no output of the plugin and none
-/// of its arguments.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PluginError {
-    #[error("the kubeconfig names no command")]
-    NoCommand,
-    #[error(
-        "its apiVersion is `{0}`; write {first} or {second}", first = VERSIONS[0],
-        second = VERSIONS[1]
-    )]
-    Version(String),
-    #[error(
-        "its interactiveMode is Always, but no person and no terminal are there; use a plugin that \
-         asks nothing"
-    )]
-    NeedsTerminal,
-    #[error(
-        "cannot run the program: {reason}{}",
-        .hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default()
-    )]
-    Start {
-        reason: io::Error,
-        /// `installHint` of the kubeconfig.
-        hint: Option<String>,
-    },
-    #[error(
-        "no credentials within {0:?}, so the program was killed; run it by hand to see its messages"
-    )]
-    Timeout(Duration),
-    #[error("the program failed ({0}); run it by hand to see its messages")]
-    Failed(ExitStatus),
-    #[error(transparent)]
-    Output(#[from] OutputError),
-}
 
 /// Returns true while a credential plugin of this process may ask a person on the terminal. Other
 /// output would then get between its question and the answer.
@@ -84,9 +51,10 @@ pub(super) fn name(exec: &ExecConfig) -> &str {
     exec.command.as_deref().unwrap_or("?")
 }
 
-/// Runs the plugin to its end and returns the credentials. `has_person` says that a person started
+/// Runs the plugin to its end and returns the credentials. An error contains no output of the
+/// plugin and none of its arguments. `has_person` says that a person started
 /// this process, whom the plugin may ask if there is a terminal.
-pub(super) async fn run(exec: &ExecConfig, has_person: bool) -> Result<Credential, PluginError> {
+pub(super) async fn run(exec: &ExecConfig, has_person: bool) -> Result<Credential, Failure> {
     run_within(TIME_LIMIT, exec, has_person).await
 }
 
@@ -94,14 +62,17 @@ async fn run_within(
     limit: Duration,
     exec: &ExecConfig,
     has_person: bool,
-) -> Result<Credential, PluginError> {
+) -> Result<Credential, Failure> {
     let has_terminal = has_person && io::stdin().is_terminal() && io::stderr().is_terminal();
     let version = version(exec)?;
     let is_interactive = is_interactive(exec.interactive_mode.as_ref(), has_terminal)?;
     let mut command = command(exec, version, is_interactive)?;
-    let start_error = |reason| PluginError::Start {
-        reason,
-        hint: exec.install_hint.clone(),
+    let start_error = |reason: io::Error| {
+        let failure = Failure::new("cannot run the program").because(reason);
+        match &exec.install_hint {
+            Some(hint) => failure.way_out(hint.clone()),
+            None => failure,
+        }
     };
     let (sender, receiver) = oneshot::channel();
     // The runtime would wait for a thread of its own pool when the process ends.
@@ -116,40 +87,48 @@ async fn run_within(
     let ended = receiver
         .await
         .unwrap_or_else(|_| Err(io::Error::other("the thread that runs the program ended")));
-    let Output { status, stdout, .. } = ended
-        .map_err(start_error)?
-        .ok_or(PluginError::Timeout(limit))?;
+    let Output { status, stdout, .. } = ended.map_err(start_error)?.ok_or_else(|| {
+        Failure::new(format_args!(
+            "no credentials within {limit:?}, so the program was killed"
+        ))
+        .way_out(RUN_BY_HAND)
+    })?;
     if !status.success() {
-        return Err(PluginError::Failed(status));
+        let failure = Failure::new(format_args!("the program failed ({status})"));
+        return Err(failure.way_out(RUN_BY_HAND));
     }
-    Ok(output::parse(&stdout, version)?)
+    output::parse(&stdout, version)
 }
 
-fn version(exec: &ExecConfig) -> Result<&'static str, PluginError> {
+fn version(exec: &ExecConfig) -> Result<&'static str, Failure> {
     let configured = exec.api_version.as_deref().unwrap_or_default();
     let known = VERSIONS.into_iter().find(|version| *version == configured);
-    known.ok_or_else(|| PluginError::Version(configured.into()))
+    known.ok_or_else(|| {
+        let [first, second] = VERSIONS;
+        Failure::new(format_args!("its apiVersion is `{configured}`"))
+            .way_out(format!("write {first} or {second}"))
+    })
 }
 
-fn is_interactive(
-    mode: Option<&ExecInteractiveMode>,
-    has_terminal: bool,
-) -> Result<bool, PluginError> {
+fn is_interactive(mode: Option<&ExecInteractiveMode>, has_terminal: bool) -> Result<bool, Failure> {
     match mode {
         Some(ExecInteractiveMode::Never) => Ok(false),
-        Some(ExecInteractiveMode::Always) if !has_terminal => Err(PluginError::NeedsTerminal),
+        Some(ExecInteractiveMode::Always) if !has_terminal => Err(Failure::new(
+            "its interactiveMode is Always, but no person and no terminal are there",
+        )
+        .way_out("use a plugin that asks nothing")),
         Some(ExecInteractiveMode::Always | ExecInteractiveMode::IfAvailable) | None => {
             Ok(has_terminal)
         }
     }
 }
 
-fn command(exec: &ExecConfig, version: &str, is_interactive: bool) -> Result<Command, PluginError> {
+fn command(exec: &ExecConfig, version: &str, is_interactive: bool) -> Result<Command, Failure> {
     let program = exec
         .command
         .as_deref()
         .filter(|program| !program.is_empty())
-        .ok_or(PluginError::NoCommand)?;
+        .ok_or_else(|| Failure::new("the kubeconfig names no command"))?;
     let mut command = Command::new(program);
     command.args(exec.args.iter().flatten());
     for variable in exec.env.iter().flatten() {

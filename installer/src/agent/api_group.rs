@@ -1,11 +1,11 @@
 //! [`ApiGroupWatch`]: waits until Calico's objects are in another API group, as after upstream's
 //! migration to `projectcalico.org/v3`. The agent then ends.
 
-use std::error::Error;
 use std::time::Duration;
 
 use datastore::Kubernetes;
 use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
+use libcalico::failure::Failure;
 use libcalico::kubernetes::ApiGroup;
 
 use crate::service_account::ServiceAccount;
@@ -36,7 +36,7 @@ impl ApiGroupWatch {
         (initial, current)
     }
 
-    async fn read_group(&self) -> Result<ApiGroup, Box<dyn Error>> {
+    async fn read_group(&self) -> Result<ApiGroup, Failure> {
         let access = self.account.access(DEADLINE)?;
         Ok(Kubernetes::long_running(&access).discover_group().await?)
     }

@@ -1,13 +1,13 @@
 //! Replays the node's deferred DELs in the agent. On a node where no pod starts or stops, there may
 //! be no CNI call that replays them.
 
-use std::error::Error;
 use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use allocation::journal::datastore_name;
 use ipam_plugin::datastore_settings;
+use libcalico::failure::{Failure, OrFail};
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use tokio::time::{Instant, sleep, timeout};
@@ -51,36 +51,17 @@ pub struct ReplayPass {
     pub remaining: usize,
 }
 
-/// Reasons why deferred DELs are not replayed now.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ReplayError {
-    /// The plugins' configuration is unusable.
-    #[error("{}: {reason}", .file.display())]
-    Conf {
-        /// The configuration file.
-        file: PathBuf,
-        /// The cause.
-        reason: String,
-    },
-    /// The plugin's code cannot replay deferred DELs, for this reason.
-    #[error("{0}")]
-    Plugin(String),
-    /// The single pass of an installation did not end within this time limit.
-    #[error("the replay did not end within {0:?}")]
-    Timeout(Duration),
-}
-
 impl NodePlugins {
     /// Reads the configuration in [`installed_conf_path`].
-    fn load(settings: &Settings, layout: &Layout) -> Result<NodePlugins, ReplayError> {
+    fn load(settings: &Settings, layout: &Layout) -> Result<NodePlugins, Failure> {
         let file = installed_conf_path(settings, layout);
-        let read = || -> Result<NodePlugins, Box<dyn Error>> {
+        let read = || -> Result<NodePlugins, Failure> {
             let text = regular_file::text(&file)?;
             let conf = node_conf::parse(&text, layout, &settings.net_dir)?;
             let value = node_conf::value(&text)?;
             // The name of the datastore must not depend on this container's environment: the
             // runtime runs the plugin with another.
-            let on_node = node_conf::read(calico_plugin(value)?)?;
+            let on_node = node_conf::read(calico_plugin(value).map_err(Failure::new)?)?;
             let datastore = datastore_name(&datastore_settings::with_environment(
                 &on_node,
                 None,
@@ -93,10 +74,7 @@ impl NodePlugins {
                 reads_identity: false,
             })
         };
-        read().map_err(|error| ReplayError::Conf {
-            reason: error.to_string(),
-            file,
-        })
+        read().or_fail(file.display())
     }
 }
 
@@ -116,7 +94,7 @@ pub(super) fn installed_conf_path(settings: &Settings, layout: &Layout) -> PathB
 pub(crate) async fn replay_repeatedly(
     settings: &Settings,
     layout: &Layout,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) {
     if !layout.has_persistent_state() {
         let path = layout.state_dir();
@@ -175,7 +153,7 @@ pub(crate) async fn replay_once(
     settings: &Settings,
     layout: &Layout,
     time_limit: Duration,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) {
     if !layout.has_persistent_state() {
         return;
@@ -188,10 +166,9 @@ pub(crate) async fn replay_once(
         })
         .await
     };
-    let outcome = timeout(time_limit, replaying)
-        .await
-        .unwrap_or(Err(ReplayError::Timeout(time_limit)));
-    if let Err(reason) = outcome {
+    let late = format!("the replay did not end within {time_limit:?}");
+    let outcome = timeout(time_limit, replaying).await;
+    if let Err(reason) = outcome.unwrap_or_else(|_| Err(Failure::new(late))) {
         tracing::info!(
             "the installation may not have recorded the identity of the datastore or replayed \
              deferred DELs; a GC or a later replay of the plugin completes this: {reason}"
@@ -205,7 +182,7 @@ pub(crate) async fn replay_once(
 /// also if no entry remains, and after an error: a pass with an unreachable datastore sends only
 /// one request.
 fn pause_after(
-    outcome: &Result<ReplayPass, ReplayError>,
+    outcome: &Result<ReplayPass, Failure>,
     pause: Duration,
     remaining_before: usize,
 ) -> Duration {
@@ -242,7 +219,7 @@ mod tests {
     /// Runs the passes of one hour. `outcomes` are the outcomes of the first passes; later passes
     /// find an empty journal. Returns for each pass its start in seconds, and whether the pass was
     /// to read the identity of the datastore.
-    async fn passes(outcomes: Vec<Result<ReplayPass, ReplayError>>) -> Vec<(u64, bool)> {
+    async fn passes(outcomes: Vec<Result<ReplayPass, Failure>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();
         let file = root.path().join("host/etc/cni/net.d/10-calico.conflist");
@@ -284,7 +261,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn identity_of_the_datastore_is_requested_each_minute_until_it_is_read() {
-        let away = || Err(ReplayError::Plugin("away".to_owned()));
+        let away = || Err(Failure::new("away"));
         let calls = passes(vec![
             away(),
             away(),

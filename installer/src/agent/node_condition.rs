@@ -3,11 +3,11 @@
 //! directory that no runtime reads: all files are in place then, but kubelet reports that there is
 //! no network.
 
-use std::error::Error;
 use std::time::Duration;
 
 use datastore::kubernetes::{self, ObjectRequest};
 use libcalico::kubernetes::{Location, NODES};
+use libcalico::failure::Failure;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -83,18 +83,18 @@ impl NodeCondition {
     }
 
     /// Returns the Ready condition, if kubelet reports it.
-    async fn read(&self) -> Result<Option<Value>, Box<dyn Error>> {
+    async fn read(&self) -> Result<Option<Value>, Failure> {
         let client = kubernetes::client(&self.account.access(DEADLINE)?).await?;
         // With `resourceVersion=0` the API server answers from its cache.
         let node = Location::global(NODES, &self.node);
         let request = ObjectRequest::get(&node).query("resourceVersion", "0");
         match timeout(DEADLINE, request.send::<Value>(&client)).await {
             Ok(Ok(node)) => Ok(ready_condition(&node).cloned()),
-            Ok(Err(error)) => Err(match error.status() {
-                Some(status) => status.message.clone().into(),
-                None => datastore::describe_error_chain(&error).into(),
-            }),
-            Err(_) => Err(format!("no answer within {DEADLINE:?}").into()),
+            Ok(Err(error)) => Err(Failure::new(match error.status() {
+                Some(status) => status.message.clone(),
+                None => datastore::describe_error_chain(&error),
+            })),
+            Err(_) => Err(Failure::new(format_args!("no answer within {DEADLINE:?}"))),
         }
     }
 

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::BinariesError;
+use libcalico::failure::Failure;
+
 use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
 use crate::settings::{ExtraPlugins, Settings, Update};
@@ -96,9 +97,15 @@ impl Plan {
         own: &SourceProgram,
         extra: &[SourceProgram],
         examine: impl Fn(&str) -> Option<Present>,
-    ) -> Result<Plan, BinariesError> {
+    ) -> Result<Plan, Failure> {
         let examine = |name: &str| match examine(name) {
-            Some(Present::NotRegular) => Err(BinariesError::NotRegular(directory.join(name))),
+            Some(Present::NotRegular) => Err(Failure::new(format_args!(
+                "{} is not a regular file, so the plugin of that name cannot be installed",
+                directory.join(name).display()
+            ))
+            .way_out(
+                "remove it, or add the name to SKIP_CNI_BINARIES if the plugin is not Calico's",
+            )),
             Some(Present::File(present)) => Ok(Some(present)),
             None => Ok(None),
         };
@@ -122,7 +129,7 @@ impl Plan {
         let tasks = [Ok(calico), Ok(ipam)]
             .into_iter()
             .chain(extra)
-            .collect::<Result<_, BinariesError>>()?;
+            .collect::<Result<_, Failure>>()?;
         Ok(Plan {
             place,
             directory: directory.to_owned(),
@@ -289,7 +296,7 @@ mod tests {
     fn plan(
         update: Option<&str>,
         examine: impl Fn(&str) -> Option<Present>,
-    ) -> Result<Plan, BinariesError> {
+    ) -> Result<Plan, Failure> {
         let (own, extra) = (program("calico"), [program("portmap")]);
         Plan::new(
             DirectoryRole::Bin,

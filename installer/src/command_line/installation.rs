@@ -4,20 +4,20 @@
 //! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid
 //! arguments.
 
-use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use netconf::conf::{DatastoreType, LogConf};
 use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
 use super::arguments::{OptionSpec, run_with};
 use crate::agent::{
-    self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayError,
-    ReplayPass, Watched, deferred_dels, log_compression,
+    self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayPass,
+    Watched, deferred_dels, log_compression,
 };
 use crate::cluster::configured_group;
 use crate::install::{InstallReconciler, Installation};
@@ -40,7 +40,7 @@ const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
 pub fn install(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> ExitCode {
     run_with("install", &install_help(), SPEC.parse(arguments), |given| {
         // Without `--root`, the layout is that of a container, even if `/host` does not exist.
@@ -57,7 +57,7 @@ pub fn install(
 pub fn refresh_token(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> ExitCode {
     run_with(
         "refresh-token",
@@ -72,7 +72,7 @@ pub fn refresh_token(
 }
 
 /// Runs `command`, whose log lines name `program`.
-fn run(program: &'static str, command: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
+fn run(program: &'static str, command: impl FnOnce() -> Result<(), Failure>) -> ExitCode {
     logging::init(&LogConf::default(), program, &Subject::default());
     match command() {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,8 +87,8 @@ fn run_command(
     installs: bool,
     layout: &Layout,
     network: &dyn HostNetwork,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
-) -> Result<(), Box<dyn Error>> {
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
+) -> Result<(), Failure> {
     let lookup =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -127,8 +127,8 @@ fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,
     lookup: &dyn Fn(&str) -> Option<String>,
-    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, ReplayError>,
-) -> Result<(), Box<dyn Error>> {
+    replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
+) -> Result<(), Failure> {
     let Installation {
         settings,
         layout,
@@ -197,8 +197,7 @@ fn run_agent(
         reconcile,
         replaying,
         compressing,
-    ))?;
-    Ok(())
+    ))
 }
 
 /// The help of `calico install` before the variables.

@@ -1,8 +1,10 @@
 //! [`Conflist`]: the network configuration that the settings yield, and [`ChainProgram`]: a program
 //! that it names.
 
+use std::fmt;
 use std::path::Path;
 
+use libcalico::failure::{Failure, OrFail};
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
@@ -14,42 +16,8 @@ use crate::node_conf;
 use crate::plugin_chain::{Chain, Entry, Rendered, Rendering, read_chain};
 use crate::settings::{Settings, Template};
 use crate::state::{InstalledFile, State};
-use crate::template::{self, TOKEN_PLACEHOLDER, TemplateError, Values};
+use crate::template::{self, TOKEN_PLACEHOLDER, Values};
 use os::atomic_file::{AtomicFileError, regular_file};
-
-/// Reasons why the settings yield no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConflistError {
-    /// The file with the template cannot be read.
-    #[error("CNI_NETWORK_CONFIG_FILE: {0}")]
-    TemplateFile(AtomicFileError),
-    /// The filled template is invalid.
-    #[error(transparent)]
-    Template(#[from] TemplateError),
-    /// The template is invalid with the value of an environment variable.
-    #[error(
-        "{source}; {variable} must be a number, true or false, or a text in quotes: correct its \
-         value"
-    )]
-    Variable {
-        /// The environment variable.
-        variable: &'static str,
-        /// The error in the filled template.
-        source: TemplateError,
-    },
-    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL, or occurs
-    /// twice in it.
-    #[error(
-        "{name} is not written, as Calico's plugin would reject it: {reason}; correct the \
-         template, or the variable of the placeholder"
-    )]
-    Refused {
-        /// The file name that was to be written.
-        name: String,
-        /// The error in the configuration.
-        reason: String,
-    },
-}
 
 /// A network configuration. It must not be logged, because the text may contain a token (INST-35).
 #[derive(Clone)]
@@ -86,42 +54,39 @@ impl Conflist {
         settings: &Settings,
         values: &Values,
         layout: &Layout,
-    ) -> Result<Conflist, ConflistError> {
+    ) -> Result<Conflist, Failure> {
         let template = match &settings.template {
             Template::BuiltIn => template::BUILT_IN.to_owned(),
             Template::Text(text) => text.clone(),
             // The path is one in the container, not on the node.
             Template::File(file) => {
                 let path = layout.path(file);
-                let read = regular_file::utf8(&path);
-                read.map_err(|source| {
-                    ConflistError::TemplateFile(AtomicFileError {
-                        action: "read",
-                        path,
-                        source,
-                    })
-                })?
+                let read = regular_file::utf8(&path).map_err(|source| AtomicFileError {
+                    action: "read",
+                    path,
+                    source,
+                });
+                read.or_fail("CNI_NETWORK_CONFIG_FILE")?
             }
         };
         let text = values.fill(&template);
-        let conf = template::parse(&text).map_err(|source| {
+        let conf = template::parse(&text).map_err(|failure| {
             match values.unparsable_variable(&template) {
-                Some(variable) => ConflistError::Variable { variable, source },
-                None => source.into(),
+                Some(variable) => failure.way_out(format!(
+                    "{variable} must be a number, true or false, or a text in quotes: correct its \
+                     value"
+                )),
+                None => failure,
             }
         })?;
         let path_of = |path: &Path| layout.translate(path, Path::new(&settings.net_dir));
         // A template may contain other plugins only.
         let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of).ok();
-        let refused = |reason| ConflistError::Refused {
-            name: settings.conf_name.clone(),
-            reason,
-        };
         let without_token = values.clone().with_token(String::new()).fill(&template);
         let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
         let chain = Chain::new(&conf);
         if chain.calico_count() > 1 {
-            return Err(refused("the plugin calico occurs twice".to_owned()));
+            return Err(refused(settings, "the plugin calico occurs twice"));
         }
         let pattern = if origin.is_some() {
             let text = values
@@ -135,7 +100,7 @@ impl Conflist {
         let plugin_conf = plugin
             .map(node_conf::read)
             .transpose()
-            .map_err(|error| refused(error.to_string()))?;
+            .map_err(|error| refused(settings, error))?;
         Ok(Conflist {
             text,
             conf,
@@ -224,4 +189,13 @@ impl Conflist {
     pub(super) fn digest(&self) -> String {
         digest::of_bytes(self.text.as_bytes())
     }
+}
+
+fn refused(settings: &Settings, reason: impl fmt::Display) -> Failure {
+    Failure::new(format_args!(
+        "{} is not written, as Calico's plugin would reject it",
+        settings.conf_name
+    ))
+    .because(reason)
+    .way_out("correct the template, or the variable of the placeholder")
 }

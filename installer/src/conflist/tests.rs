@@ -22,7 +22,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Settings::from_environment(&lookup, "n").unwrap()
 }
 
-fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistError> {
+fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, Failure> {
     let settings = settings(variables);
     Conflist::render(&settings, &settings.values, &Layout::below(root))
 }

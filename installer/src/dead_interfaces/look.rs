@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use allocation::cluster_state;
@@ -10,15 +10,16 @@ use ipam_plugin::cri::{CriError, all_sandboxes};
 use libcalico::dead_interface::{
     DeadLink, LOOK_INTERVAL, LinkEvidence, LinkVerdict, Peer, UNNAMED_POD_CONFIRMATION, assess,
 };
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::Statement;
 use libcalico::names::InterfaceAlias;
+use netconf::NetConf;
 use netconf::conf::DatastoreType;
-use netconf::{CniError, NetConf};
 use node_process::node_name;
 
-use crate::node_conf::{self, NodeConfError};
-use crate::pod_endpoints::{FoundEndpoints, PodEndpointsError, WantedEndpoint, pod_endpoints};
 use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
+use crate::node_conf;
+use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -45,21 +46,6 @@ pub(crate) struct AssessedLink {
     pub(crate) verdict: LinkVerdict,
     /// The time for which the interface has to be dead before it is removed.
     pub(crate) confirmation: Duration,
-}
-
-/// Reasons why the datastore gives no evidence.
-#[derive(Debug, thiserror::Error)]
-enum EndpointEvidenceError {
-    #[error("{0}")]
-    NoConf(String),
-    #[error(transparent)]
-    Call(#[from] CniError),
-    #[error(transparent)]
-    Conf(#[from] NodeConfError),
-    #[error("the file {} of the embedded datastore does not exist", .0.display())]
-    MissingFile(PathBuf),
-    #[error("endpoints: {0}")]
-    Endpoints(#[from] PodEndpointsError),
 }
 
 /// An interface whose sandbox and endpoint are still to be looked up.
@@ -203,7 +189,7 @@ impl Sources<'_> {
             Statement::Known(conf) => read_endpoints(conf, &wanted)
                 .await
                 .map(|found| (conf, found)),
-            Statement::Unknown(reason) => Err(EndpointEvidenceError::NoConf(reason.clone())),
+            Statement::Unknown(reason) => Err(Failure::new(reason)),
         };
         for candidate in candidates
             .iter_mut()
@@ -272,15 +258,19 @@ fn endpoint_evidence(conf: &NetConf, found: &FoundEndpoints, link: &DeadLink) ->
 async fn read_endpoints(
     conf: &NetConf,
     wanted: &[WantedEndpoint<'_>],
-) -> Result<FoundEndpoints, EndpointEvidenceError> {
+) -> Result<FoundEndpoints, Failure> {
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     if let Some(file) = config.missing_file() {
-        return Err(EndpointEvidenceError::MissingFile(file.to_owned()));
+        return Err(Failure::new(format_args!(
+            "the file {} of the embedded datastore does not exist",
+            file.display()
+        )));
     }
     // Handles of a group that a migration has locked do not lead to the pods that started since.
     cluster_state::ensure_unlocked(&store).await?;
-    Ok(pod_endpoints(conf, &store, &node, wanted).await?)
+    let found = pod_endpoints(conf, &store, &node, wanted).await;
+    found.or_fail("endpoints")
 }
 
 /// Returns true if this process sees a process of its PID namespace; 0 is a process outside of it.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use libcalico::failure::Failure;
 use netconf::NetConf;
 
 use super::{InstallError, chain_versions};
@@ -17,7 +18,7 @@ use crate::directory_access::UnwritableDirectory;
 use crate::former;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, DirectoryRole, Layout};
-use crate::mtu::{self, MtuNotWritten};
+use crate::mtu;
 use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
@@ -68,7 +69,7 @@ impl Installation<'_> {
         let net_dir = layout.net_dir(&settings.net_dir);
         for directory in [&net_dir, &layout.state_dir()] {
             if let Some(denied) = UnwritableDirectory::denied(directory) {
-                return Err(denied.into());
+                return Err(Failure::from(denied).into());
             }
         }
         atomic_file::sweep(&net_dir);
@@ -86,7 +87,7 @@ impl Installation<'_> {
         }
         self.save(&state);
 
-        assets.copy(&net_dir).map_err(InstallError::Tls)?;
+        assets.copy(&net_dir).map_err(Failure::from)?;
         // After an error, the records of an unusable directory may be the restored ones, so the
         // state is saved here.
         let directories = binaries
@@ -95,11 +96,13 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| contacts_servers) {
-            let change = self.ensure_kubeconfig(account, &net_dir)?;
+            let change = self.ensure_kubeconfig(account, &net_dir);
+            let change = change.map_err(Failure::from)?;
             log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if contacts_servers {
-            self.create_cluster_objects(&conflist)?;
+            self.create_cluster_objects(&conflist)
+                .map_err(Failure::from)?;
             let written = self.write_mtu(&conflist, POOLS_DEADLINE, &mut state);
             written.unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
@@ -109,7 +112,7 @@ impl Installation<'_> {
         let replaced = FormerConfig::find(&target, settings, &mut state);
         let is_new = !conflist.is_written(&target);
         if is_new {
-            chain_versions::check(&conflist, &target, &replaced, layout)?;
+            chain_versions::check(&conflist, &target, &replaced, layout).map_err(Failure::from)?;
         }
         self.check_configuration(
             &conflist,
@@ -137,8 +140,7 @@ impl Installation<'_> {
             account,
             ..
         } = *self;
-        let assets =
-            TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
+        let assets = TlsAssets::find(&layout.path(&settings.tls_assets)).map_err(Failure::from)?;
         let token = account
             .map(ServiceAccount::token)
             .transpose()?
@@ -162,7 +164,7 @@ impl Installation<'_> {
         conf: &Conflist,
         limit: Duration,
         state: &mut State,
-    ) -> Result<(), MtuNotWritten> {
+    ) -> Result<(), Failure> {
         mtu::write(
             conf.plugin_conf.as_ref(),
             self.layout,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use node_process::process::build_version;
 
 use super::InstallError;
@@ -13,7 +14,7 @@ use super::installation::Installation;
 use crate::agent::FileCheck;
 use crate::conflist::{Selection, Target, is_read_by_runtimes};
 use crate::layout::DirectoryRole;
-use crate::state::{InstalledFile, State, StateError};
+use crate::state::{InstalledFile, State};
 use crate::{binaries, mtu};
 
 /// Time limit for reading the pools. It is short because the agent answers no probe during this
@@ -248,7 +249,7 @@ impl Installation<'_> {
     /// Reads the record of this pod's configuration, or else that of another configuration. If
     /// another program converted this pod's `.conf` file to a list, the name of the list counts as
     /// this pod's too.
-    fn read_record(&self) -> Result<Option<ConfigRecord>, StateError> {
+    fn read_record(&self) -> Result<Option<ConfigRecord>, Failure> {
         let Installation {
             settings, layout, ..
         } = *self;
@@ -285,7 +286,7 @@ impl Installation<'_> {
         let target = Target::new(&net_dir, settings, &state);
         let (assets, rendered) = self.render_mounted()?;
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
-        let mut others = assets.missing(&net_dir).map_err(InstallError::Tls)?;
+        let mut others = assets.missing(&net_dir).map_err(Failure::from)?;
         let names = binaries::program_names(settings, layout);
         for (place, directory) in layout
             .bin_dirs()

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use libcalico::failure::Failure;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::entry::{
-    ChainError, Entry, EntryRelation, Verbatim, canonical, elements, is_calico, is_same, kind,
-    values,
+    Entry, EntryRelation, Verbatim, canonical, elements, is_calico, is_same, kind, values,
 };
 
 const PLUGINS: &str = "plugins";
@@ -64,7 +64,7 @@ impl Chain {
     ///
     /// # Errors
     /// Returns an error if the text is not a JSON object.
-    pub fn read(text: &[u8]) -> Result<Chain, ChainError> {
+    pub fn read(text: &[u8]) -> Result<Chain, Failure> {
         let mut values = values(text)?;
         let entries = values.remove(PLUGINS).map(|plugins| {
             let object = |text: Box<RawValue>| Verbatim::<Map<_, _>>::read(text);

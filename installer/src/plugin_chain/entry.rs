@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+use libcalico::failure::Failure;
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -19,23 +20,6 @@ use crate::template::TOKEN_PLACEHOLDER;
 
 /// Length of an escape sequence such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
-
-/// Reasons why a text is not a JSON object. The text may contain a token, so the errors do not
-/// quote it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ChainError {
-    /// The text is not JSON.
-    #[error("not valid JSON (line {line}, column {column})")]
-    Syntax {
-        /// The line, from 1.
-        line: usize,
-        /// The column, from 1.
-        column: usize,
-    },
-    /// The text is JSON, but not an object.
-    #[error("not a JSON object")]
-    NoObject,
-}
 
 /// A value and the text it was read from.
 #[derive(Debug, Clone, Default)]
@@ -113,14 +97,17 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 }
 
 /// Returns the values of a JSON object by key. If a key is repeated, its last value is returned.
-pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, ChainError> {
+/// The text may contain a token, so the error does not quote it.
+pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Failure> {
     serde_json::from_str(&replace_unpaired_surrogates(&String::from_utf8_lossy(text))).map_err(
         |error| {
             let (line, column) = (error.line(), error.column());
             if error.is_data() {
-                ChainError::NoObject
+                Failure::new("not a JSON object")
             } else {
-                ChainError::Syntax { line, column }
+                Failure::new(format_args!(
+                    "not valid JSON (line {line}, column {column})"
+                ))
             }
         },
     )

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use datastore::kubernetes::{self, AccessError, ObjectRequest};
 use libcalico::kubernetes::{Location, SERVICE_ACCOUNTS};
+use datastore::kubernetes;
+use libcalico::failure::{Failure, OrFail};
 use netconf::conf::Secret;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -11,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio::time::timeout;
 
 use super::{Claims, DEADLINE, DEFAULT_LIFETIME};
-use crate::service_account::{ServiceAccount, ServiceAccountError};
+use crate::service_account::ServiceAccount;
 
 /// The parameters of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +50,8 @@ impl TokenRequest {
 
     /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
-        let client = kubernetes::client(&pod.access(DEADLINE)?).await?;
+        let client = kubernetes::client(&pod.access(DEADLINE)?).await;
+        let client = client.map_err(Failure::from)?;
         let account = Location::namespaced(SERVICE_ACCOUNTS, &pod.namespace, &self.name);
         let request = ObjectRequest::create_in(&account, "token", &self.body());
         let unreachable = |reason| TokenError::Unreachable {
@@ -56,9 +59,7 @@ impl TokenRequest {
             reason,
         };
         match timeout(DEADLINE, request.send::<Value>(&client)).await {
-            Ok(Ok(answer)) => {
-                read(&answer).map_err(|error| self.unreadable(pod, &error.to_string()))
-            }
+            Ok(Ok(answer)) => read(&answer).map_err(|failure| invalid_answer(pod, failure).into()),
             Ok(Err(error)) => Err(match error.status() {
                 Some(status) => self.rejection(pod, status.code, status.message.clone()),
                 None => unreachable(datastore::describe_error_chain(&error)),
@@ -82,27 +83,20 @@ impl TokenRequest {
         let account = format!("{}/{}", pod.namespace, self.name);
         let server = pod.server.clone();
         match code {
-            401 => TokenError::Unauthorized { server, message },
-            // For the refusal of an admission policy, [`TokenError::Forbidden`] would name a wrong
-            // remedy.
+            401 => unauthorized(&server, &message).into(),
+            // For the refusal of an admission policy, this text would name a wrong remedy.
             403 if !message.contains("ValidatingAdmissionPolicy") => {
-                let (name, namespace) = (self.name.clone(), pod.namespace.clone());
-                TokenError::Forbidden {
-                    account,
-                    name,
-                    namespace,
-                    message,
-                }
+                self.forbidden(&pod.namespace, &message).into()
             }
             404 if message.starts_with("nodes ") => {
-                TokenError::MissingNode(self.node.clone().unwrap_or_default())
+                missing_node(self.node.as_deref().unwrap_or_default()).into()
             }
             // Another program in place of the API server does not name the object.
             404 if ["serviceaccounts ", "namespaces "]
                 .iter()
                 .any(|begin| message.starts_with(begin)) =>
             {
-                TokenError::MissingAccount(account)
+                missing_account(&account).into()
             }
             _ => TokenError::Failed {
                 server,
@@ -113,49 +107,72 @@ impl TokenRequest {
         }
     }
 
-    fn unreadable(&self, pod: &ServiceAccount, reason: &str) -> TokenError {
-        TokenError::Unreadable {
-            server: pod.server.clone(),
-            reason: reason.into(),
-        }
+    /// Returns the failure if the pod's account lacks the permission to create tokens for the
+    /// plugins' account.
+    fn forbidden(&self, namespace: &str, message: &str) -> Failure {
+        let name = &self.name;
+        Failure::new(format_args!(
+            "this pod's service account may not create tokens for {namespace}/{name}"
+        ))
+        .way_out(format!(
+            "grant it verb create on resource serviceaccounts/token with resourceNames [{name}] in \
+             a ClusterRole, or in a Role of namespace {namespace}; the API server's message: \
+             {message}"
+        ))
     }
 }
 
-/// Reasons why a response is no token.
-#[derive(Debug, thiserror::Error)]
-enum InvalidResponse {
-    #[error("{0} is missing")]
-    Missing(&'static str),
-    #[error("invalid expirationTimestamp {text}: {source}")]
-    Expiry {
-        text: String,
-        source: time::error::Parse,
-    },
-    #[error("its lifetime is missing or negative")]
-    NoLifetime,
+/// Returns the failure if the API server rejects the pod's own token.
+fn unauthorized(server: &str, message: &str) -> Failure {
+    Failure::new(format_args!(
+        "the API server {server} rejects the token of this pod ({message})"
+    ))
+    .way_out(
+        "wait for kubelet to renew the token, or delete the pod if the signing keys or its service \
+         account were replaced",
+    )
+}
+
+fn missing_account(account: &str) -> Failure {
+    Failure::new(format_args!("service account {account} does not exist")).way_out(
+        "apply deploy/rbac/calico-cni-plugin.yaml, or name another account in \
+         CALICO_CNI_SERVICE_ACCOUNT",
+    )
+}
+
+fn missing_node(node: &str) -> Failure {
+    Failure::new(format_args!(
+        "Node {node} does not exist, to which CNI_TOKEN_BOUND_TO_NODE binds the plugins' token"
+    ))
+    .way_out("wait for kubelet to create the Node, or correct KUBERNETES_NODE_NAME")
+}
+
+/// Returns the failure if the response is no token with a valid expiry and lifetime.
+fn invalid_answer(pod: &ServiceAccount, cause: impl std::fmt::Display) -> Failure {
+    let server = &pod.server;
+    Failure::new(format_args!(
+        "the API server {server} sent an invalid answer to a token request"
+    ))
+    .because(cause)
 }
 
 /// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be
 /// later (`--service-account-extend-token-expiration`).
-fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
+fn read(answer: &Value) -> Result<IssuedToken, Failure> {
     let status = &answer["status"];
     let token = status["token"].as_str().filter(|token| !token.is_empty());
-    let token = token.ok_or(InvalidResponse::Missing("status.token"))?;
+    let token = token.ok_or_else(|| Failure::new("status.token is missing"))?;
     let end = status["expirationTimestamp"].as_str();
-    let end = end.ok_or(InvalidResponse::Missing("status.expirationTimestamp"))?;
+    let end = end.ok_or_else(|| Failure::new("status.expirationTimestamp is missing"))?;
     let expires = OffsetDateTime::parse(end, &Rfc3339);
-    let expires = expires
-        .map_err(|source| InvalidResponse::Expiry {
-            text: end.to_owned(),
-            source,
-        })?
-        .unix_timestamp();
+    let expires = expires.or_fail(format_args!("invalid expirationTimestamp {end}"))?;
+    let expires = expires.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
     let issued = Claims::decode(token).ok().filter(|claims| claims.iat > 0);
     let lifetime = issued.map_or(granted, |claims| Some(expires - claims.iat));
     let lifetime = lifetime
         .and_then(|seconds| u64::try_from(seconds).ok())
-        .ok_or(InvalidResponse::NoLifetime)?;
+        .ok_or_else(|| Failure::new("its lifetime is missing or negative"))?;
     Ok(IssuedToken {
         token: Secret::new(token.into()),
         expires,
@@ -166,53 +183,10 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
 /// Reasons for a missing token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The pod's own credentials cannot be read.
-    #[error(transparent)]
-    Account(#[from] ServiceAccountError),
-    /// The settings for the access to the API server are invalid.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// Status 403, unless a ValidatingAdmissionPolicy denied the request: usually the pod's account
-    /// lacks the permission to create tokens for the plugins' account.
-    #[error(
-        "this pod's service account may not create tokens for {account}; grant it verb create on \
-         resource serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role \
-         of namespace {namespace}; the API server's message: {message}"
-    )]
-    Forbidden {
-        /// The plugins' service account, as `<namespace>/<name>`.
-        account: String,
-        /// The name of the plugins' service account.
-        name: String,
-        /// The namespace of the plugins' service account.
-        namespace: String,
-        /// The API server's message.
-        message: String,
-    },
-    /// Status 401: the pod's own token is rejected.
-    #[error(
-        "the API server {server} rejects the token of this pod ({message}); wait for kubelet to \
-         renew the token, or delete the pod if the signing keys or its service account were \
-         replaced"
-    )]
-    Unauthorized {
-        /// The URL of the API server.
-        server: String,
-        /// The API server's message.
-        message: String,
-    },
-    /// Status 404: the plugins' service account `<namespace>/<name>` is missing.
-    #[error(
-        "service account {0} does not exist; apply deploy/rbac/calico-cni-plugin.yaml, or name \
-         another account in CALICO_CNI_SERVICE_ACCOUNT"
-    )]
-    MissingAccount(String),
-    /// Status 404: the Node to which the token is to be bound is missing.
-    #[error(
-        "Node {0} does not exist, to which CNI_TOKEN_BOUND_TO_NODE binds the plugins' token; wait \
-         for kubelet to create the Node, or correct KUBERNETES_NODE_NAME"
-    )]
-    MissingNode(String),
+    /// The request cannot be sent, or the API server rejects it for a reason that an operator must
+    /// remove.
+    #[error("{0}")]
+    Failure(Failure),
     /// Another error of the API server.
     #[error("the API server {server} issued no token for {account}: {message} ({code})")]
     Failed {
@@ -236,14 +210,12 @@ pub enum TokenError {
         /// The cause.
         reason: String,
     },
-    /// The response is not a token with a valid expiry and lifetime.
-    #[error("the API server {server} sent an invalid answer to a token request: {reason}")]
-    Unreadable {
-        /// The URL of the API server.
-        server: String,
-        /// The error in the response.
-        reason: String,
-    },
+}
+
+impl From<Failure> for TokenError {
+    fn from(failure: Failure) -> Self {
+        TokenError::Failure(failure)
+    }
 }
 
 #[cfg(test)]

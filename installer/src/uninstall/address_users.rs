@@ -8,11 +8,11 @@ use std::net::IpAddr;
 
 use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
-use super::ReleaseError;
 use super::plan::Options;
 use super::report::UninstallReport;
 use dataplane::host_network::{
@@ -147,12 +147,15 @@ fn has_calico_prefix(name: &str) -> bool {
     name.starts_with(&pod_interface_prefix())
 }
 
+/// The operation that reads the pods of allocated addresses.
+const READ_PODS: &str = "cannot read from the API server whether pods use these addresses";
+
 /// Checks that no pod that an allocation in `leaked` names may still use the allocated address.
 pub(super) async fn check_pods<S: Store>(
     api: &S,
     leaked: &LeakedAddresses,
     gone: DeletedInterfaces<'_>,
-) -> Result<(), ReleaseError> {
+) -> Result<(), Failure> {
     let mut released = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
@@ -164,13 +167,10 @@ pub(super) async fn check_pods<S: Store>(
     }
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = released.keys().map(|key| batch.get::<Pod>(key)).collect();
-    let answers = api
-        .read(&batch)
-        .await
-        .map_err(ReleaseError::UnreadablePods)?;
+    let answers = api.read(&batch).await.or_fail(READ_PODS)?;
     let mut used = Vec::new();
     for (ticket, (key, addresses)) in tickets.iter().zip(&released) {
-        let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else {
+        let Some(pod) = answers.get(ticket).or_fail(READ_PODS)? else {
             continue;
         };
         let Some(reported) = addresses_of(&pod.value) else {
@@ -190,7 +190,12 @@ pub(super) async fn check_pods<S: Store>(
     if used.is_empty() {
         Ok(())
     } else {
-        Err(ReleaseError::UsedByPods(used))
+        Err(Failure::new("pods in the API server use these addresses")
+            .because(used.join(", "))
+            .way_out(
+                "delete these pods first, or, if their interfaces are on this node, add \
+                 --tear-down-pods",
+            ))
     }
 }
 
@@ -224,14 +229,12 @@ pub(super) async fn read_endpoints<S: Store>(
     store: &S,
     node: &str,
     leaked: &LeakedAddresses,
-) -> Result<Endpoints, ReleaseError> {
+) -> Result<Endpoints, Failure> {
     let released: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
     let mut batch = ReadBatch::new();
     let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
-    let answers = store
-        .read(&batch)
-        .await
-        .map_err(ReleaseError::UnreadableEndpoints)?;
+    let answers = store.read(&batch).await;
+    let answers = answers.or_fail("cannot read the endpoints in the datastore")?;
     let mut endpoints = Endpoints::new();
     for (key, endpoint) in answers.each(&all) {
         let endpoint = match endpoint {
@@ -239,7 +242,11 @@ pub(super) async fn read_endpoints<S: Store>(
             Err(source)
                 if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) =>
             {
-                return Err(ReleaseError::InvalidEndpoint { key, source });
+                return Err(Failure::new(format_args!(
+                    "endpoint {key}, which may list these addresses, cannot be read"
+                ))
+                .because(source)
+                .way_out("correct or delete the endpoint"));
             }
             Err(_) => continue,
         };
@@ -260,7 +267,7 @@ pub(super) async fn read_endpoints<S: Store>(
 pub(super) fn check_endpoints(
     endpoints: &Endpoints,
     gone: DeletedInterfaces<'_>,
-) -> Result<(), ReleaseError> {
+) -> Result<(), Failure> {
     let mut used = Vec::new();
     for (endpoint, listed) in endpoints {
         let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
@@ -274,7 +281,13 @@ pub(super) fn check_endpoints(
     if used.is_empty() {
         Ok(())
     } else {
-        Err(ReleaseError::UsedByEndpoints(used))
+        Err(Failure::new("endpoints list these addresses")
+            .because(used.join(", "))
+            .way_out(
+                "delete their pods or containers first, or, if their interfaces are on this node, \
+                 add --tear-down-pods; delete an endpoint without a pod or container with \
+                 calicoctl delete workloadendpoint",
+            ))
     }
 }
 
@@ -282,7 +295,7 @@ pub(super) fn check_endpoints(
 pub(super) async fn delete_endpoints<S: Store>(
     endpoints: &Endpoints,
     store: &S,
-) -> Result<(), ReleaseError> {
+) -> Result<(), Failure> {
     for (Entry { key, revision, .. }, _) in endpoints {
         match store
             .write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision)))
@@ -290,10 +303,10 @@ pub(super) async fn delete_endpoints<S: Store>(
         {
             Ok(_) | Err(StoreError::NotFound { .. }) => {}
             Err(source) => {
-                return Err(ReleaseError::RemainingEndpoint {
-                    key: key.clone(),
-                    source,
-                });
+                return Err(Failure::new(format_args!(
+                    "cannot delete endpoint {key}, which lists these addresses"
+                ))
+                .because(source));
             }
         }
     }

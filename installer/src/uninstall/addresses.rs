@@ -10,6 +10,8 @@ use allocation::cluster_state;
 use allocation::release::NoListings;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
+use os::lock::{HostLock, LONGEST_WAIT, LockError};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{EndpointForm, Entry, Sharing, Store};
 use netconf::NetConf;
@@ -25,7 +27,6 @@ use super::address_users::{
 };
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
-use super::{ConfError, ReleaseError};
 use crate::layout::Layout;
 use dataplane::host_network::HostNetwork;
 use os::atomic_file::regular_file;
@@ -51,21 +52,14 @@ pub(super) fn conf(
     layout: &Layout,
     net_dir: &str,
     found: &[FoundFile],
-) -> Result<NetConf, ConfError> {
-    let mut unusable = ConfError::Missing;
+) -> Result<NetConf, Failure> {
+    let mut unusable = Failure::new("the configuration of this installation is missing");
     for file in found.iter().filter(|file| file.is_configuration()) {
-        let text = regular_file::text(&file.path).map_err(|error| error.to_string());
-        let conf = text.and_then(|text| {
-            node_conf::parse(&text, layout, net_dir).map_err(|error| error.to_string())
-        });
-        match conf {
+        let text = regular_file::text(&file.path).map_err(Failure::from);
+        let conf = text.and_then(|text| node_conf::parse(&text, layout, net_dir));
+        match conf.or_fail(file.path.display()) {
             Ok(conf) => return Ok(conf),
-            Err(reason) => {
-                unusable = ConfError::Unreadable {
-                    path: file.path.clone(),
-                    reason,
-                }
-            }
+            Err(failure) => unusable = failure,
         }
     }
     Err(unusable)
@@ -87,7 +81,7 @@ fn report_endpoints(options: Options, report: &mut UninstallReport) {
 /// `torn_down` contains the addresses behind deleted interfaces. Returns false if a requested
 /// release failed.
 pub(super) async fn release(
-    conf: Result<NetConf, ConfError>,
+    conf: Result<NetConf, Failure>,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
@@ -116,7 +110,7 @@ pub(super) async fn release(
     }
     let outcome = match conf {
         Ok(conf) => release_unused(&conf, options, torn_down, network).await,
-        Err(error) => Err(error.into()),
+        Err(failure) => Err(failure),
     };
     match outcome {
         Ok((target, others)) => {
@@ -147,7 +141,7 @@ async fn release_unused(
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
-) -> Result<(String, BTreeMap<HandleId, String>), ReleaseError> {
+) -> Result<(String, BTreeMap<HandleId, String>), Failure> {
     if options.yes {
         // The interfaces that the options name were deleted before.
         check_interfaces(network)?;
@@ -161,7 +155,8 @@ async fn release_unused(
     let _lock = options
         .yes
         .then(|| HostLock::acquire_within(lock_file, LONGEST_WAIT))
-        .transpose()?;
+        .transpose()
+        .map_err(unlocked)?;
     cluster_state::ensure_unlocked(&store).await?;
     let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
@@ -218,11 +213,14 @@ async fn release_unused(
     // The checks above have found no pod that uses one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new()).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
-        return Err(ReleaseError::RemainingHandle { handle, source });
+        return Err(Failure::new(format_args!(
+            "cannot release the addresses of handle {handle}"
+        ))
+        .because(source));
     }
     let released_blocks = remove_host(&store, &clock, &node).await?;
     if let Some((block, source)) = released_blocks.kept.into_iter().next() {
-        return Err(ReleaseError::RemainingBlock { block, source });
+        return Err(Failure::new(format_args!("cannot release block {block}")).because(source));
     }
     let (containers, blocks) = (collected.released.len(), released_blocks.released.len());
     let target =
@@ -230,13 +228,29 @@ async fn release_unused(
     Ok((target, others))
 }
 
+/// Returns the failure without the IPAM lock: a running ADD may assign an address meanwhile.
+pub(super) fn unlocked(cause: LockError) -> Failure {
+    Failure::new("running ADDs may still assign addresses")
+        .because(cause)
+        .way_out(
+            "end the process that holds the lock, or make the lock file writable, and run the \
+             command again",
+        )
+}
+
 /// Checks that no interface of a pod remains.
-fn check_interfaces(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
+fn check_interfaces(network: &dyn HostNetwork) -> Result<(), Failure> {
     let used = connected_pods(network, false)?;
     if used.is_empty() {
         Ok(())
     } else {
-        Err(ReleaseError::Connected(used))
+        Err(
+            Failure::new("pods are still connected with these addresses")
+                .because(used.join(", "))
+                .way_out(
+                    "delete their interfaces first, which needs CAP_NET_ADMIN (ip link delete)",
+                ),
+        )
     }
 }
 

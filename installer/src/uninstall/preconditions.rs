@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use libcalico::failure::Failure;
 use netconf::NetConf;
 use os::lock::{HostLock, LONGEST_WAIT};
 
 use super::plan::{FoundFile, Options};
-use super::{ConfError, ReleaseError, address_users, addresses, files};
+use super::{address_users, addresses, files};
 use crate::found::FoundState;
 use crate::layout::{DirectoryRole, Layout};
 use dataplane::host_network::HostNetwork;
@@ -29,7 +30,7 @@ pub(super) fn find_blockers(
     net_dir: &str,
     found: &[FoundFile],
     named: &BTreeMap<String, String>,
-    conf: &Result<NetConf, ConfError>,
+    conf: &Result<NetConf, Failure>,
     options: Options,
     network: &dyn HostNetwork,
 ) -> Vec<Blocker> {
@@ -72,7 +73,7 @@ fn unavailable_lock(file: &Path, layout: &Layout, options: Options) -> Option<Bl
             file.display()
         )
     } else if options.yes {
-        ReleaseError::from(HostLock::acquire_within(file, LONGEST_WAIT).err()?).to_string()
+        addresses::unlocked(HostLock::acquire_within(file, LONGEST_WAIT).err()?).to_string()
     } else {
         return None;
     };

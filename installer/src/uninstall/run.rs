@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use libcalico::failure::Failure;
 use netconf::NetConf;
 
 use super::chained_plugins::ChainedPlugins;
 use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::Blocker;
 use super::report::UninstallReport;
-use super::{ConfError, address_users, addresses, files, other_files, preconditions};
+use super::{address_users, addresses, files, other_files, preconditions};
 use crate::former;
 use crate::layout::{Layout, NET_DIR};
-use crate::state::{self, State, StateError};
 use dataplane::host_network::HostNetwork;
+use crate::state::{self, State};
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes`
@@ -22,7 +23,7 @@ pub async fn run(
     layout: &Layout,
     options: Options,
     network: &dyn HostNetwork,
-) -> Result<UninstallReport, StateError> {
+) -> Result<UninstallReport, Failure> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() {
         NET_DIR.to_owned()
@@ -142,7 +143,7 @@ pub async fn run(
 async fn run_first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,
-    conf: Result<NetConf, ConfError>,
+    conf: Result<NetConf, Failure>,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,

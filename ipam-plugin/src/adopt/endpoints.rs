@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{Claim, Claimant, HandleId, PodState, UnprovenOwner};
+use libcalico::failure::Failure;
+use libcalico::ipam::{Claim, Claimant, HandleId, PodState, foreign_interface};
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
@@ -125,7 +126,8 @@ pub(super) async fn claims<S: Store, A: Store>(
         .flat_map(|pods| pods.claimants_on(node, evidence));
     for pod in pods_of_node.filter(|pod| !pods_with_endpoint.contains(&pods::claimant(pod))) {
         claims.extend(PodState::of(pod).addresses.in_status().map(|address| {
-            let handle = Err(UnprovenOwner::NoEndpoint);
+            let missing = Failure::new("the pod has no WorkloadEndpoint");
+            let handle = Err(missing.way_out("restart the pod"));
             FoundClaim {
                 claim: Claim {
                     address,
@@ -161,7 +163,7 @@ async fn owner_of<S: Store, A: Store>(
     endpoint: &WorkloadEndpoint,
     pod: Option<&Pod>,
     evidence: &NodeEvidence<'_>,
-) -> Result<(HandleId, Option<VmiPod>), UnprovenOwner> {
+) -> Result<(HandleId, Option<VmiPod>), Failure> {
     let container = match endpoint.spec.orchestrator.as_str() {
         OF_PODS => evidence.container_of_pod(name_of(endpoint, pod), Some(stored(endpoint)))?,
         _ => {
@@ -173,9 +175,7 @@ async fn owner_of<S: Store, A: Store>(
                 .first()
                 .is_some_and(|network| network != evidence.network)
             {
-                return Err(UnprovenOwner::ForeignInterface(
-                    endpoint.spec.interface_name.clone(),
-                ));
+                return Err(foreign_interface(&endpoint.spec.interface_name));
             }
             evidence.plain_container(stored(endpoint))?
         }
@@ -188,7 +188,7 @@ fn ensure_is_used(
     pod: Option<&Pod>,
     address: IpAddr,
     evidence: &NodeEvidence<'_>,
-) -> Result<(), UnprovenOwner> {
+) -> Result<(), Failure> {
     if let Some(pod) = pod {
         let is_listed = PodState::of(pod)
             .addresses
@@ -197,7 +197,9 @@ fn ensure_is_used(
         return if is_listed {
             Ok(())
         } else {
-            Err(UnprovenOwner::NotInStatus)
+            Err(Failure::new(
+                "the WorkloadEndpoint lists the address, but the status of the pod does not",
+            ))
         };
     }
     let interface = match endpoint.spec.orchestrator.as_str() {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::ipam::{ContainerEvidence, Statement, UnprovenOwner, prove_container};
+use libcalico::failure::Failure;
+use libcalico::ipam::{ContainerEvidence, Statement, prove_container};
 use libcalico::names::{InterfaceAlias, pod_interface};
 use libcalico::net::Cidr;
 
@@ -45,7 +46,7 @@ impl NodeEvidence<'_> {
         &self,
         pod: PodName<'_>,
         endpoint: Option<StoredEndpoint<'_>>,
-    ) -> Result<String, UnprovenOwner> {
+    ) -> Result<String, Failure> {
         let interface = self.interface_of_pod(pod, endpoint);
         prove_container(&ContainerEvidence {
             interface: &interface,
@@ -92,10 +93,7 @@ impl NodeEvidence<'_> {
     }
 
     /// Returns the ID of a container that is not a pod, whose only evidence is its interface.
-    pub(super) fn plain_container(
-        &self,
-        endpoint: StoredEndpoint<'_>,
-    ) -> Result<String, UnprovenOwner> {
+    pub(super) fn plain_container(&self, endpoint: StoredEndpoint<'_>) -> Result<String, Failure> {
         prove_container(&ContainerEvidence {
             interface: endpoint.interface,
             expected: &InterfaceAlias::for_container(endpoint.container),
@@ -106,15 +104,14 @@ impl NodeEvidence<'_> {
     }
 
     /// Returns an error if the node has no route to `address` through the interface.
-    pub(super) fn ensure_route(
-        &self,
-        interface: &str,
-        address: IpAddr,
-    ) -> Result<(), UnprovenOwner> {
+    pub(super) fn ensure_route(&self, interface: &str, address: IpAddr) -> Result<(), Failure> {
         if self.host_routes(interface).contains(&address) {
             return Ok(());
         }
-        Err(UnprovenOwner::NoRoute(interface.to_owned()))
+        Err(Failure::new(format_args!(
+            "the WorkloadEndpoint lists the address, but the node has no route to it through \
+             interface {interface}"
+        )))
     }
 
     /// Returns an error if the node has routes to addresses through the interface, but none to
@@ -123,12 +120,15 @@ impl NodeEvidence<'_> {
         &self,
         interface: &str,
         address: IpAddr,
-    ) -> Result<(), UnprovenOwner> {
+    ) -> Result<(), Failure> {
         let routes = self.host_routes(interface);
         if routes.is_empty() || routes.contains(&address) {
             return Ok(());
         }
-        Err(UnprovenOwner::OtherRoutes(interface.to_owned()))
+        Err(Failure::new(format_args!(
+            "the node routes other addresses to interface {interface}"
+        ))
+        .way_out("the pod's status may be outdated, adopt again"))
     }
 
     /// Returns the addresses that the node routes to the interface.

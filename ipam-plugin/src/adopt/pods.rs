@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{ObjectKey, ObjectSelect};
-use libcalico::ipam::{Claim, Claimant, HandleId, PodState, UnprovenOwner};
+use libcalico::failure::Failure;
+use libcalico::ipam::{Claim, Claimant, HandleId, PodState};
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
@@ -135,15 +136,11 @@ pub(super) async fn owner_of<A: Store, S: Store>(
     network: &str,
     pod: Option<&Pod>,
     container: &str,
-) -> Result<(HandleId, Option<VmiPod>), UnprovenOwner> {
-    let unusable = |error: &dyn ToString| UnprovenOwner::VirtualMachine(error.to_string());
-    let detected = vmi::detect(api, store, pod)
-        .await
-        .map_err(|error| unusable(&error))?;
+) -> Result<(HandleId, Option<VmiPod>), Failure> {
+    let detected = vmi::detect(api, store, pod).await?;
     let vmi = detected
         .map(vmi::DetectedVmi::for_add)
-        .transpose()
-        .map_err(|error| unusable(&error))?
+        .transpose()?
         .flatten();
     let handle = match &vmi {
         Some(vmi) => HandleId::for_vmi(network, &vmi.namespace, &vmi.vmi_name),
@@ -153,8 +150,8 @@ pub(super) async fn owner_of<A: Store, S: Store>(
 }
 
 pub(super) fn split(
-    owner: Result<(HandleId, Option<VmiPod>), UnprovenOwner>,
-) -> (Result<HandleId, UnprovenOwner>, Option<VmiPod>) {
+    owner: Result<(HandleId, Option<VmiPod>), Failure>,
+) -> (Result<HandleId, Failure>, Option<VmiPod>) {
     match owner {
         Ok((handle, vmi)) => (Ok(handle), vmi),
         Err(unproven) => (Err(unproven), None),

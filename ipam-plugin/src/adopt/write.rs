@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::ipam::{
-    AdoptionConflict, AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId,
-};
+use libcalico::failure::Failure;
+use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
 use os::clock::Clock;
@@ -86,8 +85,7 @@ impl<'a, S: Store, C: Clock> BlockWriter<'a, S, C> {
         ip: IpAddr,
         block: Cidr,
     ) -> AdoptOutcome {
-        let not_written =
-            |reason: String| AdoptOutcome::Conflict(AdoptionConflict::NotWritten(reason));
+        let not_written = |reason: String| AdoptOutcome::Conflict(Failure::new(reason));
         if let Some(reason) = &self.unavailable {
             return not_written(reason.clone());
         }

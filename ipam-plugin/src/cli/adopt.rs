@@ -9,6 +9,7 @@ use clap::Args;
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::Statement;
 use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
@@ -19,7 +20,7 @@ use serde::Serialize;
 use super::app::{App, CommandOutcome, Progress};
 use super::connection::{ConnectionArgs, describe};
 use super::documents::{self, Format};
-use super::error::CliError;
+use super::error::{CliError, no_node_name};
 use super::trace::CONFIGURATION;
 use crate::adopt::{
     AdoptOutcome, AdoptRequest, Adopted, AdoptedAddress, ClaimSource, NodeEvidence, adopt,
@@ -30,6 +31,10 @@ use dataplane::host_link::{HostLinks, NoHostLinks};
 use node_process::{node_name, process};
 use os::clock::SystemClock;
 
+/// Advice after a refused list.
+const MORE_RIGHTS: &str = "adopt lists all pods and nodes, which the plugins' account may not do: \
+                           name another account with --kubeconfig, or with KUBECONFIG if the \
+                           datastore is etcd, or apply deploy/adopt";
 const DEFAULT_NETWORK: &str = "k8s-pod-network";
 
 /// Allocate addresses that running pods of this node use and that IPAM does not have, as after a
@@ -119,7 +124,13 @@ pub(super) fn run(
     let conf = connection.conf()?.or_else(|| installed().ok().flatten());
     let config = connection.resolve(env)?;
     if config.missing_file().is_some() {
-        return Err(CliError::NoPools(describe(&config)));
+        let missing = format!(
+            "{} does not exist, so it has no IP pools",
+            describe(&config)
+        );
+        return Err(Failure::new(missing)
+            .way_out("name the datastore, or create it with `calico-ipam init`")
+            .into());
     }
     for warning in config.warnings() {
         let _ = writeln!(io::stderr(), "note: {}", printable::line(warning));
@@ -163,8 +174,7 @@ impl<'a> Place<'a> {
         let conf = conf.unwrap_or_default();
         let node = match &args.node {
             Some(name) => name.clone(),
-            None => node_name::from_conf(&conf)
-                .map_err(|error| CliError::NodeName(error.to_string()))?,
+            None => node_name::from_conf(&conf).map_err(no_node_name)?,
         };
         let of_conf = Some(conf.name.clone()).filter(|name| !name.is_empty());
         let network = args
@@ -192,7 +202,7 @@ impl<'a> Place<'a> {
                 };
                 let person = ClientPlace::Workstation(ProxyVariables::read(variable));
                 KubernetesApi::open_separate(&conf, person, env)
-                    .map_err(|error| CliError::PodServer(error.to_string()))?
+                    .or_fail("cannot use the API server of the pods")?
             }
         };
         Ok(Place {
@@ -251,7 +261,7 @@ impl<'a> Place<'a> {
             notices: problems,
         } = adopted.map_err(|error| match error {
             StoreError::Unauthorized { .. } | StoreError::Forbidden { .. } => {
-                CliError::AdoptRights(error)
+                CliError::from(Failure::new(error).way_out(MORE_RIGHTS))
             }
             other => other.into(),
         })?;

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::app::{App, CommandOutcome};
 use super::documents::Format;
-use super::error::CliError;
+use super::error::{CliError, invalid};
 use super::store_object::{Applied, plan, retry_races, write_planned};
 use super::{documents, settings};
 use allocation::reads::find;
@@ -126,7 +126,7 @@ async fn apply_object<S: Spec>(
     validate: fn(&Object<S>) -> Result<(), ValidationError>,
     unknown_of: fn(&mut S) -> &mut Unknown,
 ) -> Result<Applied, CliError> {
-    validate(wanted).map_err(|cause| CliError::invalid(kind, &wanted.metadata.name, cause))?;
+    validate(wanted).map_err(|cause| invalid(kind, &wanted.metadata.name, cause))?;
     let previous = find::<Object<S>>(store, &wanted.key()).await?;
     Ok(write_planned(store, plan(previous, wanted.clone(), unknown_of)?).await?)
 }
@@ -154,7 +154,7 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
         blocks: &blocks,
     };
     let admitted = admit_ip_pool(wanted.clone(), &context)
-        .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
+        .map_err(|cause| invalid("IPPool", &wanted.metadata.name, cause))?;
     Ok(write_planned(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
 }
 

@@ -20,7 +20,7 @@ use self::listing::{ListedAddress, listed_addresses};
 use super::app::{App, CommandOutcome};
 use super::cluster_read::{ClusterRead, UnreadableObject};
 use super::documents;
-use super::error::CliError;
+use super::error::{CliError, no_identity};
 use super::report_file;
 
 /// Find addresses without endpoint, endpoints without address, wrong counts and similar
@@ -144,7 +144,7 @@ fn report(
         .information
         .as_ref()
         .filter(|entry| !entry.value.spec.cluster_guid.is_empty());
-    let information = information.ok_or_else(|| CliError::NoIdentity(datastore.to_owned()))?;
+    let information = information.ok_or_else(|| no_identity(datastore))?;
     let version = report_file::version(version, &information.value.spec)?;
     let revision = information.revision.resource_version();
     let reported = ReportedCluster {

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use datastore::Datastore;
+use libcalico::failure::Failure;
 use libcalico::ipam::{Block, DEFAULT_BLOCK_LIMIT, borrowed};
 use libcalico::store::Store;
 use serde::Serialize;
@@ -52,7 +53,12 @@ pub(super) async fn run(
 ) -> Result<CommandOutcome, CliError> {
     let rows = args.rows();
     if rows.is_empty() {
-        return Err(CliError::NothingToConfigure);
+        // Upstream's text.
+        return Err(
+            Failure::new("at least one configuration option must be specified")
+                .way_out("`calico-ipam configure --help` lists them")
+                .into(),
+        );
     }
     let (store, change) = (app.store, args.change());
     let progress = app.progress("changing the settings");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use datastore::config::{ClientPlace, DEFAULT_PATH, LocalConfig, ProxyVariables};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
+use libcalico::failure::{Failure, OrFail};
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use serde_json::Value;
@@ -100,7 +101,7 @@ impl ConnectionArgs {
     }
 
     pub(super) fn conf(&self) -> Result<Option<NetConf>, CliError> {
-        self.config.as_deref().map(read_conf).transpose()
+        Ok(self.config.as_deref().map(read_conf).transpose()?)
     }
 
     /// Determines the datastore, for a client on a workstation.
@@ -114,7 +115,13 @@ impl ConnectionArgs {
         };
         match &config {
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) if self.context.is_some() => {
-                return Err(CliError::ContextWithoutApiServer(describe(&config)));
+                let datastore = describe(&config);
+                let failure = Failure::new(format_args!(
+                    "--context is for an API server, but the datastore is {datastore}"
+                ));
+                return Err(failure
+                    .way_out("remove --context, or name the API server with --kubeconfig")
+                    .into());
             }
             DatastoreConfig::Etcd(_)
             | DatastoreConfig::Local(_)
@@ -165,7 +172,7 @@ impl ConnectionArgs {
                     deadline,
                 }))
             }
-            ConfigError::NotConfigured => Err(CliError::NothingConfigured),
+            ConfigError::NotConfigured => Err(nothing_configured().into()),
             error => Err(error.into()),
         })
     }
@@ -235,17 +242,24 @@ pub(super) fn describe(config: &DatastoreConfig) -> String {
 }
 
 /// Reads a network configuration: a plugin's, or a list that contains Calico's plugin.
-fn read_conf(path: &Path) -> Result<NetConf, CliError> {
-    let refuse = |reason: String| CliError::NetworkConf {
-        path: path.display().to_string(),
-        reason,
-    };
-    let text =
-        input_file::bytes(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
-    let value: Value = serde_json::from_slice(&text).map_err(|error| refuse(error.to_string()))?;
-    let plugin = calico_plugin(value).map_err(|reason| refuse(reason.into()))?;
-    NetConf::parse(Value::Object(plugin).to_string().as_bytes())
-        .map_err(|error| refuse(error.to_string()))
+fn read_conf(path: &Path) -> Result<NetConf, Failure> {
+    let conf = format!("network configuration {}", path.display());
+    let text = input_file::bytes(path, MAX_CONFIGURATION).or_fail(&conf)?;
+    let value: Value = serde_json::from_slice(&text).or_fail(&conf)?;
+    let plugin = calico_plugin(value).or_fail(&conf)?;
+    NetConf::parse(Value::Object(plugin).to_string().as_bytes()).or_fail(&conf)
+}
+
+fn nothing_configured() -> Failure {
+    Failure::new(format_args!(
+        "no datastore is configured and {DEFAULT_PATH} does not exist"
+    ))
+    .way_out(
+        "name one: `--datastore-type local` (creates that file), `--datastore-path FILE`, \
+         `--etcd-endpoints URL`, `--kubeconfig FILE`, or `--config \
+         /etc/cni/net.d/10-calico.conflist`; DATASTORE_TYPE, DATASTORE_PATH, ETCD_ENDPOINTS and, \
+         beside DATASTORE_TYPE=kubernetes, KUBECONFIG in the environment do the same",
+    )
 }
 
 #[cfg(test)]

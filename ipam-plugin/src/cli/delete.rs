@@ -7,6 +7,7 @@ use datastore::Datastore;
 use libcalico::api::{
     ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, ObjectKey,
 };
+use libcalico::failure::Failure;
 use libcalico::ipam::{AffinitySelect, Block};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, Store, StoreError, identifier};
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use super::app::{App, CommandOutcome};
 use super::documents::{self, Format};
-use super::error::CliError;
+use super::error::{CliError, block_kept};
 use super::kind::ResourceKind;
 use super::settings;
 use super::store_object::retry_races;
@@ -116,10 +117,12 @@ async fn delete_node_and_contents(
     }
     let endpoints = endpoints_of_node(store, name).await?;
     if !force && !endpoints.is_empty() {
-        return Err(CliError::NodeInUse {
-            node: name.into(),
-            endpoints: endpoints.len(),
-        });
+        let number = endpoints.len();
+        return Err(Failure::new(format_args!(
+            "node {name} has {number} endpoints (`calico-ipam endpoints --node {name}`)"
+        ))
+        .way_out("--force deletes them too")
+        .into());
     }
     // Notes of failed searches on this node end with the release, as with `release`.
     let _releasing = ReleaseGuard::here();
@@ -127,11 +130,9 @@ async fn delete_node_and_contents(
         .await
         .map_err(|error| match error {
             NodeCleanupError::Ipam(error) => error.into(),
-            NodeCleanupError::BlockKept { node, block, cause } => CliError::BlockKept {
-                of: format!("node {node}"),
-                block,
-                cause,
-            },
+            NodeCleanupError::BlockKept { node, block, cause } => {
+                CliError::from(block_kept(&format!("node {node}"), &block, *cause))
+            }
         })?;
     let NodeCleanup {
         addresses,
@@ -164,7 +165,9 @@ async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
 async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, CliError> {
     let mut pool = match app.store.get::<IpPool>(key).await {
         // A missing object counts as a lost race, which a retry cannot win.
-        Err(error @ StoreError::NotFound { .. }) => return Err(CliError::Missing(error)),
+        Err(error @ StoreError::NotFound { .. }) => {
+            return Err(Failure::new(error).into());
+        }
         pool => pool?,
     };
     if !pool.value.spec.disabled {
@@ -179,11 +182,7 @@ async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(
     let released =
         release_pool_affinities(app.store, &SystemClock::start(), &owners, range, false).await?;
     if let Some((block, cause)) = released.kept.into_iter().next() {
-        return Err(CliError::BlockKept {
-            of: format!("IPPool {name}"),
-            block,
-            cause: Box::new(cause),
-        });
+        return Err(block_kept(&format!("IPPool {name}"), &block, cause).into());
     }
     let blocks = app.store.list::<Block>(&Some(range.version())).await?;
     let inside = blocks.iter().filter(|block| range.covers(&block.key));

@@ -8,40 +8,42 @@ use std::path::Path;
 use clap::ValueEnum;
 use comfy_table::presets::ASCII_FULL_CONDENSED;
 use comfy_table::{Cell, LineStyle, Table, TableStyle};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::validation::manifest::{self, Manifest};
 use libcalico::yaml;
 use netconf::printable;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::error::CliError;
+use super::error::{CliError, file_failure};
 use super::input_file::{self, MAX_MANIFESTS};
 
 /// Reads all manifests of `path`, or of stdin for `-`. An invalid manifest rejects all of them.
-pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, CliError> {
+pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, Failure> {
     let file = if path.as_os_str() == "-" {
         Path::new("stdin")
     } else {
         path
     };
-    let text = input_file::text(path, MAX_MANIFESTS).map_err(CliError::file("read", file))?;
+    let text = input_file::text(path, MAX_MANIFESTS).map_err(file_failure("read", file))?;
     parse_manifests(&file.display().to_string(), &text)
 }
 
-pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
+pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, Failure> {
     let mut manifests = Vec::new();
     for (index, document) in documents(text).enumerate() {
-        let refused = |reason: String| CliError::Document {
-            file: file.into(),
-            number: index + 1,
-            reason,
-        };
-        for object in objects(document.map_err(|error| refused(error.to_string()))?) {
-            manifests.push(manifest::decode(object).map_err(|cause| refused(cause.to_string()))?);
+        let place = format!("{file}, document {}", index + 1);
+        for object in objects(
+            document
+                .map_err(|error| error.to_string())
+                .or_fail(&place)?,
+        ) {
+            manifests.push(manifest::decode(object).or_fail(&place)?);
         }
     }
     if manifests.is_empty() {
-        Err(CliError::NoDocuments(file.into()))
+        Err(Failure::new(format_args!("{file} contains no object"))
+            .way_out("write documents with apiVersion, kind, metadata and spec"))
     } else {
         Ok(manifests)
     }

@@ -5,13 +5,14 @@ use datastore::Datastore;
 use libcalico::api::{
     ClusterInformation, IpPool, IpPoolSpec, Node, NodeSpec, ObjectKey, ObjectSelect,
 };
+use libcalico::failure::{Failure, OrFail};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::Store;
 use netconf::NetConf;
 
 use super::app::{App, CommandOutcome};
 use super::apply::Row;
-use super::error::CliError;
+use super::error::{CliError, no_node_name};
 use super::store_object::{Applied, retry_races};
 use super::{apply, documents};
 use allocation::reads::find;
@@ -44,8 +45,7 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
     let pools = ranges(args)?;
     let node = match &args.node {
         Some(name) => name.clone(),
-        None => node_name::from_conf(&NetConf::default())
-            .map_err(|error| CliError::NodeName(error.to_string()))?,
+        None => node_name::from_conf(&NetConf::default()).map_err(no_node_name)?,
     };
     let store = app.store;
     match store {
@@ -56,7 +56,11 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
                 .await?
                 .is_none()
             {
-                return Err(CliError::NoKubernetesNode(node));
+                return Err(Failure::new(format_args!(
+                    "Kubernetes has no Node {node}, and only its kubelet or kubectl create it"
+                ))
+                .way_out("name a node of the cluster with --node")
+                .into());
             }
         }
     }
@@ -77,12 +81,10 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
     Ok(CommandOutcome::Success)
 }
 
-fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
+fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, Failure> {
     let parse = |text: &String| {
-        text.parse::<Cidr>().map_err(|cause| CliError::PoolRange {
-            text: text.clone(),
-            cause,
-        })
+        let range = text.parse::<Cidr>().or_fail(format_args!("--pool {text}"));
+        range.map_err(|failure| failure.way_out("write it like 10.65.0.0/16 or fd65::/112"))
     };
     args.pool.iter().map(parse).collect()
 }

@@ -4,9 +4,10 @@
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 
+use libcalico::failure::Failure;
 use os::input_file::{self, Limited};
 
-use super::error::CliError;
+use super::error::file_failure;
 
 /// Maximum size in bytes of a configuration. Plugins accept no larger one.
 pub(super) const MAX_CONFIGURATION: u64 = 1 << 20;
@@ -18,9 +19,9 @@ pub(super) const MAX_REPORT: u64 = 512 << 20;
 pub(super) const MAX_EXPORT: u64 = 8 << 30;
 
 /// Opens a file. The reader returns an error after `limit` bytes.
-pub(super) fn open(path: &Path, limit: u64) -> Result<Box<dyn BufRead>, CliError> {
+pub(super) fn open(path: &Path, limit: u64) -> Result<Box<dyn BufRead>, Failure> {
     Ok(
-        match opened(path, limit).map_err(CliError::file("read", path))? {
+        match opened(path, limit).map_err(file_failure("read", path))? {
             Input::Stdin(stdin) => Box::new(BufReader::new(stdin)),
             Input::File(file) => Box::new(BufReader::new(file)),
         },

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use libcalico::failure::Failure;
 use libcalico::names::{InterfaceAlias, container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
 
 use crate::cli::app::{App, CommandOutcome};
 use crate::cli::documents::{self, Format};
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, file_failure, no_identity};
 use allocation::journal::{
     DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, PendingDel, short_age,
 };
@@ -171,10 +172,15 @@ async fn adopt(
     app: &mut App<'_>,
 ) -> Result<CommandOutcome, CliError> {
     if app.is_new {
-        return Err(CliError::NoSuchFile(app.datastore.clone()));
+        let file = &app.datastore;
+        return Err(Failure::new(format_args!(
+            "{file} does not exist, so no deferred DEL can belong to it"
+        ))
+        .way_out("name the datastore of the deferred DELs")
+        .into());
     }
-    let no_identity = || CliError::NoIdentity(app.datastore.clone());
-    let identity = app.store.identity().await?.ok_or_else(no_identity)?;
+    let identity = app.store.identity().await?;
+    let identity = identity.ok_or_else(|| no_identity(&app.datastore))?;
     let target = DatastoreIdentity {
         name: app.journal_name.clone(),
         identity,
@@ -190,7 +196,11 @@ async fn adopt(
             .iter()
             .any(|(_, pending_del)| pending_del.container_id.starts_with(container))
         {
-            return Err(CliError::NoEntry(container.clone()));
+            return Err(Failure::new(format_args!(
+                "the journal has no deferred DEL of a container whose ID begins with {container}"
+            ))
+            .way_out("`calico-ipam journal` lists them")
+            .into());
         }
     }
     let is_chosen = |pending_del: &PendingDel| {
@@ -213,13 +223,13 @@ async fn adopt(
             pending_del.container_id.clone(),
             entry.display().to_string(),
         );
-        let error = CliError::InterfaceExists {
-            container,
-            interface,
-            entry,
-        };
+        let error = Failure::new(format_args!(
+            "container {container} has its interface {interface}: it was probably added again \
+             after the DEL, and the replay would release its addresses"
+        ))
+        .way_out(format!("if no other cleanup remains, remove {entry}"));
         if !adopt.all {
-            return Err(error);
+            return Err(error.into());
         }
         app.notice(format_args!("note: entry unchanged: {error}"));
     }
@@ -227,7 +237,7 @@ async fn adopt(
     // early. Calls of the plugin then read the identities of their datastores again.
     journal
         .remove_identities()
-        .map_err(CliError::file("write", &args.directory))?;
+        .map_err(file_failure("write", &args.directory))?;
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
         let former = if pending_del.identity.is_empty() {
@@ -277,10 +287,10 @@ fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<St
     }
 }
 
-fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
+fn entries(args: &JournalArgs) -> Result<Vec<Entry>, Failure> {
     Journal::new(&args.directory)
         .entries()
-        .map_err(CliError::file("read", &args.directory))
+        .map_err(file_failure("read", &args.directory))
 }
 
 impl Row {

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use libcalico::failure::Failure;
 use os::atomic_file::{AtomicFileError, Draft};
 
-use super::error::CliError;
+use super::error::file_failure;
 
 /// Only the owner may read the file: the data name every pod, and may contain keys.
 const MODE: u32 = 0o600;
@@ -21,8 +22,8 @@ pub(super) struct PrivateFile {
 
 impl PrivateFile {
     /// Begins the file. Fails if `path` exists.
-    pub(super) fn create(path: &Path) -> Result<Self, CliError> {
-        let failed = CliError::file("write", path);
+    pub(super) fn create(path: &Path) -> Result<Self, Failure> {
+        let failed = file_failure("write", path);
         if fs::symlink_metadata(path).is_ok() {
             return Err(failed(exists()));
         }
@@ -35,8 +36,8 @@ impl PrivateFile {
     }
 
     /// Gives the complete file its name. Fails if the name exists by now.
-    pub(super) fn publish(self) -> Result<(), CliError> {
-        let failed = CliError::file("write", &self.path);
+    pub(super) fn publish(self) -> Result<(), Failure> {
+        let failed = file_failure("write", &self.path);
         let publish = || {
             let finished = self.draft.finish(MODE).map_err(source)?;
             // A rename would replace a file.

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use libcalico::api::ClusterInformationSpec;
+use libcalico::failure::Failure;
 use libcalico::ipam::report::{IpamReport, NamedReport};
 use os::atomic_file;
 
-use super::error::CliError;
+use super::error::{CliError, file_failure};
 use super::input_file::{self, MAX_REPORT};
 
 /// The permissions of a new report.
@@ -21,13 +22,13 @@ pub(super) fn write(path: &Path, report: &IpamReport) -> Result<(), CliError> {
     let found = fs::metadata(path).ok();
     // A pipe or a terminal cannot be replaced.
     if found.as_ref().is_some_and(|found| !found.is_file()) {
-        return fs::write(path, text).map_err(CliError::file("write", path));
+        return Ok(fs::write(path, text).map_err(file_failure("write", path))?);
     }
     let mode = found.map_or(MODE, |found| found.permissions().mode() & 0o777 | MODE);
-    let target = target(path).map_err(CliError::file("write", path))?;
+    let target = target(path).map_err(file_failure("write", path))?;
     atomic_file::replace(&target, text.as_bytes(), mode)
-        .map(drop)
-        .map_err(|error| CliError::file("write", path)(io::Error::other(error)))
+        .map_err(|error| file_failure("write", path)(io::Error::other(error)))?;
+    Ok(())
 }
 
 /// Returns the absolute path, with links resolved if the file exists.
@@ -35,15 +36,14 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     fs::canonicalize(path).or_else(|_| std::path::absolute(path))
 }
 
-pub(super) fn read(path: &Path) -> Result<NamedReport, CliError> {
+pub(super) fn read(path: &Path) -> Result<NamedReport, Failure> {
     let file = path.display().to_string();
-    let text = input_file::bytes(path, MAX_REPORT).map_err(CliError::file("read", path))?;
+    let text = input_file::bytes(path, MAX_REPORT).map_err(file_failure("read", path))?;
     match IpamReport::parse(&text) {
         Ok(report) => Ok(NamedReport { file, report }),
-        Err(error) => Err(CliError::Report {
-            path: file,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(Failure::new(format_args!("report {file}"))
+            .because(error)
+            .way_out(format!("write it with `calico-ipam check --report {file}`"))),
     }
 }
 
@@ -52,13 +52,15 @@ pub(super) fn read(path: &Path) -> Result<NamedReport, CliError> {
 pub(super) fn version<'a>(
     given: Option<&'a str>,
     information: &'a ClusterInformationSpec,
-) -> Result<&'a str, CliError> {
+) -> Result<&'a str, Failure> {
     let mut versions = given
         .into_iter()
         .chain([information.calico_version.as_str()]);
-    versions
-        .find(|version| !version.is_empty())
-        .ok_or(CliError::NoReportVersion)
+    let version = versions.find(|version| !version.is_empty());
+    version.ok_or_else(|| {
+        Failure::new("ClusterInformation has no calicoVersion, which calico-node writes")
+            .way_out("name the version of calicoctl with --report-version")
+    })
 }
 
 #[cfg(test)]
@@ -93,10 +95,11 @@ mod tests {
         assert_eq!(version(Some("v1"), &information("v2")).unwrap(), "v1");
         assert_eq!(version(Some(""), &information("v2")).unwrap(), "v2");
         for given in [None, Some("")] {
-            assert!(matches!(
-                version(given, &information("")),
-                Err(CliError::NoReportVersion)
-            ));
+            let error = version(given, &information("")).unwrap_err().to_string();
+            assert!(
+                error.starts_with("ClusterInformation has no calicoVersion"),
+                "{error}"
+            );
         }
     }
 

@@ -3,11 +3,12 @@
 
 use datastore::Datastore;
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey, ObjectSelect};
+use libcalico::failure::Failure;
 use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
 use libcalico::validation::{admit_ipam_configuration, validate_ipam_config};
 
-use super::error::CliError;
+use super::error::{CliError, invalid};
 use super::store_object::{self, Applied};
 
 const NAME: &str = "default";
@@ -111,8 +112,8 @@ pub(super) async fn apply(
     wanted: &IpamConfiguration,
 ) -> Result<Applied, CliError> {
     let stored = StoredSettings::read(store).await?;
-    let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
-    let admitted = admit_ipam_configuration(wanted.clone()).map_err(invalid)?;
+    let refuse = |cause| invalid("IPAMConfiguration", &wanted.metadata.name, cause);
+    let admitted = admit_ipam_configuration(wanted.clone()).map_err(refuse)?;
     let unknown = stored
         .effective
         .as_ref()
@@ -122,7 +123,7 @@ pub(super) async fn apply(
         unknown,
         ..IpamConfig::of_v3(&admitted.spec)
     };
-    validate_ipam_config(&config).map_err(invalid)?;
+    validate_ipam_config(&config).map_err(refuse)?;
 
     let (of_config, write) = match &stored.effective {
         None => (
@@ -187,8 +188,7 @@ pub(super) async fn change(
     let mut config = before.clone();
     change.apply_to(&mut config);
     check_combination(&config)?;
-    validate_ipam_config(&config)
-        .map_err(|cause| CliError::invalid("IPAMConfiguration", NAME, cause))?;
+    validate_ipam_config(&config).map_err(|cause| invalid("IPAMConfiguration", NAME, cause))?;
 
     let mut writes = Vec::new();
     match &stored.effective {
@@ -219,21 +219,23 @@ pub(super) async fn change(
 }
 
 /// Refuses conflicting settings in upstream's words.
-fn check_combination(config: &IpamConfig) -> Result<(), CliError> {
+fn check_combination(config: &IpamConfig) -> Result<(), Failure> {
     if config.strict_affinity {
         return Ok(());
     }
     if !config.auto_allocate_blocks {
-        return Err(CliError::ConflictingSettings(
-            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time; apply an \
-             IPAMConfiguration with `autoAllocateBlocks: true` first",
-        ));
+        // Upstream's text.
+        return Err(Failure::new(
+            "Cannot disable 'StrictAffinity' and 'AutoAllocateBlocks' at the same time",
+        )
+        .way_out("apply an IPAMConfiguration with `autoAllocateBlocks: true` first"));
     }
     if config.max_blocks_per_host > 0 {
-        return Err(CliError::ConflictingSettings(
-            "MaxBlocksPerHost requires StrictAffinity to be enabled; add `--strictaffinity true` \
-             or `--max-blocks-per-host 0`",
-        ));
+        // Upstream's text.
+        return Err(
+            Failure::new("MaxBlocksPerHost requires StrictAffinity to be enabled")
+                .way_out("add `--strictaffinity true` or `--max-blocks-per-host 0`"),
+        );
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod writes;
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::IpPool;
+use libcalico::failure::Failure;
 use libcalico::net::Cidr;
 use serde::Serialize;
 
@@ -120,11 +121,14 @@ fn print(planned: &Planned, dry_run: bool, app: &mut App<'_>) -> Result<(), CliE
 }
 
 impl SplitArgs {
-    fn selection(&self) -> Result<Selection, CliError> {
+    fn selection(&self) -> Result<Selection, Failure> {
         match (&self.name, self.cidr) {
             (Some(name), _) => Ok(Selection::Name(name.clone())),
             (None, Some(cidr)) => Ok(Selection::Range(cidr)),
-            (None, None) => Err(CliError::NoPoolNamed),
+            // Upstream's text.
+            (None, None) => Err(Failure::new(
+                "no name or CIDR provided. Provide a name or CIDR to denote the IP pool to split",
+            )),
         }
     }
 }

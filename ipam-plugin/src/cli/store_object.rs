@@ -2,12 +2,13 @@
 
 use datastore::Datastore;
 use libcalico::api::{Object, Spec, Unknown};
+use libcalico::failure::Failure;
 use libcalico::store::{Entry, Store, StoreError, Write, identifier};
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::error::CliError;
+use super::error::{CliError, contended};
 
 /// Maximum number of lost races.
 const ATTEMPTS: usize = 10;
@@ -42,7 +43,7 @@ pub(super) async fn retry_races<T>(
             outcome => return outcome,
         }
     }
-    Err(CliError::Contended(name.into()))
+    Err(contended(name).into())
 }
 
 /// Returns the write that stores `wanted`, if one is necessary. Fails if `wanted` names another
@@ -51,7 +52,7 @@ pub(super) fn plan<S: Spec>(
     previous: Option<Entry<Object<S>>>,
     wanted: Object<S>,
     unknown_of: fn(&mut S) -> &mut Unknown,
-) -> Result<(Applied, Option<Write>), CliError> {
+) -> Result<(Applied, Option<Write>), Failure> {
     let key = wanted.key();
     let Some(previous) = previous else {
         let mut new = wanted;
@@ -64,11 +65,11 @@ pub(super) fn plan<S: Spec>(
     let given = &wanted.metadata.resource_version;
     if !given.is_empty() && *given != previous.revision.0 {
         let (object, stored) = (identifier::<Object<S>>(&key), previous.revision.to_string());
-        return Err(CliError::Outdated {
-            object,
-            given: given.clone(),
-            stored,
-        });
+        return Err(Failure::new(format_args!(
+            "{object} changed since it was read: the manifest has resourceVersion {given}, stored \
+             is {stored}"
+        ))
+        .way_out("get it again, or remove metadata.resourceVersion to replace the stored object"));
     }
     let merged = merge(&previous.value, wanted, unknown_of);
     if merged == previous.value {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::app::{App, CommandOutcome, Progress};
 use super::documents;
-use super::error::CliError;
+use super::error::{CliError, file_failure};
 use super::input_file::{self, MAX_EXPORT};
 use super::private_file::PrivateFile;
 
@@ -57,7 +57,7 @@ pub(super) async fn export(
             let mut file = BufWriter::new(PrivateFile::create(path)?);
             let pairs = export::export(app.store, &mut file, show_progress).await?;
             file.into_inner()
-                .map_err(|error| CliError::file("write", path)(error.into_error()))?
+                .map_err(|error| file_failure("write", path)(error.into_error()))?
                 .publish()?;
             drop(progress);
             app.notice(format_args!(
@@ -110,7 +110,7 @@ pub(super) async fn import(
     drop(progress);
     let imported = imported.map_err(|error| match error {
         TransferError::Io(cause) if cause.kind() == ErrorKind::FileTooLarge => {
-            CliError::file("read", &args.file)(cause)
+            CliError::from(file_failure("read", &args.file)(cause))
         }
         error => error.into(),
     })?;

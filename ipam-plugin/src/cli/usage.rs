@@ -8,6 +8,7 @@ mod tests;
 
 use clap::{Args, ValueEnum};
 use libcalico::api::{IpPool, IpReservation, Node, ObjectSelect};
+use libcalico::failure::Failure;
 use libcalico::ipam::{
     Block, FamilyCount, IpamConfig, IpamConfigKey, NamespaceUsage, NodeUsage, Reservations,
     UsageInput, usage,
@@ -153,7 +154,7 @@ async fn read_nodes(app: &mut App<'_>) -> Result<Option<Vec<Node>>, CliError> {
 }
 
 impl UsageArgs {
-    fn select(&self, all: ShownUsage) -> Result<ShownUsage, CliError> {
+    fn select(&self, all: ShownUsage) -> Result<ShownUsage, Failure> {
         let ShownUsage {
             pools,
             outside_pools,
@@ -195,7 +196,10 @@ impl UsageArgs {
                     .filter(|row| row.node == *node)
                     .collect();
                 if nodes.is_empty() {
-                    return Err(CliError::NoSuchNode(node.clone()));
+                    return Err(Failure::new(format_args!(
+                        "no node {node} exists, owns a block or uses an address"
+                    ))
+                    .way_out("`calico-ipam usage --by node` lists the nodes"));
                 }
                 let mut borrowed = borrowed.unwrap_or_default();
                 borrowed

@@ -1,6 +1,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -64,27 +65,14 @@ pub async fn watch_health<E: Display, F: Display>(
 async fn probe<E: Display>(
     limit: Duration,
     check: impl Future<Output = Result<(), E>>,
-) -> Result<(), CheckError<E>> {
-    timeout(limit, check)
-        .await
-        .map_err(|_| CheckError::NoAnswer(limit))?
-        .map_err(CheckError::Failed)
+) -> Result<(), Failure> {
+    let answered = timeout(limit, check).await;
+    let answered =
+        answered.map_err(|_| Failure::new(format_args!("no answer within {limit:?}")))?;
+    answered.map_err(Failure::new)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum CheckError<E: Display> {
-    #[error("{0}")]
-    Failed(E),
-    #[error("no answer within {0:?}")]
-    NoAnswer(Duration),
-}
-
-fn record<E: Display>(
-    status: &Status,
-    component: Component,
-    what: &str,
-    result: Result<(), CheckError<E>>,
-) {
+fn record(status: &Status, component: Component, what: &str, result: Result<(), Failure>) {
     match result {
         Ok(()) => status.ready(component),
         Err(reason) => _ = status.not_ready(component, format!("{what}: {reason}")),

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use super::{AutoHostEndpoints, CREATED_BY, HostNode, PROFILE, auto_host_endpoint_name};
 use crate::api::{HostEndpoint, HostEndpointSpec, HostEndpointTemplate};
+use crate::failure::{Failure, OrFail};
 use crate::net::{Cidr, CidrParseError};
-use crate::selector::{Selector, SelectorError};
+use crate::selector::Selector;
 
 /// The interface name of an endpoint that covers all interfaces of the node.
 const ALL_INTERFACES: &str = "*";
@@ -32,16 +33,6 @@ pub struct TemplateProblem {
     pub template: String,
     /// The invalid field, with the reason.
     pub reason: String,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum InvalidTemplateField {
-    #[error("nodeSelector: {0}")]
-    NodeSelector(#[from] SelectorError),
-    #[error("interfaceCIDRs: {0}")]
-    InterfaceCidrs(#[from] CidrParseError),
-    #[error("interfacePattern: {0}")]
-    InterfacePattern(String),
 }
 
 /// Returns the endpoints that `node` should have. `is_match` gets an interface pattern and the name
@@ -81,11 +72,12 @@ fn template_endpoints<E: fmt::Display>(
     node: &HostNode,
     template: &HostEndpointTemplate,
     is_match: impl Fn(&str, &str) -> Result<bool, E>,
-) -> Result<Vec<HostEndpoint>, InvalidTemplateField> {
-    if !Selector::parse(&template.node_selector)?.matches(&node.labels) {
+) -> Result<Vec<HostEndpoint>, Failure> {
+    let selector = Selector::parse(&template.node_selector).or_fail("nodeSelector")?;
+    if !selector.matches(&node.labels) {
         return Ok(Vec::new());
     }
-    let addresses = addresses_in(node, &template.interface_cidrs)?;
+    let addresses = addresses_in(node, &template.interface_cidrs).or_fail("interfaceCIDRs")?;
     if template.interface_pattern.is_empty() {
         let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
         // No policy could apply to an endpoint that has neither an interface nor an address.
@@ -96,7 +88,7 @@ fn template_endpoints<E: fmt::Display>(
     let mut endpoints = Vec::new();
     for interface in &node.interfaces {
         let found = is_match(&template.interface_pattern, &interface.name);
-        if !found.map_err(|error| InvalidTemplateField::InterfacePattern(error.to_string()))? {
+        if !found.or_fail("interfacePattern")? {
             continue;
         }
         let mut addresses = addresses.clone();

@@ -14,9 +14,10 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::HandleId;
+use crate::failure::Failure;
 
-pub use self::container::{ContainerEvidence, Statement, UnprovenOwner, prove_container};
-pub use self::plan::{Adoption, AdoptionConflict, AdoptionInputs, plan_adoption};
+pub use self::container::{ContainerEvidence, Statement, foreign_interface, prove_container};
+pub use self::plan::{Adoption, AdoptionInputs, plan_adoption};
 
 /// A workload that uses an address.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,5 +53,5 @@ pub struct Claim {
     /// The workload.
     pub claimant: Claimant,
     /// The handle under which the workload's DEL releases the address, if it is proven.
-    pub handle: Result<HandleId, UnprovenOwner>,
+    pub handle: Result<HandleId, Failure>,
 }

@@ -8,5 +8,5 @@ mod tests;
 mod unavailable;
 
 pub use self::candidates::{Candidate, Candidates, candidates};
-pub use self::parse::{ANY_OF, AnyOf, AnyOfError};
+pub use self::parse::{ANY_OF, AnyOf};
 pub use self::unavailable::{Obstacle, Unavailable, list_told, list_whole};

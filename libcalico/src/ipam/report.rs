@@ -16,9 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::build::{ReportedCluster, build};
 pub use self::intersect::{ReportedLeak, ReportedProblems, intersect};
-pub use self::permit::{
-    LockRule, NamedReport, ReleaseRefusal, ReleaseWarning, refuse_other_clusters,
-};
+pub use self::permit::{LockRule, NamedReport, refuse_other_clusters};
 use super::{Finding, HandleId};
 use crate::kubernetes::ObjectRevision;
 use crate::store::Revision;

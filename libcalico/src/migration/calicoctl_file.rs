@@ -27,10 +27,12 @@ mod yaml;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::failure::Failure;
+
 pub use self::compare::{Comparison, compare};
 pub use self::kinds::{ExportedKind, KINDS};
 pub use self::of_pairs::{is_exported, of_pairs, omitted_plural};
-pub use self::read::{FileError, parse};
+pub use self::read::{invalid_cluster, parse};
 
 /// The line between two parts.
 const SEPARATOR: &str = "===";
@@ -70,48 +72,9 @@ pub struct Pair {
     pub value: Value,
 }
 
-/// Pairs of which no complete file can be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ExportError {
-    /// There is no ClusterInformation.
-    #[error("there is no ClusterInformation; name the datastore of the cluster")]
-    NoCluster,
-    /// A node without a name in Kubernetes. The text is upstream's up to the semicolon.
-    #[error(
-        "node {0} missing a 'k8s' orchestrator reference. Unable to export data unless every node \
-         has a 'k8s' orchestrator reference; add it to spec.orchRefs, or delete the node if it \
-         does not exist any more"
-    )]
-    NoReference(String),
-    /// Two nodes with the same name in Kubernetes.
-    #[error(
-        "nodes {first} and {second} are both {name} in Kubernetes; delete the one that does not \
-         exist any more"
-    )]
-    SameNode {
-        /// The one node.
-        first: String,
-        /// The other node.
-        second: String,
-        /// The name in Kubernetes.
-        name: String,
-    },
-    /// Two objects that get the same path, because nodes and policies have other names in a file.
-    #[error(
-        "{first} and {second} would both be {path} in the file; delete the one that is not in use \
-         any more"
-    )]
-    SamePath {
-        /// The path of the one object.
-        first: String,
-        /// The path of the other object.
-        second: String,
-        /// The path in the file.
-        path: String,
-    },
-    /// A value that is not an object of its kind.
-    #[error("{0} is not a valid object; correct or delete it")]
-    Invalid(String),
+/// Returns the failure of a value that is not an object of its kind.
+pub fn invalid_object(path: &str) -> Failure {
+    Failure::new(format_args!("{path} is not a valid object")).way_out("correct or delete it")
 }
 
 impl IpamPart {

@@ -7,6 +7,7 @@ use crate::api::{
     IpReservationSpec, IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec,
     Unknown,
 };
+use crate::failure::Failure;
 
 /// Metadata that only servers write; accepted and dropped.
 const SERVER_METADATA: [&str; 4] = [
@@ -35,52 +36,6 @@ pub enum Manifest {
     ClusterInformation(ClusterInformation),
 }
 
-/// A manifest that cannot be decoded.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ManifestError {
-    /// The manifest is not a JSON object.
-    #[error("a manifest is an object with apiVersion, kind, metadata and spec; found {found}")]
-    NotAnObject {
-        /// The JSON type found.
-        found: &'static str,
-    },
-    /// `kind` is missing or is not a text.
-    #[error("the manifest's kind is missing; write one of {}", KINDS.join(", "))]
-    NoKind,
-    /// A kind that people may not write here.
-    #[error("unsupported kind {kind:?}; write one of {}", KINDS.join(", "))]
-    UnknownKind {
-        /// The kind.
-        kind: String,
-    },
-    /// `apiVersion` is not [`API_VERSION`].
-    #[error("{kind}: apiVersion is {found:?}; write {API_VERSION:?}")]
-    ApiVersion {
-        /// The kind.
-        kind: String,
-        /// The version found; empty if it is missing or not a text.
-        found: String,
-    },
-    /// A field that does not exist.
-    #[error("{kind}: the field {path} does not exist; check its spelling")]
-    UnknownField {
-        /// The kind.
-        kind: String,
-        /// JSON path of the field.
-        path: String,
-    },
-    /// A value of another type, or outside the range of its type.
-    #[error("{kind}: {path}: {problem}")]
-    Value {
-        /// The kind.
-        kind: String,
-        /// JSON path of the field.
-        path: String,
-        /// The value found and the value expected.
-        problem: String,
-    },
-}
-
 const KINDS: [&str; 5] = [
     "IPPool",
     "IPReservation",
@@ -90,28 +45,30 @@ const KINDS: [&str; 5] = [
 ];
 
 /// Decodes one object, not a list.
-pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
+pub fn decode(json: Value) -> Result<Manifest, Failure> {
     let Value::Object(object) = &json else {
-        return Err(ManifestError::NotAnObject {
-            found: type_name(&json),
-        });
+        return Err(Failure::new(format_args!(
+            "a manifest is an object with apiVersion, kind, metadata and spec; found {}",
+            type_name(&json)
+        )));
     };
     let kind = object
         .get("kind")
         .and_then(Value::as_str)
-        .ok_or(ManifestError::NoKind)?;
+        .ok_or_else(|| one_of_kinds(Failure::new("the manifest's kind is missing")))?;
     if !KINDS.contains(&kind) {
-        return Err(ManifestError::UnknownKind { kind: kind.into() });
+        let failure = Failure::new(format_args!("unsupported kind {kind:?}"));
+        return Err(one_of_kinds(failure));
     }
     let api_version = object
         .get("apiVersion")
         .and_then(Value::as_str)
         .unwrap_or_default();
     if api_version != API_VERSION {
-        return Err(ManifestError::ApiVersion {
-            kind: kind.into(),
-            found: api_version.into(),
-        });
+        return Err(
+            Failure::new(format_args!("{kind}: apiVersion is {api_version:?}"))
+                .way_out(format!("write {API_VERSION:?}")),
+        );
     }
     match kind {
         "IPPool" => decode_strict(json, |spec: &IpPoolSpec| {
@@ -136,6 +93,10 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
     }
 }
 
+fn one_of_kinds(failure: Failure) -> Failure {
+    failure.way_out(format!("write one of {}", KINDS.join(", ")))
+}
+
 /// The fields that a type does not model, with the path of their object.
 type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 
@@ -143,13 +104,10 @@ type UnknownFields<'o> = Vec<(String, &'o Unknown)>;
 fn decode_strict<S: Spec>(
     json: Value,
     spec_unknown: fn(&S) -> UnknownFields<'_>,
-) -> Result<Object<S>, ManifestError> {
-    let mut object: Object<S> =
-        serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
-            kind: S::KIND.into(),
-            path: error.path().to_string(),
-            problem: error.inner().to_string(),
-        })?;
+) -> Result<Object<S>, Failure> {
+    let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| {
+        Failure::new(format_args!("{}: {}", S::KIND, error.path())).because(error.inner())
+    })?;
     for field in SERVER_METADATA {
         object.metadata.unknown.remove(field);
     }
@@ -164,10 +122,11 @@ fn decode_strict<S: Spec>(
     let spec =
         spec.flat_map(|(path, unknown)| unknown.keys().map(move |key| format!("{path}.{key}")));
     match top.chain(metadata).chain(spec).next() {
-        Some(path) => Err(ManifestError::UnknownField {
-            kind: S::KIND.into(),
-            path,
-        }),
+        Some(path) => Err(Failure::new(format_args!(
+            "{}: the field {path} does not exist",
+            S::KIND
+        ))
+        .way_out("check its spelling")),
         None => Ok(object),
     }
 }

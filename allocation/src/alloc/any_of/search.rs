@@ -12,7 +12,7 @@ use libcalico::net::{Cidr, IpVersion};
 
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
-use crate::error::Result;
+use crate::error::{IpamError, Result};
 
 /// Number of blocks in the first read. On an API server each block is a request.
 const BLOCKS_OF_FIRST_READ: usize = 3;
@@ -68,7 +68,7 @@ impl<'a> ListSearch<'a> {
             cause,
             refused: Vec::new(),
         })?;
-        found.ensure_few_blocks()?;
+        found.ensure_few_blocks().map_err(IpamError::List)?;
         for candidate in &mut found.permitted {
             candidate.block = snapshot.block_of(candidate.ip, candidate.block);
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use libcalico::yaml::documents;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -31,26 +32,6 @@ pub(in crate::kubernetes) struct ClientCertificate {
     pub(in crate::kubernetes) key: SecretString,
 }
 
-/// A problem of a plugin's output, of which the text quotes only the version.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::kubernetes) enum OutputError {
-    #[error("its output is not the JSON or YAML of an ExecCredential")]
-    Unreadable,
-    #[error(
-        "its output is of {found}, and the kubeconfig demands {wanted}; write the same version in \
-         the kubeconfig"
-    )]
-    OtherVersion { found: String, wanted: String },
-    #[error("its output has no status")]
-    NoStatus,
-    #[error("its output has neither a token nor a client certificate")]
-    Nothing,
-    #[error("its output has only one of clientCertificateData and clientKeyData")]
-    HalfCertificate,
-    #[error("expirationTimestamp of its output is not a time as in RFC 3339")]
-    Expiry,
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ExecCredential {
@@ -77,22 +58,24 @@ struct Status {
 }
 
 /// Parses the output of a plugin. `version` is the version of the protocol in the kubeconfig.
-pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputError> {
-    let text = str::from_utf8(output).map_err(|_| OutputError::Unreadable)?;
-    let document = documents(text).map_err(|_| OutputError::Unreadable)?;
-    let object = ExecCredential::deserialize(document).map_err(|_| OutputError::Unreadable)?;
+pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, Failure> {
+    let text = str::from_utf8(output).map_err(|_| unreadable())?;
+    let document = documents(text).map_err(|_| unreadable())?;
+    let object = ExecCredential::deserialize(document).map_err(|_| unreadable())?;
     if object.kind.as_deref() != Some("ExecCredential") {
-        return Err(OutputError::Unreadable);
+        return Err(unreadable());
     }
     let found = object.api_version.unwrap_or_default();
     if found != version {
-        return Err(OutputError::OtherVersion {
-            found,
-            wanted: version.into(),
-        });
+        return Err(Failure::new(format_args!(
+            "its output is of {found}, and the kubeconfig demands {version}"
+        ))
+        .way_out("write the same version in the kubeconfig"));
     }
-    let status = object.status.ok_or(OutputError::NoStatus)?;
-    let status: Status = serde_json::from_value(status).map_err(|_| OutputError::Unreadable)?;
+    let status = object
+        .status
+        .ok_or_else(|| Failure::new("its output has no status"))?;
+    let status: Status = serde_json::from_value(status).map_err(|_| unreadable())?;
     let filled = |text: Option<String>| text.filter(|text| !text.trim().is_empty());
     let token = filled(status.token);
     let certificate = match (
@@ -103,18 +86,33 @@ pub(super) fn parse(output: &[u8], version: &str) -> Result<Credential, OutputEr
             chain,
             key: key.into(),
         }),
-        (None, None) if token.is_none() => return Err(OutputError::Nothing),
+        (None, None) if token.is_none() => {
+            return Err(Failure::new(
+                "its output has neither a token nor a client certificate",
+            ));
+        }
         (None, None) => None,
-        _ => return Err(OutputError::HalfCertificate),
+        _ => {
+            return Err(Failure::new(
+                "its output has only one of clientCertificateData and clientKeyData",
+            ));
+        }
     };
     let expiry =
         filled(status.expiration_timestamp).map(|text| OffsetDateTime::parse(&text, &Rfc3339));
-    let expires_at = expiry.transpose().map_err(|_| OutputError::Expiry)?;
+    let expires_at = expiry.transpose().map_err(|_| {
+        Failure::new("expirationTimestamp of its output is not a time as in RFC 3339")
+    })?;
     Ok(Credential {
         token: token.map(Into::into),
         certificate,
         expires_at,
     })
+}
+
+/// Returns the failure without the parser's message, which may quote a secret.
+fn unreadable() -> Failure {
+    Failure::new("its output is not the JSON or YAML of an ExecCredential")
 }
 
 impl Credential {
@@ -135,7 +133,7 @@ mod tests {
 
     const V1: &str = "client.authentication.k8s.io/v1";
 
-    fn credential(status: &Value) -> Result<Credential, OutputError> {
+    fn credential(status: &Value) -> Result<Credential, Failure> {
         parse(
             json!({ "apiVersion": V1, "kind": "ExecCredential", "status": status })
                 .to_string()
@@ -181,35 +179,37 @@ mod tests {
             parse(object.to_string().as_bytes(), V1)
         };
         let other = "client.authentication.k8s.io/v1beta1";
+        let unreadable = "its output is not the JSON or YAML of an ExecCredential";
         let errors = [
-            (parse(b"secret", V1), OutputError::Unreadable),
-            (parse(b"", V1), OutputError::Unreadable),
-            (parse(b"\xff", V1), OutputError::Unreadable),
-            (of_kind("Secret", V1), OutputError::Unreadable),
+            (parse(b"secret", V1), unreadable),
+            (parse(b"", V1), unreadable),
+            (parse(b"\xff", V1), unreadable),
+            (of_kind("Secret", V1), unreadable),
             (
                 of_kind("ExecCredential", other),
-                OutputError::OtherVersion {
-                    found: other.into(),
-                    wanted: V1.into(),
-                },
+                "its output is of client.authentication.k8s.io/v1beta1, and the kubeconfig demands \
+                 client.authentication.k8s.io/v1; write the same version in the kubeconfig",
             ),
-            (credential(&Value::Null), OutputError::NoStatus),
-            (credential(&json!("secret")), OutputError::Unreadable),
-            (credential(&json!({ "token": 7 })), OutputError::Unreadable),
-            (credential(&json!({ "token": " " })), OutputError::Nothing),
+            (credential(&Value::Null), "its output has no status"),
+            (credential(&json!("secret")), unreadable),
+            (credential(&json!({ "token": 7 })), unreadable),
+            (
+                credential(&json!({ "token": " " })),
+                "its output has neither a token nor a client certificate",
+            ),
             (
                 credential(&json!({ "token": "secret", "clientKeyData": "secret" })),
-                OutputError::HalfCertificate,
+                "its output has only one of clientCertificateData and clientKeyData",
             ),
             (
                 credential(&json!({ "token": "t", "expirationTimestamp": "tomorrow" })),
-                OutputError::Expiry,
+                "expirationTimestamp of its output is not a time as in RFC 3339",
             ),
         ];
         for (outcome, expected) in errors {
-            let error = outcome.unwrap_err();
+            let error = outcome.unwrap_err().to_string();
             assert_eq!(error, expected);
-            assert!(!error.to_string().contains("secret"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
         }
     }
 

@@ -6,13 +6,13 @@
 use std::path::Path;
 
 use datastore::config::{InlineKubeconfig, Overrides};
-use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
+use datastore::{DatastoreConfig, DatastoreSettings};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::yaml::documents;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::unlimited;
-use crate::cli::error::CliError;
 use crate::cli::input_file::{self, MAX_CONFIGURATION};
 
 /// The document. Unknown and duplicate keys are errors.
@@ -68,41 +68,22 @@ struct CalicoctlSpec {
     _use_pod_cidr: Option<bool>,
 }
 
-/// A reason why a file selects no datastore. The text contains no value of a key that may be a
-/// secret.
-#[derive(Debug, thiserror::Error)]
-enum CalicoctlConfigError {
-    #[error("{0}")]
-    Syntax(String),
-    #[error("apiVersion is `{0}`; write projectcalico.org/v3")]
-    ApiVersion(String),
-    #[error("kind is `{0}`; write CalicoAPIConfig")]
-    Kind(String),
-    #[error("datastoreType is `{0}`; write etcdv3 or kubernetes")]
-    DatastoreType(String),
-    #[error(transparent)]
-    Datastore(#[from] ConfigError),
-}
-
 /// Reads the datastore from the file at `path`. `context` replaces the file's context. Of the
-/// environment, only the variables that no key of the file replaces are read.
+/// environment, only the variables that no key of the file replaces are read. An error contains no
+/// value of a key that may be a secret.
 pub(super) fn read(
     path: &Path,
     context: Option<&str>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<DatastoreConfig, CliError> {
-    let refuse = |reason: String| CliError::CalicoctlConfig {
-        path: path.display().to_string(),
-        reason,
-    };
-    let text =
-        input_file::text(path, MAX_CONFIGURATION).map_err(|error| refuse(error.to_string()))?;
+) -> Result<DatastoreConfig, Failure> {
+    let file = format!("configuration of calicoctl {}", path.display());
+    let text = input_file::text(path, MAX_CONFIGURATION).or_fail(&file)?;
     let config = parse(&text).and_then(|spec| spec.resolve(context, env));
-    config.map_err(|error| refuse(error.to_string()))
+    config.or_fail(&file)
 }
 
-fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
-    let syntax = |message: String| CalicoctlConfigError::Syntax(without_value(&message));
+fn parse(text: &str) -> Result<CalicoctlSpec, Failure> {
+    let syntax = |message: String| Failure::new(without_value(&message));
     // The YAML parser accepts JSON, but no tabs.
     let config: CalicoctlConfig = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|error| syntax(error.to_string()))?
@@ -114,12 +95,20 @@ fn parse(text: &str) -> Result<CalicoctlSpec, CalicoctlConfigError> {
         config.api_version.unwrap_or_default(),
         config.kind.unwrap_or_default(),
     ) {
-        (version, _) if version != "projectcalico.org/v3" => {
-            Err(CalicoctlConfigError::ApiVersion(version))
+        (version, _) if version != "projectcalico.org/v3" => Err(unknown(
+            "apiVersion",
+            &version,
+            "write projectcalico.org/v3",
+        )),
+        (_, kind) if kind != "CalicoAPIConfig" => {
+            Err(unknown("kind", &kind, "write CalicoAPIConfig"))
         }
-        (_, kind) if kind != "CalicoAPIConfig" => Err(CalicoctlConfigError::Kind(kind)),
         _ => Ok(config.spec.unwrap_or_default()),
     }
+}
+
+fn unknown(key: &str, value: &str, way_out: &'static str) -> Failure {
+    Failure::new(format_args!("{key} is `{value}`")).way_out(way_out)
 }
 
 /// Removes the value that serde quotes in an error about a value of the wrong type, because the
@@ -142,13 +131,14 @@ impl CalicoctlSpec {
         self,
         context: Option<&str>,
         env: impl Fn(&str) -> Option<String>,
-    ) -> Result<DatastoreConfig, CalicoctlConfigError> {
+    ) -> Result<DatastoreConfig, Failure> {
         let given = |text: Option<String>| text.unwrap_or_default();
         let etcd_endpoints = given(self.etcd_endpoints);
         let datastore_type = match given(self.datastore_type) {
             chosen if ["etcdv3", "kubernetes"].contains(&chosen.as_str()) => chosen,
             chosen if !chosen.is_empty() => {
-                return Err(CalicoctlConfigError::DatastoreType(chosen));
+                let way_out = "write etcdv3 or kubernetes";
+                return Err(unknown("datastoreType", &chosen, way_out));
             }
             // A discovery domain alone does not select etcd (DS-8).
             _ if etcd_endpoints.is_empty() => "kubernetes".to_owned(),

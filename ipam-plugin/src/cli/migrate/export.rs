@@ -7,16 +7,18 @@ use std::path::PathBuf;
 use clap::Args;
 use datastore::Datastore;
 use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::failure::Failure;
 use libcalico::ipam::{Block, BlockAffinity};
-use libcalico::migration::calicoctl_file::{self, CalicoctlFile, ExportError};
+use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
 use libcalico::store::{Kind, RawEntry, StoreError};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::datastore_type;
+use super::lock::no_cluster_information;
 use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, file_failure, not_locked};
 use crate::cli::private_file::PrivateFile;
 use allocation::reads::find;
 
@@ -57,14 +59,14 @@ pub(super) async fn run(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandO
     let file = content(&pairs)?;
     let omitted = omitted(&pairs);
     if !is_locked(&file.cluster) {
-        return Err(CliError::NotLocked);
+        return Err(not_locked().into());
     }
     let path = args.file.as_deref().filter(|file| file.as_os_str() != "-");
     if let Some(path) = path {
         let mut out = BufWriter::new(PrivateFile::create(path)?);
-        write!(out, "{file}").map_err(CliError::file("write", path))?;
+        write!(out, "{file}").map_err(file_failure("write", path))?;
         out.into_inner()
-            .map_err(|error| CliError::file("write", path)(error.into_error()))?
+            .map_err(|error| file_failure("write", path)(error.into_error()))?
             .publish()?;
     } else {
         write!(app.out, "{file}").map_err(CliError::Output)?;
@@ -101,13 +103,20 @@ pub(super) async fn run(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandO
 async fn check(app: &App<'_>) -> Result<(), CliError> {
     let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     let Some(information) = information else {
-        return Err(CliError::NoClusterInformation(app.datastore.clone()));
+        return Err(no_cluster_information(&app.datastore).into());
     };
     if information.value.spec.datastore_ready != Some(false) {
-        return Err(CliError::NotLocked);
+        return Err(not_locked().into());
     }
     match app.store {
-        Datastore::Kubernetes(_) => Err(CliError::ExportSource(datastore_type(app.store))),
+        // Upstream's text up to `etcdv3`.
+        Datastore::Kubernetes(_) => Err(Failure::new(format_args!(
+            "invalid datastore type: {} to export from for datastore migration. Datastore type \
+             must be etcdv3",
+            datastore_type(app.store)
+        ))
+        .way_out("name etcd with --etcd-endpoints")
+        .into()),
         Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
     }
 }
@@ -117,7 +126,7 @@ fn content(pairs: &[RawEntry]) -> Result<CalicoctlFile, CliError> {
     let is_lost =
         |path: &str| path.starts_with(&Block::prefix(&None)) && !calicoctl_file::is_exported(path);
     if let Some(lost) = pairs.iter().find(|pair| is_lost(&pair.path)) {
-        return Err(ExportError::Invalid(lost.path.clone()).into());
+        return Err(calicoctl_file::invalid_object(&lost.path).into());
     }
     let mut exported = Vec::new();
     for pair in pairs

@@ -9,6 +9,7 @@ use datastore::bootstrap::built_in_tiers;
 use datastore::{Datastore, Kubernetes};
 use futures::future::join_all;
 use libcalico::api::{ClusterInformation, Node, ObjectMeta, ObjectSelect, Tier};
+use libcalico::failure::Failure;
 use libcalico::ipam::BlockAffinity;
 use libcalico::kubernetes::Codec;
 use libcalico::migration::calicoctl_file::{self, CalicoctlFile};
@@ -19,12 +20,12 @@ use uuid::Uuid;
 
 use super::items::{self, Item};
 use super::plan::{Plan, plan};
-use super::report::{LISTED, Named};
+use super::report::{LISTED, Named, Report};
 use super::target::Target;
 use super::{datastore_type, lock};
 use crate::cli::app::{App, CommandOutcome, Progress};
 use crate::cli::documents;
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, contended, file_failure};
 use crate::cli::input_file::{self, MAX_REPORT};
 use allocation::reads::find;
 
@@ -58,7 +59,14 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     let kubernetes = match app.store {
         Datastore::Kubernetes(kubernetes) => kubernetes,
         Datastore::Etcd(_) | Datastore::Local(_) => {
-            return Err(CliError::ImportTarget(datastore_type(app.store)));
+            // Upstream's text up to `kubernetes`.
+            return Err(Failure::new(format_args!(
+                "invalid datastore type: {} to import to for datastore migration. Datastore type \
+                 must be kubernetes",
+                datastore_type(app.store)
+            ))
+            .way_out("name the API server with --kubeconfig")
+            .into());
         }
     };
     let file = read(&args.filename)?;
@@ -71,12 +79,12 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     warn(&plan, app);
     if !plan.report.refused.is_empty() {
         documents::print_document(app.format, app.out, &plan.report)?;
-        let (number, listed) = (plan.report.refused.len(), plan.report.listed_refusals());
-        return Err(if plan.is_continued {
-            CliError::ImportDisturbed { number, listed }
+        let failure = if plan.is_continued {
+            disturbed(&plan.report)
         } else {
-            CliError::ImportRefused { number, listed }
-        });
+            refused(&plan.report)
+        };
+        return Err(failure.into());
     }
     if !args.dry_run {
         let is_locked_now = lock::lock_target(app.store, &app.datastore, &source.spec).await?;
@@ -93,27 +101,47 @@ pub(super) async fn run(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandO
     Ok(CommandOutcome::Success)
 }
 
-fn read(path: &Path) -> Result<CalicoctlFile, CliError> {
-    let text = input_file::text(path, MAX_REPORT).map_err(|cause| match cause.kind() {
-        ErrorKind::FileTooLarge => CliError::MigrationFileSize(path.display().to_string()),
-        _ => CliError::file("read", path)(cause),
-    })?;
-    let invalid = |cause| CliError::MigrationFile {
-        path: path.display().to_string(),
-        cause,
-    };
-    calicoctl_file::parse(&text).map_err(invalid)
+/// Returns the failure of an import that wrote nothing.
+fn refused(report: &Report) -> Failure {
+    Failure::new(format_args!(
+        "nothing was imported, and the datastore was not locked, for {} reasons:{}",
+        report.refused.len(),
+        report.listed_refusals()
+    ))
 }
 
-fn cluster(value: &Value, path: &Path) -> Result<ClusterInformation, CliError> {
-    let invalid = |error: serde_json::Error| CliError::MigrationFile {
-        path: path.display().to_string(),
-        cause: calicoctl_file::FileError::Json {
-            part: "part with ClusterInformation",
-            reason: error.to_string(),
-        },
-    };
-    ClusterInformation::decode(value.to_string().as_bytes()).map_err(invalid)
+/// Returns the failure of an import that other programs disturb.
+fn disturbed(report: &Report) -> Failure {
+    Failure::new(format_args!(
+        "the import is incomplete, and the datastore is locked, for {} reasons:{}\nstop the \
+         programs that write to the datastore, remove the causes and run the command again, which \
+         continues",
+        report.refused.len(),
+        report.listed_refusals()
+    ))
+}
+
+fn read(path: &Path) -> Result<CalicoctlFile, Failure> {
+    let text = input_file::text(path, MAX_REPORT).map_err(|cause| match cause.kind() {
+        ErrorKind::FileTooLarge => Failure::new(format_args!(
+            "imported file: {} has more than 512 MiB",
+            path.display()
+        ))
+        .way_out("it cannot be a file of `migrate export`"),
+        _ => file_failure("read", path)(cause),
+    })?;
+    calicoctl_file::parse(&text).map_err(|cause| improper(path, cause))
+}
+
+fn cluster(value: &Value, path: &Path) -> Result<ClusterInformation, Failure> {
+    let cluster = ClusterInformation::decode(value.to_string().as_bytes());
+    cluster.map_err(|cause| improper(path, calicoctl_file::invalid_cluster(cause)))
+}
+
+fn improper(path: &Path, cause: Failure) -> Failure {
+    // Upstream's text.
+    let file = format!("imported file: {} is improperly formatted", path.display());
+    Failure::new(file).because(cause)
 }
 
 /// Returns the objects to import: those of the file, and the built-in tiers that neither the file
@@ -205,8 +233,7 @@ async fn write(
     for attempt in 0..ATTEMPTS {
         let Plan { writes, report, .. } = compare(items, guid, kubernetes).await?;
         if !report.refused.is_empty() {
-            let (number, listed) = (report.refused.len(), report.listed_refusals());
-            return Err(CliError::ImportDisturbed { number, listed });
+            return Err(disturbed(&report).into());
         }
         let is_update = |write: &Write| matches!(write.op, WriteOp::Update(..));
         // A node does not store each value of the file, so that its update may remain.
@@ -219,9 +246,7 @@ async fn write(
             complete_deletions(store, &writes).await?;
         }
     }
-    Err(CliError::Contended(
-        lost.unwrap_or_else(|| "the objects of the file".to_owned()),
-    ))
+    Err(contended(lost.as_deref().unwrap_or("the objects of the file")).into())
 }
 
 /// Reads the affinities to create. Lists omit an affinity that is marked as deleted, and its name
@@ -263,17 +288,23 @@ async fn write_all(store: &Datastore, writes: &[Write]) -> Result<Option<String>
                 }
             }
             if let Some((write, cause)) = failed {
-                let (object, cause) = (write.key.clone(), Box::new(cause));
-                return Err(CliError::ImportStopped {
-                    object,
-                    cause,
-                    done,
-                    total: writes.len(),
-                });
+                let failure = Failure::new(format_args!("the import of {} failed", write.key));
+                return Err(failure
+                    .because(cause)
+                    .way_out(stopped(done, writes.len()))
+                    .into());
             }
         }
     }
     Ok(lost)
+}
+
+/// Returns the state of an import after a failure, and the way out.
+fn stopped(done: usize, total: usize) -> String {
+    format!(
+        "{done} of {total} writes are done, and the datastore is locked: remove the cause and run \
+         the command again, which continues"
+    )
 }
 
 fn print(plan: &Plan, dry_run: bool, app: &mut App<'_>) -> Result<(), CliError> {

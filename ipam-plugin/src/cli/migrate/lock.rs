@@ -6,6 +6,7 @@ use clap::Args;
 use datastore::Datastore;
 use datastore::bootstrap::CLUSTER_TYPE_OF_API_SERVER;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};
+use libcalico::failure::Failure;
 use libcalico::migration::{IMPORTING, V1_LOCKED_BY};
 use libcalico::store::{Store, StoreError};
 use serde::Serialize;
@@ -75,7 +76,7 @@ pub(super) async fn unlock(
     }
     let changed = change(app.store, &app.datastore, |information| {
         if information.metadata.annotations.remove(IMPORTING).is_some() && !args.force {
-            return Err(CliError::ImportIncomplete);
+            return Err(import_incomplete().into());
         }
         information.spec.datastore_ready = Some(true);
         Ok(())
@@ -118,7 +119,11 @@ pub(super) async fn lock_target(
             .annotations
             .insert(IMPORTING.to_owned(), guid.clone());
         if let Some(other) = former.filter(|former| former != guid) {
-            return Err(CliError::OtherImport(other));
+            return Err(Failure::new(format_args!(
+                "an import of the cluster with clusterGUID {other} is incomplete"
+            ))
+            .way_out("complete it, or end it with `calico-ipam migrate unlock --force`")
+            .into());
         }
         let spec = &mut information.spec;
         spec.datastore_ready = Some(false);
@@ -166,10 +171,38 @@ pub(super) async fn complete_import(store: &Datastore, name: &str) -> Result<(),
 /// During a migration to v3, the lock of v3 shows whether the copies are complete.
 async fn refuse_during_migration(store: &Datastore) -> Result<(), CliError> {
     if store.has_marked_v1().await? {
-        Err(CliError::MigratesToV3)
+        Err(migrates_to_v3().into())
     } else {
         Ok(())
     }
+}
+
+fn migrates_to_v3() -> Failure {
+    Failure::new(
+        "a migration to projectcalico.org/v3 is under way, which locks and unlocks the datastore",
+    )
+    .way_out(
+        "`kubectl get datastoremigrations` shows its state, and `kubectl delete datastoremigration \
+         v1-to-v3` ends it",
+    )
+}
+
+fn import_incomplete() -> Failure {
+    Failure::new(
+        "an import into this datastore is incomplete, so that pods would get addresses that other \
+         pods have",
+    )
+    .way_out(
+        "run `calico-ipam migrate import` or `calico-ipam import` again, which continues, or \
+         unlock with --force",
+    )
+}
+
+pub(super) fn no_cluster_information(datastore: &str) -> Failure {
+    Failure::new(format_args!(
+        "datastore {datastore} has no ClusterInformation"
+    ))
+    .way_out("name the datastore of the cluster")
 }
 
 /// Changes ClusterInformation. Returns false if the change is none. `datastore` is the name in
@@ -182,10 +215,10 @@ async fn change(
     retry_races("ClusterInformation default", async || {
         let Some(mut found) = find::<ClusterInformation>(store, &ObjectKey::global(NAME)).await?
         else {
-            return Err(CliError::NoClusterInformation(datastore.to_owned()));
+            return Err(no_cluster_information(datastore).into());
         };
         if found.value.metadata.annotations.contains_key(V1_LOCKED_BY) {
-            return Err(CliError::MigratesToV3);
+            return Err(migrates_to_v3().into());
         }
         let before = found.value.clone();
         set(&mut found.value)?;

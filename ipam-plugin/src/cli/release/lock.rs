@@ -2,12 +2,13 @@
 //! (INST-207).
 
 use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::failure::Failure;
 use libcalico::ipam::report::{LockRule, NamedReport, refuse_other_clusters};
 use libcalico::store::{Entry, Revision};
 
 use super::ReleaseArgs;
 use crate::cli::app::App;
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, no_identity};
 use crate::cli::report_file;
 use allocation::reads::find;
 
@@ -54,7 +55,12 @@ impl Permit {
         if now.revision == self.revision {
             Ok(())
         } else {
-            Err(CliError::LockChanged)
+            Err(Failure::new(
+                "ClusterInformation changed while addresses were released, so that the datastore \
+                 may have been unlocked",
+            )
+            .way_out("run `calico-ipam check`")
+            .into())
         }
     }
 }
@@ -62,5 +68,5 @@ impl Permit {
 async fn cluster_information(app: &App<'_>) -> Result<Entry<ClusterInformation>, CliError> {
     let found = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     let named = found.filter(|entry| !entry.value.spec.cluster_guid.is_empty());
-    named.ok_or_else(|| CliError::NoIdentity(app.datastore.clone()))
+    Ok(named.ok_or_else(|| no_identity(&app.datastore))?)
 }

@@ -2,6 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Row};
 use libcalico::api::{IpPool, IpPoolSpec, IpReservation, ObjectSelect};
+use libcalico::failure::Failure;
 use libcalico::ipam::{Block, BlockUse, PoolUse, Reservations, exact_number, utilization};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
@@ -163,7 +164,7 @@ async fn read_pools(
 }
 
 /// Returns the pools that `wanted` selects by name or CIDR; all pools if `wanted` is empty.
-fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, CliError> {
+fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, Failure> {
     if wanted.is_empty() {
         return Ok(pools);
     }
@@ -177,7 +178,10 @@ fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPo
         .iter()
         .find(|text| !pools.iter().any(|pool| is_selected(pool, text)))
     {
-        Some(pool) => Err(CliError::NoSuchPool(pool.clone())),
+        Some(pool) => Err(Failure::new(format_args!(
+            "no pool is called `{pool}` or has that CIDR"
+        ))
+        .way_out("`calico-ipam get ippools` lists them")),
         None => Ok(pools
             .into_iter()
             .filter(|pool| wanted.iter().any(|text| is_selected(pool, text)))

@@ -1,11 +1,12 @@
 //! [`plan`]: reads the pools and checks a split before its first write.
 
 use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect};
+use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::split;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 
-use crate::cli::error::CliError;
+use crate::cli::error::{CliError, not_locked};
 
 /// The pool to split.
 #[derive(Debug, Clone)]
@@ -45,7 +46,7 @@ pub(super) async fn plan(
         .get(&information)?
         .and_then(|entry| entry.value.spec.datastore_ready);
     if lock == Lock::Required && ready != Some(false) {
-        return Err(CliError::NotLocked);
+        return Err(not_locked().into());
     }
     let pools = answers.list(&pools);
     let pool = pools
@@ -54,11 +55,8 @@ pub(super) async fn plan(
         .ok_or_else(|| selection.missing())?
         .clone();
     let values: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-    let refused = |cause| CliError::Split {
-        pool: pool.key.name.clone(),
-        cause,
-    };
-    let parts = split(&pool.value, number, &values).map_err(refused)?;
+    let operation = format!("cannot split IPPool {}", pool.key.name);
+    let parts = split(&pool.value, number, &values).or_fail(operation)?;
     let exists = |part: &&IpPool| {
         values
             .iter()
@@ -81,10 +79,13 @@ impl Selection {
         }
     }
 
-    fn missing(&self) -> CliError {
-        CliError::NoPool(match self {
+    fn missing(&self) -> Failure {
+        let pool = match self {
             Selection::Name(name) => format!("name {name}"),
             Selection::Range(cidr) => format!("CIDR {cidr}"),
-        })
+        };
+        // Upstream's text.
+        Failure::new(format_args!("unable to find IP pool with {pool}"))
+            .way_out("`calico-ipam get ippools` lists the pools")
     }
 }

@@ -7,6 +7,7 @@
 //! pool.
 
 use libcalico::api::{IP_POOL_FINALIZER, IpPool, ObjectKey, Unknown};
+use libcalico::failure::Failure;
 use libcalico::store::{Entry, Store, StoreError, Write, WriteModel, identifier};
 
 use super::plan::Planned;
@@ -57,10 +58,9 @@ async fn replace_in_steps<S: Store>(
     creates: Vec<Write>,
 ) -> Result<(), CliError> {
     let pool = &planned.pool;
-    let failed = |cause: StoreError, state: String| CliError::SplitFailed {
-        pool: pool.key.name.clone(),
-        cause: Box::new(cause),
-        state,
+    let failed = |cause: StoreError, state: String| {
+        let failure = Failure::new(format_args!("splitting IPPool {} failed", pool.key.name));
+        CliError::from(failure.because(cause).way_out(state))
     };
     let changed = retired(&pool.value);
     if let Some(changed) = &changed {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use allocation::write_gate::WriteGate;
 use hyper::header::DATE;
 use kube::client::Body;
+use libcalico::failure::Failure;
 use libcalico::ipam::Block;
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
@@ -19,18 +20,6 @@ use super::GcPass;
 
 /// Shortest interval between two requests for the time of the API server.
 const INTERVAL: Duration = Duration::from_secs(60);
-
-#[derive(Debug, thiserror::Error)]
-enum ServerTimeError {
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-    #[error(transparent)]
-    Response(#[from] kube::Error),
-    #[error("the API server answers {0} to /version")]
-    Refused(hyper::StatusCode),
-    #[error("the response to /version has `{0}` in the header Date, which is no time")]
-    Invalid(String),
-}
 
 impl GcPass {
     /// Stores the time of the API server in place of release times that are far in its future.
@@ -84,17 +73,24 @@ impl GcPass {
     }
 
     /// Reads the time of the API server, in whole seconds, from the header of a response.
-    async fn server_time(&self) -> Result<OffsetDateTime, ServerTimeError> {
+    async fn server_time(&self) -> Result<OffsetDateTime, Failure> {
         let request = hyper::Request::get("/version").body(Body::empty())?;
         let response = self.context.kubernetes.send(request).await?;
         if !response.status().is_success() {
-            return Err(ServerTimeError::Refused(response.status()));
+            let status = response.status();
+            return Err(Failure::new(format_args!(
+                "the API server answers {status} to /version"
+            )));
         }
         let date = response
             .headers()
             .get(DATE)
             .and_then(|date| date.to_str().ok())
             .unwrap_or_default();
-        OffsetDateTime::parse(date, &Rfc2822).map_err(|_| ServerTimeError::Invalid(date.to_owned()))
+        OffsetDateTime::parse(date, &Rfc2822).map_err(|_| {
+            Failure::new(format_args!(
+                "the response to /version has `{date}` in the header Date, which is no time"
+            ))
+        })
     }
 }

@@ -5,12 +5,10 @@ use std::net::IpAddr;
 
 use time::{Duration, OffsetDateTime};
 
-use super::{Claim, Claimant, UnprovenOwner};
+use super::{Claim, Claimant};
 use crate::api::{IpPool, parse_time, seconds_in_utc};
-use crate::ipam::{
-    AllocatedAddress, Allocation, AllocationOwner, Block, CorruptBlock, HandleId, PoolRejection,
-    any_pool_of,
-};
+use crate::failure::{Failure, OrFail};
+use crate::ipam::{AllocatedAddress, Allocation, AllocationOwner, Block, HandleId, any_pool_of};
 use crate::net::Cidr;
 
 /// The objects from which an adoption is planned.
@@ -46,59 +44,7 @@ pub enum Adoption {
         block: Cidr,
     },
     /// A person has to decide.
-    Conflict(AdoptionConflict),
-}
-
-/// The reason why an address is not adopted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AdoptionConflict {
-    /// Other workloads use the address too.
-    #[error("{} uses it too; delete one of the pods", joined(.0))]
-    SeveralUsers(Vec<Claimant>),
-    /// The workload's handle is not proven.
-    #[error(transparent)]
-    Unproven(UnprovenOwner),
-    /// The address is allocated to another owner.
-    #[error(
-        "allocated to another owner: {0}; delete the pod, or if that owner is gone, `calico-ipam \
-         release --force` the address and adopt again"
-    )]
-    HeldByAnother(AllocatedAddress),
-    /// The address is allocated to another container of the same pod.
-    #[error(
-        "allocated to another container of the pod: {0}; if that container is gone, `calico-ipam \
-         release --force` the address and adopt again"
-    )]
-    HeldByOtherContainer(AllocatedAddress),
-    /// The address was released a short while ago.
-    #[error("cooling down until {until} after a release; adopt it then")]
-    Cooling {
-        /// The end of the cooldown, in RFC 3339.
-        until: String,
-    },
-    /// No pool contains the address.
-    #[error("no IP pool contains it")]
-    NotInPool,
-    /// The pool that contains the address cannot have blocks.
-    #[error("IP pool {pool}: {refusal}")]
-    UnusablePool {
-        /// The pool's name.
-        pool: String,
-        /// The reason.
-        refusal: PoolRejection,
-    },
-    /// Several blocks have the address, or the block that it needs would overlap with others.
-    #[error("blocks of different sizes overlap there: {}", joined(.0))]
-    OverlappingBlocks(Vec<Cidr>),
-    /// The block cannot be read, or is being deleted.
-    #[error("block {0} cannot be read or is being deleted; `calico-ipam check` names the reason")]
-    UnreadableBlock(Cidr),
-    /// The block contradicts itself.
-    #[error("{0}; `calico-ipam check` names the repair")]
-    Corrupt(CorruptBlock),
-    /// A write found another state than the plan.
-    #[error("{0}")]
-    NotWritten(String),
+    Conflict(Failure),
 }
 
 fn joined<T: ToString>(items: &[T]) -> String {
@@ -109,20 +55,40 @@ fn joined<T: ToString>(items: &[T]) -> String {
         .join(" and ")
 }
 
+fn not_in_pool() -> Failure {
+    Failure::new("no IP pool contains it")
+}
+
+fn unreadable(block: &Cidr) -> Failure {
+    Failure::new(format_args!(
+        "block {block} cannot be read or is being deleted"
+    ))
+    .way_out("`calico-ipam check` names the reason")
+}
+
+/// Returns the failure if several blocks have the address, or if the block that it needs would
+/// overlap with others.
+fn overlapping_blocks(blocks: &[Cidr]) -> Failure {
+    Failure::new("blocks of different sizes overlap there").because(joined(blocks))
+}
+
 /// Returns the decision about a claim. Pools that are disabled or for other uses, their selectors,
 /// reservations, strict affinity and limits of blocks do not matter, because the address is in use.
 pub fn plan_adoption(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Adoption {
     decide(inputs, claim).unwrap_or_else(Adoption::Conflict)
 }
 
-fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, AdoptionConflict> {
+fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, Failure> {
     let users = inputs.users.get(&claim.address).into_iter().flatten();
     let others: Vec<Claimant> = users
         .filter(|user| **user != claim.claimant)
         .cloned()
         .collect();
     if !others.is_empty() {
-        return Err(AdoptionConflict::SeveralUsers(others));
+        return Err(
+            Failure::new(format_args!("{} uses it too", joined(&others)))
+                .way_out("delete one of the pods"),
+        );
     }
     let containing: Vec<Cidr> = inputs
         .ranges
@@ -132,39 +98,34 @@ fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, Adopti
         .collect();
     let pool = any_pool_of(inputs.pools, claim.address);
     if containing.is_empty() && pool.is_none() {
-        return Err(AdoptionConflict::NotInPool);
+        return Err(not_in_pool());
     }
-    let handle = claim.handle.clone().map_err(AdoptionConflict::Unproven)?;
+    let handle = claim.handle.clone()?;
     match containing[..] {
         [] => {}
         [range] => {
             let block = inputs.blocks.get(&range).filter(|block| !block.deleted);
-            let mut block = block
-                .cloned()
-                .ok_or(AdoptionConflict::UnreadableBlock(range))?;
+            let mut block = block.cloned().ok_or_else(|| unreadable(&range))?;
             block
                 .collect_garbage(inputs.cooldown_seconds, inputs.now)
-                .map_err(AdoptionConflict::Corrupt)?;
+                .map_err(|error| {
+                    Failure::new(error).way_out("`calico-ipam check` names the repair")
+                })?;
             return match block.allocation(claim.address) {
                 Some(held) => decide_held(inputs, claim, &handle, range, &held),
-                None if pool.is_none() => Err(AdoptionConflict::NotInPool),
+                None if pool.is_none() => Err(not_in_pool()),
                 None => Ok(Adoption::Allocate {
                     handle,
                     block: range,
                 }),
             };
         }
-        _ => return Err(AdoptionConflict::OverlappingBlocks(containing)),
+        _ => return Err(overlapping_blocks(&containing)),
     }
-    let pool = pool.ok_or(AdoptionConflict::NotInPool)?;
-    let unusable = |refusal| AdoptionConflict::UnusablePool {
-        pool: pool.name.clone(),
-        refusal,
-    };
-    pool.check_block_size().map_err(unusable)?;
-    let block = pool
-        .block_of(claim.address)
-        .ok_or(AdoptionConflict::NotInPool)?;
+    let pool = pool.ok_or_else(not_in_pool)?;
+    let usable = pool.check_block_size();
+    usable.or_fail(format_args!("IP pool {}", pool.name))?;
+    let block = pool.block_of(claim.address).ok_or_else(not_in_pool)?;
     let overlapping: Vec<Cidr> = inputs
         .ranges
         .iter()
@@ -172,7 +133,7 @@ fn decide(inputs: &AdoptionInputs<'_>, claim: &Claim) -> Result<Adoption, Adopti
         .copied()
         .collect();
     if !overlapping.is_empty() {
-        return Err(AdoptionConflict::OverlappingBlocks(overlapping));
+        return Err(overlapping_blocks(&overlapping));
     }
     Ok(Adoption::Allocate { handle, block })
 }
@@ -183,7 +144,7 @@ fn decide_held(
     handle: &HandleId,
     block: Cidr,
     held: &Allocation<'_>,
-) -> Result<Adoption, AdoptionConflict> {
+) -> Result<Adoption, Failure> {
     if held.is_cooling() {
         let released = held
             .attribute
@@ -191,11 +152,13 @@ fn decide_held(
         let end = released
             .unwrap_or(inputs.now)
             .checked_add(Duration::seconds(inputs.cooldown_seconds.max(0)));
-        return Err(AdoptionConflict::Cooling {
-            until: seconds_in_utc(end.unwrap_or(inputs.now)),
-        });
+        let until = seconds_in_utc(end.unwrap_or(inputs.now));
+        return Err(
+            Failure::new(format_args!("cooling down until {until} after a release"))
+                .way_out("adopt it then"),
+        );
     }
-    let named = || AllocatedAddress::new(block, held);
+    let named = AllocatedAddress::new(block, held);
     let names_claimant = match &claim.claimant {
         Claimant::Pod { namespace, name } => held.attribute.is_some_and(|attribute| {
             AllocationOwner::owners(attribute).any(|pod| pod == (namespace.as_str(), name.as_str()))
@@ -207,7 +170,17 @@ fn decide_held(
         Some(found) if found == *handle && (names_claimant || !handle.may_be_of_vmi()) => {
             Ok(Adoption::Held { block })
         }
-        _ if names_claimant => Err(AdoptionConflict::HeldByOtherContainer(named())),
-        _ => Err(AdoptionConflict::HeldByAnother(named())),
+        _ if names_claimant => Err(Failure::new("allocated to another container of the pod")
+            .because(named)
+            .way_out(
+                "if that container is gone, `calico-ipam release --force` the address and adopt \
+                 again",
+            )),
+        _ => Err(Failure::new("allocated to another owner")
+            .because(named)
+            .way_out(
+                "delete the pod, or if that owner is gone, `calico-ipam release --force` the \
+                 address and adopt again",
+            )),
     }
 }

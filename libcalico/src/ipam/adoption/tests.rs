@@ -271,13 +271,10 @@ fn address_without_usable_pool_or_block_is_a_conflict() {
 #[test]
 fn unproven_owner_is_a_conflict() {
     let claim = Claim {
-        handle: Err(UnprovenOwner::NotInStatus),
+        handle: Err(Failure::new("no proof")),
         ..claim("10.65.0.9")
     };
-    assert_eq!(
-        World::new().conflict(&claim),
-        UnprovenOwner::NotInStatus.to_string()
-    );
+    assert_eq!(World::new().conflict(&claim), "no proof");
 }
 
 /// Alias, ready sandboxes, container of the endpoint, and the expected container or text.
@@ -292,7 +289,7 @@ fn prove(
     alias: Option<&InterfaceAlias>,
     sandboxes: &[&str],
     endpoint: Option<&str>,
-) -> Result<String, UnprovenOwner> {
+) -> Result<String, Failure> {
     let evidence = ContainerEvidence {
         interface: "cali1",
         expected: &InterfaceAlias::for_pod("net", "ns", "web", ""),
@@ -377,7 +374,7 @@ fn interface_of_a_pod_with_a_colliding_name_proves_no_container() {
     for alias in others {
         assert_eq!(
             prove(Some(&alias), &["c1"], None),
-            Err(UnprovenOwner::ForeignInterface("cali1".into()))
+            Err(foreign_interface("cali1"))
         );
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::parse::{AnyOfError, MAX_BLOCKS};
+use super::parse::{ANY_OF, MAX_BLOCKS};
 use super::unavailable::{Obstacle, Unavailable};
 use crate::api::IpPool;
+use crate::failure::Failure;
 use crate::ipam::address_pool::{AddressRefusal, AddressRules, pool_of_address};
 use crate::ipam::pool_choice::NoPool;
 use crate::net::Cidr;
@@ -31,7 +32,7 @@ pub struct Candidates {
 
 impl Candidates {
     /// Fails if the permitted addresses are in too many blocks.
-    pub fn ensure_few_blocks(&self) -> Result<(), AnyOfError> {
+    pub fn ensure_few_blocks(&self) -> Result<(), Failure> {
         let blocks: BTreeSet<Cidr> = self
             .permitted
             .iter()
@@ -39,7 +40,10 @@ impl Candidates {
             .collect();
         let found = blocks.len();
         if found > MAX_BLOCKS {
-            Err(AnyOfError::Blocks { found })
+            Err(Failure::new(format_args!(
+                "annotation \"{ANY_OF}\" names addresses in {found} blocks"
+            ))
+            .way_out(format!("at most {MAX_BLOCKS} of a family")))
         } else {
             Ok(())
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use crate::failure::Failure;
 use crate::net::{Cidr, IpVersion};
 
 /// The annotation of a pod that contains a fixed list.
@@ -29,60 +30,6 @@ pub struct AnyOf {
     pub v6: Vec<IpAddr>,
 }
 
-/// The reason why a list is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AnyOfError {
-    /// The list has no entry.
-    #[error("annotation \"{}\" specified but empty", ANY_OF)]
-    Empty,
-    /// The list has too many entries.
-    #[error(
-        "annotation \"{}\" has {found} entries; at most {}",
-        ANY_OF,
-        MAX_ENTRIES
-    )]
-    Entries {
-        /// The number of entries.
-        found: usize,
-    },
-    /// An entry is neither an address nor a CIDR.
-    #[error("invalid IP format: {entry}")]
-    Format {
-        /// The entry, cut to 100 characters.
-        entry: String,
-    },
-    /// The list has too many addresses of a family.
-    #[error(
-        "annotation \"{}\" names {found} addresses; at most {} of a family",
-        ANY_OF,
-        MAX_ADDRESSES
-    )]
-    Addresses {
-        /// The number of addresses.
-        found: usize,
-    },
-    /// A single entry has too many addresses.
-    #[error(
-        "annotation \"{}\" names {range}, which has more than {} addresses",
-        ANY_OF,
-        MAX_ADDRESSES
-    )]
-    Range {
-        /// The range of the entry.
-        range: Cidr,
-    },
-    /// The addresses of a family are in too many blocks.
-    #[error(
-        "annotation \"{}\" names addresses in {found} blocks; at most {} of a family",
-        ANY_OF,
-        MAX_BLOCKS
-    )]
-    Blocks {
-        /// The number of blocks.
-        found: usize,
-    },
-}
-
 /// Returns the range of an entry. An IPv4 address in the form of IPv6 counts as IPv4.
 fn range_of(text: &str) -> Option<Cidr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -97,19 +44,32 @@ fn range_of(text: &str) -> Option<Cidr> {
 
 impl AnyOf {
     /// Parses the entries of a list: addresses, and CIDRs that stand for all their addresses.
-    pub fn parse(texts: &[String]) -> Result<Self, AnyOfError> {
+    pub fn parse(texts: &[String]) -> Result<Self, Failure> {
         match texts.len() {
-            0 => return Err(AnyOfError::Empty),
-            found if found > MAX_ENTRIES => return Err(AnyOfError::Entries { found }),
+            0 => {
+                return Err(Failure::new(format_args!(
+                    "annotation \"{ANY_OF}\" specified but empty"
+                )));
+            }
+            found if found > MAX_ENTRIES => {
+                return Err(Failure::new(format_args!(
+                    "annotation \"{ANY_OF}\" has {found} entries"
+                ))
+                .way_out(format!("at most {MAX_ENTRIES}")));
+            }
             _ => {}
         }
         let (mut list, mut seen) = (AnyOf::default(), BTreeSet::new());
         for text in texts {
-            let range = range_of(text).ok_or_else(|| AnyOfError::Format {
-                entry: text.chars().take(SHOWN).collect(),
+            let range = range_of(text).ok_or_else(|| {
+                let entry: String = text.chars().take(SHOWN).collect();
+                Failure::new("invalid IP format").because(entry)
             })?;
             if range.size() > MAX_ADDRESSES as u128 {
-                return Err(AnyOfError::Range { range });
+                return Err(Failure::new(format_args!(
+                    "annotation \"{ANY_OF}\" names {range}, which has more than {MAX_ADDRESSES} \
+                     addresses"
+                )));
             }
             let family = if range.version() == IpVersion::V4 {
                 &mut list.v4
@@ -123,7 +83,10 @@ impl AnyOf {
             );
         }
         match list.v4.len().max(list.v6.len()) {
-            found if found > MAX_ADDRESSES => Err(AnyOfError::Addresses { found }),
+            found if found > MAX_ADDRESSES => Err(Failure::new(format_args!(
+                "annotation \"{ANY_OF}\" names {found} addresses"
+            ))
+            .way_out(format!("at most {MAX_ADDRESSES} of a family"))),
             _ => Ok(list),
         }
     }

@@ -326,41 +326,39 @@ fn require_lock_refuses_in_upstreams_order() {
         named("o", old.clone()),
     ];
     let refusal = |rule: LockRule<'_>, information: &_, reports: &[NamedReport]| {
-        rule.check(information, "8", reports).unwrap_err()
+        let refusal = rule.check(information, "8", reports).unwrap_err();
+        refusal.to_string()
     };
-    let version = ReleaseRefusal::OtherVersion {
-        file: "v".into(),
-        version: "v3.0.0".into(),
-    };
-    assert_eq!(refusal(rule(false), &information, &reports), version);
-    assert_eq!(
-        refusal(rule(true), &information, &reports),
-        ReleaseRefusal::OtherCluster { file: "c".into() }
+    let version = refusal(rule(false), &information, &reports);
+    assert!(
+        version.contains("report (v) was produced using a different version (v3.0.0)"),
+        "{version}"
     );
-    assert_eq!(refuse_other_clusters(&information, &reports[..1]), Ok(()));
-    assert_eq!(
-        refusal(rule(true), &information, &[named("o", old)]),
-        ReleaseRefusal::Stale
+    let cluster = refusal(rule(true), &information, &reports);
+    assert!(
+        cluster.starts_with("cluster does not match the provided report (c): "),
+        "{cluster}"
+    );
+    refuse_other_clusters(&information, &reports[..1]).unwrap();
+    let stale = refusal(rule(true), &information, &[named("o", old)]);
+    assert!(
+        stale.starts_with("the provided reports are all stale"),
+        "{stale}"
     );
 
     let fresh = [named("v", other_version)];
-    let permit = |information: &_, force| rule(force).check(information, "7", &fresh);
-    assert_eq!(
-        permit(&information, true),
-        Ok(vec![
-            ReleaseWarning::OtherVersion,
-            ReleaseWarning::NotLocked
-        ])
-    );
+    let warnings = |information: &_| rule(true).check(information, "7", &fresh).unwrap();
+    let version = "WARNING: Report was produced using a different version of calicoctl. Ignoring \
+                   due to --force option";
+    let lock = "WARNING: Data store is not locked. Ignoring due to --force option";
+    assert_eq!(warnings(&information), [version, lock]);
     information.datastore_ready = Some(false);
-    assert_eq!(
-        permit(&information, true),
-        Ok(vec![ReleaseWarning::OtherVersion])
-    );
+    assert_eq!(warnings(&information), [version]);
     information.datastore_ready = Some(true);
     let current = [named("f", report([]))];
+    let refused = rule(false).check(&information, "7", &current).unwrap_err();
     assert_eq!(
-        rule(false).check(&information, "7", &current),
-        Err(ReleaseRefusal::NotLocked)
+        refused.to_string(),
+        "data store is not locked. Either lock the data store, or re-run with --force"
     );
 }

@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 
 use super::kinds::{ExportedKind, KINDS, plural_of};
 use super::rename::NodeNames;
-use super::{CalicoctlFile, ExportError, IpamPart, Pair};
+use super::{CalicoctlFile, IpamPart, Pair, invalid_object};
 use crate::api::{
     API_VERSION, ClusterInformation, DEFAULT_TIER, IpamConfiguration, ObjectKey, ObjectMeta,
     restore_policy_name,
 };
+use crate::failure::Failure;
 use crate::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, IpamConfigKey};
 use crate::store::Kind;
 
@@ -47,7 +48,7 @@ pub fn omitted_plural(path: &str) -> Option<&str> {
 /// # Errors
 /// If a node has no name in Kubernetes, or shares it with another node, if two objects get the same
 /// path, or if a pair is invalid.
-pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError> {
+pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, Failure> {
     let nodes = pairs
         .iter()
         .filter(|(path, _)| kind_of(path).is_some_and(|kind| kind.kind == "Node"));
@@ -62,16 +63,14 @@ pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError>
             let Some(object) = resource(kind, path, value.clone(), &names)? else {
                 continue;
             };
-            let key = kind
-                .key_of(&object)
-                .ok_or_else(|| ExportError::Invalid(path.clone()))?;
+            let key = kind.key_of(&object).ok_or_else(|| invalid_object(path))?;
             paths.claim(kind.path(&key), path)?;
             resources.push(object);
         }
     }
     Ok(CalicoctlFile {
         resources,
-        cluster: cluster.ok_or(ExportError::NoCluster)?,
+        cluster: cluster.ok_or_else(no_cluster)?,
         ipam: ipam_part(pairs, &names)?,
     })
 }
@@ -82,16 +81,19 @@ pub fn of_pairs(pairs: &[(String, Value)]) -> Result<CalicoctlFile, ExportError>
 struct Paths(BTreeMap<String, String>);
 
 impl Paths {
-    fn claim(&mut self, path: String, in_etcd: &str) -> Result<(), ExportError> {
-        if let Some(first) = self.0.insert(path.clone(), in_etcd.to_owned()) {
-            return Err(ExportError::SamePath {
-                first,
-                second: in_etcd.to_owned(),
-                path,
-            });
+    fn claim(&mut self, path: String, in_etcd: &str) -> Result<(), Failure> {
+        match self.0.insert(path.clone(), in_etcd.to_owned()) {
+            None => Ok(()),
+            Some(first) => Err(Failure::new(format_args!(
+                "{first} and {in_etcd} would both be {path} in the file"
+            ))
+            .way_out("delete the one that is not in use any more")),
         }
-        Ok(())
     }
+}
+
+fn no_cluster() -> Failure {
+    Failure::new("there is no ClusterInformation").way_out("name the datastore of the cluster")
 }
 
 /// Returns `None` for a policy that kube-controllers derives.
@@ -100,8 +102,8 @@ fn resource(
     path: &str,
     mut object: Value,
     names: &NodeNames,
-) -> Result<Option<Value>, ExportError> {
-    let invalid = || ExportError::Invalid(path.to_owned());
+) -> Result<Option<Value>, Failure> {
+    let invalid = || invalid_object(path);
     let tier = object["spec"]["tier"]
         .as_str()
         .filter(|tier| !tier.is_empty())
@@ -141,7 +143,7 @@ fn name_policy(metadata: &mut Map<String, Value>, tier: &str) -> Result<(), serd
     Ok(())
 }
 
-fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, ExportError> {
+fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, Failure> {
     let mut part = IpamPart::default();
     let (mut settings, mut paths) = (None, Paths::default());
     for (path, value) in pairs {
@@ -185,8 +187,8 @@ fn ipam_part(pairs: &[(String, Value)], names: &NodeNames) -> Result<IpamPart, E
 }
 
 /// Converts the v3 object of the settings to the pair that the allocators read.
-fn stored_settings(path: &str, object: &Value) -> Result<Pair, ExportError> {
-    let invalid = |_| ExportError::Invalid(path.to_owned());
+fn stored_settings(path: &str, object: &Value) -> Result<Pair, Failure> {
+    let invalid = |_| invalid_object(path);
     let settings: IpamConfiguration = serde_json::from_value(object.clone()).map_err(invalid)?;
     let value = serde_json::to_value(IpamConfig::of_v3(&settings.spec)).map_err(invalid)?;
     Ok(Pair {

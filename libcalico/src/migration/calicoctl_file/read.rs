@@ -1,67 +1,17 @@
 //! [`parse`]: reads a file. Nothing in an invalid file is used.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::kinds::ExportedKind;
 use super::{CalicoctlFile, IpamPart, Pair, SEPARATOR};
+use crate::failure::{Failure, OrFail};
 use crate::ipam::{Block, BlockAffinity, Handle, IpamConfig};
 use crate::store::Kind;
 use crate::yaml::documents;
-
-/// A text that is not a complete file. Documents of the first part count from 1.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FileError {
-    /// Another number of parts.
-    #[error(
-        "it has {0} parts between lines of three equals signs, and 3 are necessary; export again"
-    )]
-    Parts(usize),
-    /// The first part is not YAML.
-    #[error("document {document}: {reason}")]
-    Yaml {
-        /// The number of the document.
-        document: usize,
-        /// The message of the parser.
-        reason: String,
-    },
-    /// A document without a list, which `calicoctl` writes despite another version (MB-21).
-    #[error(
-        "document {0} is not a list of objects; an export with --allow-version-mismatch of a \
-         cluster of another version lacks them: export with a calicoctl of the cluster's version, \
-         or with `calico-ipam migrate export`"
-    )]
-    NoList(usize),
-    /// An object without a valid name, or of a kind that no file has.
-    #[error("document {document}: an object of kind {kind:?} has an unknown kind or no valid name")]
-    Object {
-        /// The number of the document.
-        document: usize,
-        /// The kind in the object.
-        kind: String,
-    },
-    /// Two objects with one name.
-    #[error("two objects are called {0}; remove one of them")]
-    Duplicate(String),
-    /// The second part or the third part is not the expected JSON.
-    #[error("the {part}: {reason}; export again")]
-    Json {
-        /// The content of the part.
-        part: &'static str,
-        /// The message of the parser.
-        reason: String,
-    },
-    /// A path of address management that no object of its kind has.
-    #[error("{kind}: invalid key {path:?}")]
-    Path {
-        /// The kind.
-        kind: &'static str,
-        /// The path.
-        path: String,
-    },
-}
 
 #[derive(Deserialize)]
 struct List {
@@ -90,20 +40,16 @@ fn null_as_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pair>, D::Err
 ///
 /// # Errors
 /// If the text is not a whole file, or two of its objects have the same name.
-pub fn parse(text: &str) -> Result<CalicoctlFile, FileError> {
+pub fn parse(text: &str) -> Result<CalicoctlFile, Failure> {
     let [resources, cluster, ipam] = parts(text)?;
     let resources = parse_resources(resources)?;
     let cluster = parse_cluster(cluster)?;
-    let invalid = |error: serde_json::Error| FileError::Json {
-        part: "part with addresses",
-        reason: error.to_string(),
-    };
     let ReadIpam {
         block_affinities,
         blocks,
         mut handles,
         config,
-    } = serde_json::from_str(ipam).map_err(invalid)?;
+    } = serde_json::from_str(ipam).map_err(|error| invalid_part("addresses", error))?;
     for handle in &mut handles {
         // An old migration appended carriage returns (IPAM-58), which a name on an API server
         // cannot have.
@@ -124,7 +70,7 @@ pub fn parse(text: &str) -> Result<CalicoctlFile, FileError> {
     })
 }
 
-fn parts(text: &str) -> Result<[&str; 3], FileError> {
+fn parts(text: &str) -> Result<[&str; 3], Failure> {
     let mut parts = Vec::new();
     let (mut start, mut end) = (0, 0);
     for line in text.split_inclusive('\n') {
@@ -137,43 +83,66 @@ fn parts(text: &str) -> Result<[&str; 3], FileError> {
     }
     parts.push(&text[start..]);
     let number = parts.len();
-    parts.try_into().map_err(|_| FileError::Parts(number))
+    parts.try_into().map_err(|_| {
+        Failure::new(format_args!(
+            "it has {number} parts between lines of three equals signs, and 3 are necessary"
+        ))
+        .way_out("export again")
+    })
 }
 
-fn parse_resources(text: &str) -> Result<Vec<Value>, FileError> {
+fn invalid_part(content: &str, cause: impl fmt::Display) -> Failure {
+    Failure::new(format_args!("the part with {content}"))
+        .because(cause)
+        .way_out("export again")
+}
+
+/// Returns the failure of a file whose ClusterInformation is invalid.
+pub fn invalid_cluster(cause: impl fmt::Display) -> Failure {
+    invalid_part("ClusterInformation", cause)
+}
+
+/// Returns the failure of a document without a list, which `calicoctl` writes despite another
+/// version (MB-21).
+fn no_list(document: usize) -> Failure {
+    Failure::new(format_args!("document {document} is not a list of objects")).way_out(
+        "an export with --allow-version-mismatch of a cluster of another version lacks them: \
+         export with a calicoctl of the cluster's version, or with `calico-ipam migrate export`",
+    )
+}
+
+fn duplicate(name: &str) -> Failure {
+    Failure::new(format_args!("two objects are called {name}")).way_out("remove one of them")
+}
+
+fn parse_resources(text: &str) -> Result<Vec<Value>, Failure> {
     let (mut resources, mut names) = (Vec::new(), BTreeSet::new());
     let (mut empty, mut has_list) = (None, false);
-    let documents = documents(text).map_err(|error| FileError::Yaml {
-        document: 1,
-        reason: error.to_string(),
-    })?;
+    let documents = documents(text).or_fail("document 1")?;
     for (index, document) in documents.enumerate() {
         // Only the last document, after the last line `---`, may be empty.
         if let Some(empty) = empty {
-            return Err(FileError::NoList(empty));
+            return Err(no_list(empty));
         }
         let number = index + 1;
-        let invalid = |error: serde_norway::Error| FileError::Yaml {
-            document: number,
-            reason: error.to_string(),
-        };
-        let Some(List { items }) = Option::<List>::deserialize(document).map_err(invalid)? else {
+        let list = Option::<List>::deserialize(document);
+        let Some(List { items }) = list.or_fail(format_args!("document {number}"))? else {
             empty = Some(number);
             continue;
         };
         has_list = true;
-        for object in items.ok_or(FileError::NoList(number))? {
+        for object in items.ok_or_else(|| no_list(number))? {
             let named =
                 ExportedKind::of(&object).and_then(|kind| Some((kind, kind.key_of(&object)?)));
             let Some((kind, key)) = named else {
-                let kind = object["kind"].as_str().unwrap_or_default().to_owned();
-                return Err(FileError::Object {
-                    document: number,
-                    kind,
-                });
+                let kind = object["kind"].as_str().unwrap_or_default();
+                return Err(Failure::new(format_args!(
+                    "document {number}: an object of kind {kind:?} has an unknown kind or no \
+                     valid name"
+                )));
             };
             if let Some(name) = names.replace(format!("{}({key})", kind.kind)) {
-                return Err(FileError::Duplicate(name));
+                return Err(duplicate(&name));
             }
             resources.push(object);
         }
@@ -181,41 +150,38 @@ fn parse_resources(text: &str) -> Result<Vec<Value>, FileError> {
     if has_list {
         Ok(resources)
     } else {
-        Err(FileError::NoList(1))
+        Err(no_list(1))
     }
 }
 
-fn parse_cluster(text: &str) -> Result<Value, FileError> {
-    let invalid = |reason: String| FileError::Json {
-        part: "part with ClusterInformation",
-        reason,
-    };
-    let cluster: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+fn parse_cluster(text: &str) -> Result<Value, Failure> {
+    let cluster: Value = serde_json::from_str(text).map_err(invalid_cluster)?;
     if cluster["kind"] != "ClusterInformation" {
-        return Err(invalid("it is not a ClusterInformation".into()));
+        return Err(invalid_cluster("it is not a ClusterInformation"));
     }
     if cluster["spec"]["clusterGUID"]
         .as_str()
         .is_none_or(str::is_empty)
     {
-        return Err(invalid("it has no spec.clusterGUID".into()));
+        return Err(invalid_cluster("it has no spec.clusterGUID"));
     }
     Ok(cluster)
 }
 
 /// Returns the pairs with canonical paths.
-fn checked<K: Kind>(mut pairs: Vec<Pair>) -> Result<Vec<Pair>, FileError> {
+fn checked<K: Kind>(mut pairs: Vec<Pair>) -> Result<Vec<Pair>, Failure> {
     let mut paths = BTreeSet::new();
     for pair in &mut pairs {
         let Some(key) = K::parse_path(&pair.path) else {
-            return Err(FileError::Path {
-                kind: K::KIND,
-                path: std::mem::take(&mut pair.path),
-            });
+            return Err(Failure::new(format_args!(
+                "{}: invalid key {:?}",
+                K::KIND,
+                pair.path
+            )));
         };
         pair.path = K::path(&key);
         if let Some(path) = paths.replace(pair.path.clone()) {
-            return Err(FileError::Duplicate(path));
+            return Err(duplicate(&path));
         }
     }
     Ok(pairs)

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::ExportError;
+use crate::failure::Failure;
 use crate::ipam::{AffinityKey, AffinityOwner, Tunnel};
 
 /// The orchestrator of references to Kubernetes.
@@ -25,19 +25,25 @@ pub(super) struct NodeNames(BTreeMap<String, String>);
 
 impl NodeNames {
     /// Reads the names from the nodes' references to Kubernetes.
-    pub(super) fn of<'a>(nodes: impl Iterator<Item = &'a Value>) -> Result<Self, ExportError> {
+    pub(super) fn of<'a>(nodes: impl Iterator<Item = &'a Value>) -> Result<Self, Failure> {
         let (mut names, mut owners) = (BTreeMap::new(), BTreeMap::<String, String>::new());
         for node in nodes {
             let name = node["metadata"]["name"].as_str().unwrap_or_default();
             let Some(new) = kubernetes_name(node) else {
-                return Err(ExportError::NoReference(name.to_owned()));
+                // Upstream's text up to `reference`.
+                return Err(Failure::new(format_args!(
+                    "node {name} missing a 'k8s' orchestrator reference. Unable to export data \
+                     unless every node has a 'k8s' orchestrator reference"
+                ))
+                .way_out(
+                    "add it to spec.orchRefs, or delete the node if it does not exist any more",
+                ));
             };
             if let Some(other) = owners.insert(new.to_owned(), name.to_owned()) {
-                return Err(ExportError::SameNode {
-                    first: other,
-                    second: name.to_owned(),
-                    name: new.to_owned(),
-                });
+                return Err(Failure::new(format_args!(
+                    "nodes {other} and {name} are both {new} in Kubernetes"
+                ))
+                .way_out("delete the one that does not exist any more"));
             }
             names.insert(name.to_owned(), new.to_owned());
         }

@@ -213,9 +213,10 @@ fn nodes_without_a_name_of_their_own_in_kubernetes_are_refused() {
         json!([reference("a/b")]),
         other,
     ] {
-        assert_eq!(
-            node("third", references),
-            Err(ExportError::NoReference("third".into()))
+        let error = node("third", references).unwrap_err().to_string();
+        assert!(
+            error.starts_with("node third missing a 'k8s' orchestrator reference. "),
+            "{error}"
         );
     }
     let same = node("third", json!([reference("x"), reference("node2")])).unwrap_err();
@@ -256,12 +257,11 @@ fn objects_that_get_the_same_path_are_refused() {
             format!("{RESOURCES}networkpolicies/ns1/allow"),
         ),
     ] {
-        let error = of_pairs(&pairs_with(&path, value)).unwrap_err();
-        let ExportError::SamePath { path: in_file, .. } = &error else {
-            panic!("{error}")
-        };
-        assert_eq!(*in_file, same);
-        assert!(error.to_string().contains(&path), "{error}");
+        let error = of_pairs(&pairs_with(&path, value)).unwrap_err().to_string();
+        assert!(
+            error.contains(&path) && error.contains(&format!("would both be {same} in the file; ")),
+            "{error}"
+        );
     }
 }
 
@@ -463,8 +463,6 @@ fn file_with_exponential_aliases_is_refused() {
         bomb += &format!("- &{name} [{}]\n", vec![format!("*{of}"); 9].join(", "));
     }
     let text = format!("{bomb}---\n===\n{{}}\n===\n{{}}\n");
-    assert!(matches!(
-        parse(&text),
-        Err(FileError::Yaml { document: 1, .. })
-    ));
+    let error = parse(&text).unwrap_err().to_string();
+    assert!(error.starts_with("document 1: "), "{error}");
 }

@@ -5,7 +5,6 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::process;
 
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -58,8 +57,7 @@ pub fn record(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
         until: (now + VALIDITY).unix_timestamp(),
     });
     notes.drain(..notes.len().saturating_sub(MAX_NOTES));
-    let new = file.with_extension(process::id().to_string());
-    if let Err(error) = hint_file::write(file, &new, &notes) {
+    if let Err(error) = hint_file::write(file, &notes) {
         tracing::debug!(
             file = %file.display(), %address, %error,
             "cannot store the busy address; the next ADD may get the address"

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
-use std::{fs, io, process};
+use std::{fs, process};
 
 use libcalico::ipam::Room;
 use libcalico::net::Cidr;
@@ -135,7 +135,7 @@ impl SearchNotes {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
             let releases = releases_of(file);
-            if let Err(error) = write(&releases, &new_number()) {
+            if let Err(error) = hint_file::write(&releases, &new_number()) {
                 tracing::debug!(
                     file = %releases.display(), %error,
                     "cannot write the number of the last release; if this search finds no address, \
@@ -172,7 +172,7 @@ impl SearchNotes {
         if notes == before {
             return;
         }
-        if let Err(error) = write(file, &notes) {
+        if let Err(error) = hint_file::write(file, &notes) {
             tracing::debug!(
                 file = %file.display(), %error,
                 "cannot store the results of searches; the next ADD may search again"
@@ -261,7 +261,7 @@ fn invalidate(file: &Path) {
     if fs::symlink_metadata(&releases).is_err() {
         return;
     }
-    if let Err(error) = write(&releases, &new_number()) {
+    if let Err(error) = hint_file::write(&releases, &new_number()) {
         tracing::debug!(
             file = %releases.display(), %error,
             "cannot invalidate the notes of full pools; deleting the notes"
@@ -285,10 +285,4 @@ fn releases_of(file: &Path) -> PathBuf {
 
 fn new_number() -> u64 {
     RandomState::new().hash_one(process::id())
-}
-
-/// All processes use the same new name, so that the next write replaces the file of a killed
-/// process. Concurrent writes may leave no valid note.
-fn write(file: &Path, content: &impl Serialize) -> io::Result<()> {
-    hint_file::write(file, &file.with_added_extension("new"), content)
 }

@@ -8,8 +8,12 @@
 use std::path::Path;
 use std::{fs, io};
 
+use os::atomic_file;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+/// The mode of a hint file.
+const MODE: u32 = 0o644;
 
 /// Reads the hints of a regular file of at most `largest` bytes. Returns `None` for a missing,
 /// larger or invalid file, and for a symbolic link, because the plugin writes none.
@@ -19,17 +23,17 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> 
     serde_json::from_slice(&is_valid.then(|| fs::read(file).ok()).flatten()?).ok()
 }
 
-/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that
-/// readers see the previous or the new hints only. Creates the directory if it is missing.
+/// Replaces `file` by the hints, so that readers see the previous or the new hints only. Creates the
+/// directory if it is missing.
 ///
 /// # Errors
-/// Returns the system's error. The previous file then stays, and `new` does not.
-pub(crate) fn write(file: &Path, new: &Path, hints: &impl Serialize) -> io::Result<()> {
+/// Returns the system's error. The previous file then stays.
+pub(crate) fn write(file: &Path, hints: &impl Serialize) -> io::Result<()> {
+    let hints = serde_json::to_vec(hints)?;
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory)?;
     }
-    let written = fs::write(new, serde_json::to_vec(hints)?).and_then(|()| fs::rename(new, file));
-    written.inspect_err(|_| _ = fs::remove_file(new))
+    atomic_file::replace_unsynced(file, &hints, MODE).map_err(|error| error.source)
 }
 
 /// Writes the hints in place, for a file that is read and written only under the node's lock.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use libcalico::api::go_bool;
+
 /// Reasons for rejecting the environment.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
@@ -59,10 +61,9 @@ impl Environment<'_> {
         let Some(found) = (self.lookup)(name) else {
             return Ok(None);
         };
-        match found.as_str() {
-            "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Some(true)),
-            "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Some(false)),
-            _ => Err(SettingsError::Boolean {
+        match go_bool(&found) {
+            Some(value) => Ok(Some(value)),
+            None => Err(SettingsError::Boolean {
                 name: name.to_owned(),
                 found,
             }),

@@ -6,6 +6,7 @@
 //! first: the envelope that all kinds share.
 
 mod cluster_information;
+mod go_bool;
 mod go_duration;
 mod host_endpoint;
 mod ip_pool;
@@ -25,6 +26,7 @@ mod tier;
 mod workload_endpoint;
 
 pub use cluster_information::{ClusterInformation, ClusterInformationSpec};
+pub use go_bool::go_bool;
 pub use go_duration::{DurationError, GoDuration};
 pub use host_endpoint::{HostEndpoint, HostEndpointPort, HostEndpointSpec};
 pub use ip_pool::{AllowedUse, AssignmentMode, IP_POOL_FINALIZER, IpPool, IpPoolSpec};

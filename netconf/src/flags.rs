@@ -1,6 +1,8 @@
 //! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it
 //! (CNI-7).
 
+use libcalico::api::go_bool;
+
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -57,7 +59,7 @@ pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flag
                     &format!("flag provided but not defined: -{name}"),
                 );
             }
-            Some(flag) => match value.map_or(Some(true), parse_boolean) {
+            Some(flag) => match value.map_or(Some(true), go_bool) {
                 Some(true) => set.push(flag.name),
                 Some(false) => set.retain(|&on| on != flag.name),
                 None => {
@@ -86,14 +88,6 @@ fn usage_error(title: &str, defined: &[Flag], message: &str) -> Flags {
         status: 2,
         ..CommandOutput::default()
     })
-}
-
-fn parse_boolean(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

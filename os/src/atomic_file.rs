@@ -36,6 +36,21 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change> {
     Ok(Change::Written)
 }
 
+/// Makes `path` a file with these contents and this mode, as [`replace`] does, but without waiting
+/// for the disk and without the previous file's SELinux label. Also removes the drafts of killed
+/// processes in the directory. For files that a reboot may lose: a crash of the machine may leave an
+/// empty file.
+///
+/// # Errors
+/// Returns an error, for example if the directory of `path` is missing or read-only.
+pub fn replace_unsynced(path: &Path, contents: &[u8], mode: u32) -> Result<()> {
+    let mut draft = Draft::beside(path)?;
+    draft.write(contents)?;
+    draft.put_in_place_unsynced(mode)?;
+    sweep(path.parent().unwrap_or(Path::new("/")));
+    Ok(())
+}
+
 /// Returns true if `path` is a regular file, not a link, with these contents and this mode.
 pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
     let has_mode = |found: Metadata| {

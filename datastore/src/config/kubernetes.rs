@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use libcalico::api::go_bool;
 use libcalico::kubernetes::ApiGroup;
 
 use super::{ClientPlace, DatastoreSettings, SettingLookup};
@@ -226,15 +227,14 @@ fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> 
 }
 
 fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
-        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(ConfigError::InvalidValue {
-            setting,
-            found: text.into(),
-            allowed: "true or false",
-        }),
+    if text.is_empty() {
+        return Ok(false);
     }
+    go_bool(text).ok_or_else(|| ConfigError::InvalidValue {
+        setting,
+        found: text.into(),
+        allowed: "true or false",
+    })
 }
 
 impl fmt::Display for KubernetesConfig {

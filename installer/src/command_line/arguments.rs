@@ -1,118 +1,98 @@
-//! Arguments of the commands: `--name value`, `--name=value` and switches. Parsed by hand, because
-//! a parser library would enlarge the binary.
+//! Arguments of the commands, parsed by clap as those of `calico-ipam`. Go's `-name` is accepted,
+//! too, and the texts of errors are one line.
 
+use std::error::Error;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::NonEmptyStringValueParser;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Args, Parser};
 use netconf::printable;
 
 use crate::layout::Layout;
 
-/// The arguments that a command accepts, without their dashes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OptionSpec {
-    /// Options with a value. Options of one letter have one dash in the help.
-    pub(super) options: &'static [&'static str],
-    /// Options without a value.
-    pub(super) switches: &'static [&'static str],
+/// `--root`, and the plugin directories on the node.
+#[derive(Debug, Args)]
+pub(super) struct LayoutArgs {
+    #[arg(long, default_value = "/")]
+    root: PathBuf,
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    bin_dir: Option<String>,
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    secondary_bin_dir: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct GivenOptions(Vec<(&'static str, String)>);
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum ParsedArguments {
-    /// Run the command with these arguments.
-    Run(GivenOptions),
-    /// Print the help.
-    Help,
-    Invalid(String),
-}
-
-impl OptionSpec {
-    pub(super) fn parse(self, arguments: impl IntoIterator<Item = String>) -> ParsedArguments {
-        let mut arguments = arguments.into_iter();
-        let mut given = GivenOptions::default();
-        while let Some(argument) = arguments.next() {
-            if matches!(argument.as_str(), "-h" | "-help" | "--help") {
-                return ParsedArguments::Help;
-            }
-            let Some(text) = argument
-                .strip_prefix("--")
-                .or_else(|| argument.strip_prefix('-'))
-            else {
-                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
-            };
-            let (name, value) = match text.split_once('=') {
-                Some((name, value)) => (name, Some(value.to_owned())),
-                None => (text, None),
-            };
-            if let (Some(name), None) = (find(self.switches, name), &value) {
-                given.0.push((name, String::new()));
-            } else if let Some(name) = find(self.options, name) {
-                match value
-                    .or_else(|| arguments.next())
-                    .filter(|value| !value.is_empty())
-                {
-                    Some(value) => given.0.push((name, value)),
-                    None => return ParsedArguments::Invalid(format!("`{argument}` needs a value")),
-                }
-            } else {
-                return ParsedArguments::Invalid(format!("unknown argument `{argument}`"));
-            }
-        }
-        ParsedArguments::Run(given)
-    }
-}
-
-fn find(options: &[&'static str], name: &str) -> Option<&'static str> {
-    options.iter().find(|option| **option == name).copied()
-}
-
-impl GivenOptions {
-    /// Returns the value of an option: the last one if the option is repeated.
-    pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.0
-            .iter()
-            .rev()
-            .find(|(option, _)| *option == name)
-            .map(|(_, value)| value.as_str())
-    }
-
-    pub(super) fn is_on(&self, name: &str) -> bool {
-        self.value(name).is_some()
-    }
-
-    /// Returns the layout below `--root` with the given plugin directories.
+impl LayoutArgs {
     pub(super) fn layout(&self) -> Layout {
-        let mut layout = Layout::below(Path::new(self.value("root").unwrap_or("/")));
-        if let Some(directory) = self.value("bin-dir") {
+        let mut layout = Layout::below(&self.root);
+        if let Some(directory) = &self.bin_dir {
             layout = layout.with_bin_dir(directory);
         }
-        if let Some(directory) = self.value("secondary-bin-dir") {
+        if let Some(directory) = &self.secondary_bin_dir {
             layout = layout.with_secondary_bin_dir(directory);
         }
         layout
     }
 }
 
-pub(super) fn run_with(
-    name: &str,
-    help: &str,
-    parsed: ParsedArguments,
-    command: impl FnOnce(&GivenOptions) -> ExitCode,
+/// Runs `command` with its arguments, or prints its help or the error about an argument.
+pub(super) fn run_with<A: Parser>(
+    arguments: impl IntoIterator<Item = String>,
+    command: impl FnOnce(A) -> ExitCode,
 ) -> ExitCode {
-    match parsed {
-        ParsedArguments::Run(given) => command(&given),
-        ParsedArguments::Help => {
-            print(help);
+    match parse(arguments) {
+        Ok(arguments) => command(arguments),
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            print(&error.to_string());
             ExitCode::SUCCESS
         }
-        ParsedArguments::Invalid(reason) => exit_with(
-            2,
-            &format!("calico {name}: {reason}; see `calico {name} --help`"),
-        ),
+        Err(error) => {
+            let (name, reason) = (A::command().get_name().to_owned(), reason(&error));
+            exit_with(
+                2,
+                &format!("calico {name}: {reason}; see `calico {name} --help`"),
+            )
+        }
+    }
+}
+
+pub(super) fn parse<A: Parser>(
+    arguments: impl IntoIterator<Item = String>,
+) -> Result<A, clap::Error> {
+    let arguments = arguments.into_iter().map(with_two_dashes);
+    A::try_parse_from(std::iter::once("calico".to_owned()).chain(arguments))
+}
+
+/// Turns Go's `-name` into `--name`. Options of one letter stay.
+fn with_two_dashes(argument: String) -> String {
+    let name = argument.split('=').next().unwrap_or_default();
+    let is_long = name.len() > 2 && name.starts_with('-') && !name.starts_with("--");
+    if is_long {
+        format!("-{argument}")
+    } else {
+        argument
+    }
+}
+
+/// Returns the reason why clap rejects the arguments.
+fn reason(error: &clap::Error) -> String {
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (argument, value) = (
+        context(ContextKind::InvalidArg),
+        context(ContextKind::InvalidValue),
+    );
+    // In `--root <ROOT>`, the name of the value follows that of the option.
+    let option = argument.split(' ').next().unwrap_or_default();
+    match (error.kind(), error.source()) {
+        (ErrorKind::UnknownArgument, _) => format!("unknown argument `{argument}`"),
+        (ErrorKind::TooManyValues, _) => format!("unknown argument `{option}={value}`"),
+        (ErrorKind::ValueValidation, Some(way_out)) if !value.is_empty() => {
+            let name = option.trim_start_matches('-');
+            format!("invalid {name} `{value}`; {way_out}")
+        }
+        _ => format!("`{option}` needs a value"),
     }
 }
 
@@ -131,48 +111,68 @@ pub(super) fn exit_with(status: u8, line: &str) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    const SPEC: OptionSpec = OptionSpec {
-        options: &["o", "root"],
-        switches: &["yes"],
-    };
+    #[derive(Debug, Parser)]
+    #[command(name = "test", override_help = "Tests.\n", args_override_self = true)]
+    struct TestArgs {
+        #[arg(short, long, alias = "o", value_parser = json)]
+        output: Option<()>,
+        #[command(flatten)]
+        layout: LayoutArgs,
+        #[arg(long)]
+        yes: bool,
+    }
 
-    fn parse(line: &str) -> ParsedArguments {
-        SPEC.parse(line.split_whitespace().map(str::to_owned))
+    fn json(text: &str) -> Result<(), &'static str> {
+        (text == "json").then_some(()).ok_or("use json")
+    }
+
+    fn parse_line(line: &str) -> Result<TestArgs, clap::Error> {
+        parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn options_accept_both_spellings_and_switches() {
-        let ParsedArguments::Run(given) = parse("--yes -o json --root=/mnt --root /other") else {
-            panic!()
-        };
-        assert!(given.is_on("yes"));
-        assert_eq!(
-            (given.value("o"), given.value("root")),
-            (Some("json"), Some("/other"))
-        );
-        let ParsedArguments::Run(nothing) = parse("") else {
-            panic!()
-        };
-        assert!(!nothing.is_on("yes") && nothing.value("o").is_none());
+        for line in [
+            "--yes -o json --root=/mnt --root /other --bin-dir /bin",
+            "-yes -output json -root=/mnt -root /other -bin-dir=/bin",
+            "--yes --o=json --root /other -bin-dir /bin",
+        ] {
+            let given = parse_line(line).unwrap();
+            assert!(given.yes && given.output.is_some(), "{line}");
+            assert_eq!(given.layout.root, Path::new("/other"));
+            assert_eq!(given.layout.bin_dir.as_deref(), Some("/bin"));
+        }
+        let nothing = parse_line("").unwrap();
+        assert!(!nothing.yes && nothing.output.is_none());
+        assert_eq!(nothing.layout.root, Path::new("/"));
     }
 
     #[test]
     fn help_is_recognized_and_invalid_arguments_rejected() {
-        assert_eq!(parse("--yes --help"), ParsedArguments::Help);
+        for line in ["--yes --help", "-h", "-help"] {
+            let help = parse_line(line).unwrap_err();
+            assert_eq!(
+                (help.kind(), help.to_string().as_str()),
+                (ErrorKind::DisplayHelp, "Tests.\n"),
+                "{line}"
+            );
+        }
         for (line, complaint) in [
             ("now", "unknown argument `now`"),
             ("--no", "unknown argument `--no`"),
+            ("-x", "unknown argument `-x`"),
             ("--yes=no", "unknown argument `--yes=no`"),
-            ("-o", "`-o` needs a value"),
-            ("--root=", "`--root=` needs a value"),
+            ("-o", "`--output` needs a value"),
+            ("--output=", "`--output` needs a value"),
+            ("--root=", "`--root` needs a value"),
+            ("--bin-dir=", "`--bin-dir` needs a value"),
+            ("-o xml", "invalid output `xml`; use json"),
         ] {
-            assert_eq!(
-                parse(line),
-                ParsedArguments::Invalid(complaint.into()),
-                "{line}"
-            );
+            assert_eq!(reason(&parse_line(line).unwrap_err()), complaint, "{line}");
         }
     }
 }

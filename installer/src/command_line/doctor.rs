@@ -3,30 +3,19 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
+use clap::builder::NonEmptyStringValueParser;
 use libcalico::dead_interface::LOOK_INTERVAL;
 use node_process::process;
 
-use super::arguments::{OptionSpec, exit_with, print, run_with};
+use super::arguments::{LayoutArgs, exit_with, print, run_with};
 use crate::doctor::{self, DoctorReport, Format};
 use crate::layout::NET_DIR;
 use crate::state::State;
 use dataplane::host_network::HostNetwork;
-
-const SPEC: OptionSpec = OptionSpec {
-    options: &[
-        "o",
-        "output",
-        "root",
-        "net-dir",
-        "bin-dir",
-        "secondary-bin-dir",
-        "runtime-socket",
-    ],
-    switches: &["repair"],
-};
 
 const HELP: &str = "\
 Finds problems of Calico's CNI plugins on this node and names a remedy for each. Changes nothing without --repair.
@@ -60,34 +49,47 @@ Examples:
   calico doctor --bin-dir /home/kubernetes/bin
 ";
 
+#[derive(Debug, Parser)]
+#[command(name = "doctor", override_help = HELP, args_override_self = true)]
+struct DoctorArgs {
+    #[arg(short, long, alias = "o", value_parser = format, default_value = "text")]
+    output: Format,
+    #[arg(long)]
+    repair: bool,
+    #[arg(long)]
+    runtime_socket: Option<PathBuf>,
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    net_dir: Option<String>,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
+fn format(text: &str) -> Result<Format, &'static str> {
+    match text {
+        "text" | "table" => Ok(Format::Text),
+        "json" => Ok(Format::Json),
+        _ => Err("use text or json"),
+    }
+}
+
 /// Runs `calico doctor`.
 pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    run_with("doctor", HELP, SPEC.parse(arguments), |given| {
-        let format = match given.value("output").or_else(|| given.value("o")) {
-            None | Some("text" | "table") => Format::Text,
-            Some("json") => Format::Json,
-            Some(other) => {
-                return exit_with(
-                    2,
-                    &format!("calico doctor: invalid format `{other}`; use text or json"),
-                );
-            }
-        };
-        let runtime_socket = given.value("runtime-socket").map(Path::new);
-        if runtime_socket.is_some() && !given.is_on("repair") {
+    run_with(arguments, |given: DoctorArgs| {
+        let runtime_socket = given.runtime_socket.as_deref();
+        if runtime_socket.is_some() && !given.repair {
             return exit_with(2, "calico doctor: --runtime-socket is for --repair");
         }
-        let layout = given.layout();
+        let layout = given.layout.layout();
         let (pod_net_dir, recorded_net_dir) = (
             env::var("CNI_NET_DIR").ok(),
             State::load(&layout).unwrap_or_default().net_dir,
         );
         let net_dir = net_dir(
-            given.value("net-dir"),
+            given.net_dir.as_deref(),
             pod_net_dir.as_deref(),
             &recorded_net_dir,
         );
-        let repairs = if given.is_on("repair") {
+        let repairs = if given.repair {
             match process::block_on(doctor::repair(
                 &layout,
                 net_dir,
@@ -108,7 +110,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
         };
         let report = process::block_on(doctor::examine(&layout, net_dir, network));
         let report = DoctorReport { repairs, ..report };
-        print(&report.render(format));
+        print(&report.render(given.output));
         if report.passes() {
             ExitCode::SUCCESS
         } else {

@@ -1,19 +1,18 @@
 //! `calico health`: a client for health probes, with the same options as upstream's command.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::{self, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libcalico::api::{DurationError, GoDuration};
+use clap::Parser;
+use clap::builder::NonEmptyStringValueParser;
+use libcalico::api::GoDuration;
 
-use super::arguments::{GivenOptions, OptionSpec, exit_with, run_with};
+use super::arguments::{exit_with, run_with};
 use crate::agent::DEFAULT_LISTEN;
 
-const SPEC: OptionSpec = OptionSpec {
-    options: &["port", "host", "type", "timeout"],
-    switches: &[],
-};
+/// The longest part of a response's body that is read, in bytes.
+const MAX_BODY: u64 = 64 * 1024;
 
 const HELP: &str = "\
 Queries a health probe of a Calico process. The exit status is 0 if the process is healthy.
@@ -27,170 +26,118 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
   -h, --help              print this text
 ";
 
+#[derive(Debug, Parser)]
+#[command(name = "health", override_help = HELP, args_override_self = true)]
+struct HealthArgs {
+    #[arg(long, value_parser = port, default_value_t = DEFAULT_LISTEN.port())]
+    port: u16,
+    #[arg(long, value_parser = NonEmptyStringValueParser::new(), default_value = "localhost")]
+    host: String,
+    /// The name of the probe, which is also its path.
+    #[arg(long = "type", value_parser = probe, default_value = "readiness")]
+    probe: &'static str,
+    #[arg(long, value_parser = time_limit, default_value = "5s")]
+    timeout: Duration,
+}
+
+fn port(text: &str) -> Result<u16, &'static str> {
+    let port = text.parse().ok().filter(|port| *port != 0);
+    port.ok_or("use a number from 1 to 65535")
+}
+
+fn probe(text: &str) -> Result<&'static str, &'static str> {
+    let probe = ["readiness", "liveness"]
+        .into_iter()
+        .find(|probe| *probe == text);
+    probe.ok_or("use readiness or liveness")
+}
+
+fn time_limit(text: &str) -> Result<Duration, &'static str> {
+    let limit = text.parse().map(GoDuration::duration).unwrap_or_default();
+    let limit = Some(limit).filter(|limit| !limit.is_zero());
+    limit.ok_or("use a duration above 0, such as 90s, 5m or 1h30m")
+}
+
 /// Runs `calico health`.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
-    run_with(
-        "health",
-        HELP,
-        SPEC.parse(arguments),
-        |given| match parse_query(given) {
-            Err(reason) => exit_with(
-                2,
-                &format!("calico health: {reason}; see `calico health --help`"),
-            ),
-            Ok((port, probe, limit)) => match query_probe(
-                given.value("host").unwrap_or("localhost"),
-                port,
-                probe,
-                limit,
-            ) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => exit_with(1, &error.to_string()),
-            },
-        },
-    )
+    run_with(arguments, |given: HealthArgs| match query_probe(&given) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_with(1, &error.to_string()),
+    })
 }
-
-#[derive(Debug, thiserror::Error)]
-enum HealthArgumentError {
-    #[error("invalid port `{0}`")]
-    Port(String),
-    #[error("invalid type `{0}`; use readiness or liveness")]
-    Probe(String),
-    #[error(transparent)]
-    Timeout(#[from] DurationError),
-    #[error("invalid timeout 0; use a duration above 0")]
-    NoTimeout,
-}
-
-/// Returns the port, the path of the probe and the time limit.
-fn parse_query(given: &GivenOptions) -> Result<(u16, &'static str, Duration), HealthArgumentError> {
-    let port = match given.value("port") {
-        None => DEFAULT_LISTEN.port(),
-        Some(text) => text
-            .parse()
-            .ok()
-            .filter(|port| *port != 0)
-            .ok_or_else(|| HealthArgumentError::Port(text.to_owned()))?,
-    };
-    let probe = match given.value("type") {
-        None | Some("readiness") => READINESS,
-        Some("liveness") => LIVENESS,
-        Some(other) => return Err(HealthArgumentError::Probe(other.to_owned())),
-    };
-    let limit = given.value("timeout").unwrap_or("5s");
-    let limit = limit.parse::<GoDuration>()?.duration();
-    if limit.is_zero() {
-        return Err(HealthArgumentError::NoTimeout);
-    }
-    Ok((port, probe, limit))
-}
-
-/// The paths of the two probes.
-const READINESS: &str = "/readiness";
-const LIVENESS: &str = "/liveness";
 
 #[derive(Debug, thiserror::Error)]
 enum HealthError {
-    #[error("http://{url}: {source}")]
-    NoResponse {
-        /// Host, port and path.
-        url: String,
-        source: io::Error,
-    },
+    #[error("{url}: {source}")]
+    NoResponse { url: String, source: ureq::Error },
     /// The status of the response is not 2xx.
-    #[error("http://{url} answered {status}: {reason}")]
+    #[error("{url} answered {status}: {reason}")]
     Unhealthy {
-        /// Host, port and path.
         url: String,
-        /// The status line of the response, without the HTTP version.
-        status: String,
+        status: ureq::http::StatusCode,
         reason: String,
     },
 }
 
-/// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and
-/// to each read.
-fn query_probe(host: &str, port: u16, probe: &str, limit: Duration) -> Result<(), HealthError> {
-    let bracketed = if host.contains(':') {
+/// Queries the probe within its time limit.
+fn query_probe(given: &HealthArgs) -> Result<(), HealthError> {
+    let (host, port) = (&given.host, given.port);
+    let host = if host.contains(':') {
         format!("[{host}]")
     } else {
-        host.to_owned()
+        host.clone()
     };
-    let url = format!("{bracketed}:{port}{probe}");
-    let response = exchange(host, port, &bracketed, probe, limit).map_err(|source| {
-        HealthError::NoResponse {
-            url: url.clone(),
-            source,
-        }
-    })?;
-    let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-    let status = head
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_once(' ')
-        .map_or("nothing", |(_, status)| status);
-    if status.starts_with('2') {
-        return Ok(());
-    }
+    let url = format!("http://{host}:{port}/{}", given.probe);
+    let agent = ureq::Agent::config_builder()
+        .proxy(None)
+        .http_status_as_error(false)
+        .timeout_global(Some(given.timeout))
+        .build()
+        .new_agent();
+    let answer = match agent.get(&url).call() {
+        Ok(answer) if answer.status().is_success() => return Ok(()),
+        Ok(answer) => answer,
+        Err(source) => return Err(HealthError::NoResponse { url, source }),
+    };
+    let status = answer.status();
+    // Without the complete body, the status is still the answer.
+    let mut body = Vec::new();
+    let reader = answer.into_body().into_reader();
+    let _: io::Result<usize> = reader.take(MAX_BODY).read_to_end(&mut body);
     Err(HealthError::Unhealthy {
         url,
-        status: status.into(),
-        reason: body.trim().into(),
+        status,
+        reason: String::from_utf8_lossy(&body).trim().to_owned(),
     })
-}
-
-fn exchange(
-    host: &str,
-    port: u16,
-    bracketed: &str,
-    probe: &str,
-    limit: Duration,
-) -> io::Result<String> {
-    let mut last_error = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, limit) {
-            Ok(mut stream) => {
-                stream.set_read_timeout(Some(limit))?;
-                stream.set_write_timeout(Some(limit))?;
-                let request = format!("GET {probe} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n");
-                stream.write_all(request.as_bytes())?;
-                let mut response = Vec::new();
-                stream.take(64 * 1024).read_to_end(&mut response)?;
-                return Ok(String::from_utf8_lossy(&response).into_owned());
-            }
-            Err(error) => last_error = error,
-        }
-    }
-    Err(last_error)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
     use std::thread;
 
-    use super::super::arguments::ParsedArguments;
+    use super::super::arguments::parse;
     use super::*;
 
-    fn of(line: &str) -> Result<(u16, &'static str, Duration), String> {
-        match SPEC.parse(line.split_whitespace().map(str::to_owned)) {
-            ParsedArguments::Run(given) => parse_query(&given).map_err(|error| error.to_string()),
-            other => Err(format!("{other:?}")),
-        }
+    fn of(line: &str) -> Result<HealthArgs, clap::Error> {
+        parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn health_command_accepts_upstreams_options() {
+        let given = of("--port=9440 --type=liveness --host ::1").unwrap();
         assert_eq!(
-            of("--port=9440 --type=liveness"),
-            Ok((9440, LIVENESS, Duration::from_secs(5)))
+            (given.port, given.probe, &*given.host),
+            (9440, "liveness", "::1")
         );
+        let given = of("-timeout 500ms").unwrap();
         assert_eq!(
-            of("--timeout 500ms"),
-            Ok((9097, READINESS, Duration::from_millis(500)))
+            (given.port, given.probe, &*given.host),
+            (9097, "readiness", "localhost")
         );
+        assert_eq!(given.timeout, Duration::from_millis(500));
+        assert_eq!(of("").unwrap().timeout, Duration::from_secs(5));
         for nonsense in [
             "--port 0",
             "--port x",
@@ -201,6 +148,10 @@ mod tests {
         ] {
             assert!(of(nonsense).is_err(), "{nonsense}");
         }
+    }
+
+    fn query(host: &str, port: u16, probe: &str) -> Result<(), HealthError> {
+        query_probe(&of(&format!("--host {host} --port {port} --type {probe}")).unwrap())
     }
 
     fn answering(response: &'static str) -> (u16, thread::JoinHandle<String>) {
@@ -216,17 +167,14 @@ mod tests {
         (port, server)
     }
 
-    const LIMIT: Duration = Duration::from_secs(10);
-
     #[test]
     fn success_response_is_healthy() {
         let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
-        query_probe("127.0.0.1", port, READINESS, LIMIT).unwrap();
+        query("127.0.0.1", port, "readiness").unwrap();
+        let request = server.join().unwrap();
         assert!(
-            server
-                .join()
-                .unwrap()
-                .starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:")
+            request.starts_with("GET /readiness HTTP/1.1\r\n"),
+            "{request}"
         );
     }
 
@@ -234,7 +182,7 @@ mod tests {
     fn error_response_is_reported_with_status_and_body() {
         let (port, server) =
             answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
-        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT)
+        let error = query("127.0.0.1", port, "liveness")
             .unwrap_err()
             .to_string();
         assert!(
@@ -250,13 +198,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let port = client.local_addr().unwrap().port();
-        let error = query_probe("127.0.0.1", port, LIVENESS, LIMIT).unwrap_err();
-        assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
-        let (port, server) = answering("");
-        let error = query_probe("localhost", port, LIVENESS, LIMIT)
+        let error = query("127.0.0.1", port, "liveness")
             .unwrap_err()
             .to_string();
-        assert!(error.contains("answered nothing"), "{error}");
+        assert!(
+            error.starts_with(&format!("http://127.0.0.1:{port}/liveness: ")),
+            "{error}"
+        );
+        let (port, server) = answering("");
+        let error = query("localhost", port, "liveness").unwrap_err();
+        assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
         server.join().unwrap();
     }
 }

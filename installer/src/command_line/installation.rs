@@ -5,16 +5,17 @@
 //! arguments.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use libcalico::failure::Failure;
+use clap::Parser;
 use netconf::conf::{DatastoreType, LogConf};
 use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
 
-use super::arguments::{OptionSpec, run_with};
+use super::arguments::run_with;
 use crate::agent::{
     self, AgentSettings, ApiGroupWatch, InterfaceRepair, NodeCondition, NodePlugins, ReplayPass,
     Watched, deferred_dels, log_compression,
@@ -28,10 +29,21 @@ use crate::settings::Settings;
 use crate::settings::variables::GROUPS;
 use dataplane::host_network::HostNetwork;
 
-const SPEC: OptionSpec = OptionSpec {
-    options: &["root"],
-    switches: &[],
-};
+#[derive(Debug, Parser)]
+#[command(name = "install", override_help = install_help(), args_override_self = true)]
+struct InstallArgs {
+    #[arg(long)]
+    root: Option<PathBuf>,
+}
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "refresh-token", override_help = refresh_token_help(), args_override_self = true
+)]
+struct RefreshTokenArgs {
+    #[arg(long, default_value = "/")]
+    root: PathBuf,
+}
 
 /// Time limit for replaying deferred DELs after an installation without agent.
 const REPLAY_TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -42,11 +54,11 @@ pub fn install(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> ExitCode {
-    run_with("install", &install_help(), SPEC.parse(arguments), |given| {
+    run_with(arguments, |given: InstallArgs| {
         // Without `--root`, the layout is that of a container, even if `/host` does not exist.
         let layout = given
-            .value("root")
-            .map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
+            .root
+            .map_or_else(Layout::container, |root| Layout::below(&root));
         run("cni-installer", || {
             run_command(true, &layout, network, replay)
         })
@@ -59,16 +71,11 @@ pub fn refresh_token(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> ExitCode {
-    run_with(
-        "refresh-token",
-        &refresh_token_help(),
-        SPEC.parse(arguments),
-        |given| {
-            run("cni-agent", || {
-                run_command(false, &given.layout(), network, replay)
-            })
-        },
-    )
+    run_with(arguments, |given: RefreshTokenArgs| {
+        run("cni-agent", || {
+            run_command(false, &Layout::below(&given.root), network, replay)
+        })
+    })
 }
 
 /// Runs `command`, whose log lines name `program`.

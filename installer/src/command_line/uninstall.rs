@@ -2,18 +2,14 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
 use netconf::conf::LogConf;
 use node_process::logging::{self, Subject};
 use node_process::process;
 
-use super::arguments::{OptionSpec, exit_with, print, run_with};
+use super::arguments::{LayoutArgs, exit_with, print, run_with};
 use crate::uninstall::{self, Options};
 use dataplane::host_network::HostNetwork;
-
-const SPEC: OptionSpec = OptionSpec {
-    options: &["root", "bin-dir", "secondary-bin-dir"],
-    switches: &["yes", "tear-down-pods", "release-addresses", "forget-gone"],
-};
 
 const HELP: &str = "\
 Removes the files that `calico install` installed on this node: the configuration first, so that no pod starts with it,
@@ -40,20 +36,24 @@ First drain the node, and delete the DaemonSet, whose agent would install the fi
 ends the run with exit status 1; the next run continues with this step.
 ";
 
+#[derive(Debug, Parser)]
+#[command(name = "uninstall", override_help = HELP, args_override_self = true)]
+struct UninstallArgs {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    layout: LayoutArgs,
+}
+
 /// Runs `calico uninstall`.
 pub fn uninstall(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
 ) -> ExitCode {
-    run_with("uninstall", HELP, SPEC.parse(arguments), |given| {
+    run_with(arguments, |given: UninstallArgs| {
         logging::init(&LogConf::default(), "cni-installer", &Subject::default());
-        let options = Options {
-            yes: given.is_on("yes"),
-            tear_down_pods: given.is_on("tear-down-pods"),
-            release_addresses: given.is_on("release-addresses"),
-            forget_gone: given.is_on("forget-gone"),
-        };
-        match process::block_on(uninstall::run(&given.layout(), options, network)) {
+        let layout = given.layout.layout();
+        match process::block_on(uninstall::run(&layout, given.options, network)) {
             Ok(report) => {
                 print(&report.to_string());
                 if report.succeeded() {

@@ -8,15 +8,19 @@ use crate::found::FoundState;
 use crate::layout::DirectoryRole;
 
 /// The options of the command.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Options {
     /// Whether to act. Otherwise the run only reports its plan.
+    #[arg(long)]
     pub yes: bool,
     /// Whether to delete the remaining interfaces of pods, and with them their routes.
+    #[arg(long)]
     pub tear_down_pods: bool,
     /// Whether to release the addresses and blocks of this node.
+    #[arg(long)]
     pub release_addresses: bool,
     /// Whether to treat missing files as removed, even if all files of a directory are missing.
+    #[arg(long)]
     pub forget_gone: bool,
 }
 

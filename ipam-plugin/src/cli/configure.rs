@@ -3,6 +3,7 @@
 use clap::Args;
 use datastore::Datastore;
 use libcalico::failure::Failure;
+use libcalico::api::go_bool;
 use libcalico::ipam::{Block, DEFAULT_BLOCK_LIMIT, borrowed};
 use libcalico::store::Store;
 use serde::Serialize;
@@ -28,7 +29,7 @@ affinity begins stay with their owners.
 Exit status: 0; 1 after an error or if the settings contradict each other; 2 if the arguments are invalid.")]
 pub(super) struct ConfigureArgs {
     /// Whether to forbid borrowing addresses from the blocks of other nodes: true or false
-    #[arg(long, value_name = "BOOL", value_parser = go_bool)]
+    #[arg(long, value_name = "BOOL", value_parser = strict_affinity)]
     strictaffinity: Option<bool>,
     /// Maximum number of blocks of a node; 0 is the built-in limit. Requires strict affinity
     #[arg(long, value_name = "N")]
@@ -154,14 +155,9 @@ fn text(value: &Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Parses a Boolean as Go's strconv does.
-fn go_bool(text: &str) -> Result<bool, &'static str> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        // Upstream's text.
-        _ => Err("invalid value. Use true or false to set strictaffinity"),
-    }
+fn strict_affinity(text: &str) -> Result<bool, &'static str> {
+    // Upstream's text.
+    go_bool(text).ok_or("invalid value. Use true or false to set strictaffinity")
 }
 
 fn persistence(text: &str) -> Result<&'static str, &'static str> {
@@ -179,7 +175,7 @@ mod tests {
     use libcalico::ipam::{IpamConfig, IpamConfigKey};
     use serde_json::json;
 
-    use super::{go_bool, persistence};
+    use super::{persistence, strict_affinity};
     use crate::cli::testing::Shell;
 
     const V3: &str = "/calico/resources/v3/projectcalico.org/ipamconfigurations/default";
@@ -326,9 +322,12 @@ mod tests {
 
     #[test]
     fn values_of_configure_are_parsed_as_upstream_does() {
-        assert_eq!([go_bool("T"), go_bool("0")], [Ok(true), Ok(false)]);
+        assert_eq!(
+            [strict_affinity("T"), strict_affinity("0")],
+            [Ok(true), Ok(false)]
+        );
         assert!(
-            go_bool("perhaps")
+            strict_affinity("perhaps")
                 .unwrap_err()
                 .contains("Use true or false")
         );

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use libcalico::api::GoDuration;
+use libcalico::api::{GoDuration, go_bool};
 
 /// An invalid environment, with which the process ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,11 +58,7 @@ pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsEr
 
 /// Parses the Boolean values that Go's `strconv.ParseBool` accepts.
 pub(super) fn boolean(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        _ => Err(invalid(variable, text, "true or false")),
-    }
+    go_bool(text).ok_or_else(|| invalid(variable, text, "true or false"))
 }
 
 /// Returns a parser of one of `keywords`, in any case.

@@ -5,11 +5,15 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use os::atomic_file;
 use serde::{Deserialize, Serialize};
 
 /// The variable with the path of the status file. The commands that run in the container see it
 /// too.
 const STATUS_FILE: &str = "STATUS_FILE";
+
+/// The mode of the status file, which the probes of another user may read.
+const MODE: u32 = 0o644;
 
 /// Returns the path of the status file unless an option names one: that of `STATUS_FILE`, or else
 /// upstream's.
@@ -108,21 +112,16 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let renamed = fs::write(&new, &bytes)
-        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o644)))
-        .and_then(|()| fs::rename(&new, path));
-    match renamed.as_ref().map_err(io::Error::kind) {
+    let replaced = atomic_file::replace_unsynced(path, &bytes, MODE).map_err(|error| error.source);
+    match replaced.as_ref().map_err(io::Error::kind) {
         // For example, the file itself is a mount point, which cannot be replaced, or its directory
         // is read-only. So the file is overwritten in place.
         Err(
             ErrorKind::ResourceBusy | ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem,
         ) => {
             fs::write(path, &bytes)?;
-            fs::set_permissions(path, Permissions::from_mode(0o644))
+            fs::set_permissions(path, Permissions::from_mode(MODE))
         }
-        _ => renamed,
+        _ => replaced,
     }
 }

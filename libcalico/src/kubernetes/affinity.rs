@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::error::Malformed;
 use super::json::{Fields, set_if_missing, take_text};
 use super::resource::ApiGroup;
+use crate::api::go_bool;
 use crate::ipam::{self, AffinityKey, AffinityOwner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;
@@ -104,7 +105,7 @@ pub(super) fn from_spec(
     if group == ApiGroup::CrdV1
         && let Some(text) = take_text(&mut spec, "deleted")
     {
-        spec.insert("deleted".into(), go_bool(&text)?.into());
+        spec.insert("deleted".into(), parse_deleted(&text)?.into());
     }
     set_if_missing(&mut spec, "state", "");
     set_if_missing(&mut spec, "deleted", false);
@@ -125,15 +126,13 @@ pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) ->
     stored
 }
 
-/// Parses the texts that Go accepts as truth values; an empty text is false.
-fn go_bool(text: &str) -> Result<bool, Malformed> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
-        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
-        other => Err(Malformed(format!(
-            "spec.deleted is neither true nor false: {other:?}"
-        ))),
+/// Parses a Boolean; an empty text is false.
+fn parse_deleted(text: &str) -> Result<bool, Malformed> {
+    if text.is_empty() {
+        return Ok(false);
     }
+    go_bool(text)
+        .ok_or_else(|| Malformed(format!("spec.deleted is neither true nor false: {text:?}")))
 }
 
 #[cfg(test)]

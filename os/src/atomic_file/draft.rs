@@ -140,14 +140,19 @@ impl Draft {
     pub(super) fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished> {
         let Draft { name, file } = self;
         keep_label(&name.target, &name.path);
-        file.set_permissions(Permissions::from_mode(mode))
-            .map_err(|source| name.error("set the mode of", source))?;
+        name.set_mode(&file, mode)?;
         if let Some(owner) = owner {
             keep_owner(&file, owner, &name.target);
         }
         file.sync_all()
             .map_err(|source| name.error("synchronize", source))?;
         Ok(Finished { name })
+    }
+
+    /// Sets the mode and renames the draft to the file that it replaces, without syncing it.
+    pub(super) fn put_in_place_unsynced(mut self, mode: u32) -> Result<()> {
+        self.name.set_mode(&self.file, mode)?;
+        self.name.rename()
     }
 }
 
@@ -165,14 +170,24 @@ impl Finished {
     /// directory cannot be synced, with the draft in place.
     pub fn put_in_place(self) -> Result<()> {
         let mut name = self.name;
-        fs::rename(&name.path, &name.target)
-            .map_err(|source| name.error("rename the new file to", source))?;
-        name.in_place = true;
+        name.rename()?;
         sync_directory(&name.target)
     }
 }
 
 impl DraftName {
+    fn set_mode(&self, file: &File, mode: u32) -> Result<()> {
+        file.set_permissions(Permissions::from_mode(mode))
+            .map_err(|source| self.error("set the mode of", source))
+    }
+
+    fn rename(&mut self) -> Result<()> {
+        fs::rename(&self.path, &self.target)
+            .map_err(|source| self.error("rename the new file to", source))?;
+        self.in_place = true;
+        Ok(())
+    }
+
     pub(super) fn error(&self, action: &'static str, source: io::Error) -> AtomicFileError {
         AtomicFileError {
             action,

@@ -38,6 +38,20 @@ fn file_is_replaced_once_and_equal_contents_are_not_rewritten() {
 }
 
 #[test]
+fn file_replaced_without_sync_is_new_and_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("hints");
+    for contents in ["one", "two"] {
+        replace_unsynced(&file, contents.as_bytes(), 0o644).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), contents);
+        assert_eq!(mode(&file), 0o644);
+    }
+    let missing = replace_unsynced(&dir.path().join("none/hints"), b"", 0o644).unwrap_err();
+    assert_eq!(missing.source.kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(names(dir.path()), ["hints"]);
+}
+
+#[test]
 fn replaced_link_becomes_a_file_and_its_target_is_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (file, elsewhere) = (dir.path().join("conf"), dir.path().join("elsewhere"));

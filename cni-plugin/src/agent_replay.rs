@@ -6,8 +6,8 @@ use std::time::Duration;
 use allocation::cluster_state;
 use allocation::journal::{DatastoreIdentity, Journal};
 use datastore::{Datastore, DatastoreConfig};
-use ipam_plugin::datastore_settings;
 use installer::agent::{NodePlugins, ReplayPass};
+use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::failure::Failure;
 

@@ -15,13 +15,10 @@ mod found_endpoints;
 
 use std::time::Duration;
 
-use allocation::cluster_state::first_read_error;
-use allocation::journal::{Journal, JournalError, PendingDel};
-use allocation::release::ReleaseInputs;
+use allocation::journal::JournalError;
 use allocation::vmi::DetectedVmi;
 use ipam_plugin::busy_server;
 use ipam_plugin::cni::IpamRequest;
-use allocation::journal::JournalError;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};

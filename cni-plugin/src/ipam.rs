@@ -11,11 +11,10 @@ use std::net::IpAddr;
 
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::error::cni_error;
-use allocation::release::{AddressToRelease, Listings as _, release_addresses};
+use allocation::release::{AddressToRelease, release_addresses};
 use allocation::vmi;
 use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest};
-use allocation::release::{AddressToRelease, release_addresses};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::VmiPod;
 use libcalico::workload::WorkloadIdentity;

@@ -3,8 +3,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use os::lock::LockError;
 use libcalico::failure::Failure;
+use os::lock::LockError;
 
 use super::{ConflictingInterface, MacAddr, NetlinkError, NetnsError, SysctlError};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Observer;
-use datastore::kubernetes::{ObjectError, ObjectRequest};
+use datastore::kubernetes::ObjectRequest;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use libcalico::failure::Failure;

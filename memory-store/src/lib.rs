@@ -1,6 +1,7 @@
 //! A store in memory, for tests. Objects change and faults occur between any two requests.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,6 +58,12 @@ pub struct MemoryStore {
     labels_affinities: bool,
     given_up: AtomicBool,
     state: Mutex<State>,
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
 }
 
 struct State {

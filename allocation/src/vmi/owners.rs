@@ -16,7 +16,6 @@ use crate::reads::{find, read_blocks};
 use crate::release::{ReleaseInputs, ReleasedHandles};
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
-use os::lock::ReleaseLock;
 
 /// The addresses of a VMI, after a pod became an owner of them.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ pub struct Ownership<'a> {
 impl Ownership<'_> {
     /// Removes the pod from the owners. If the VMI is being deleted, returns the handle to release
     /// as long as no address has an owner (IPAM-55).
-    pub(crate) async fn remove<S: Store, C: Clock>(
+    pub async fn remove<S: Store, C: Clock>(
         &self,
         store: &S,
         clock: &C,
@@ -124,7 +123,7 @@ impl Ownership<'_> {
     }
 
     /// Ends the release of the handle that [`Ownership::remove`] returned.
-    pub(crate) fn end(&self, released: &ReleasedHandles) -> Result<()> {
+    pub fn end(&self, released: &ReleasedHandles) -> Result<()> {
         if released.is_owned {
             self.log_kept();
             return Ok(());

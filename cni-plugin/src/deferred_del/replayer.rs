@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use allocation::error::{IpamError, cni_error};
 use allocation::journal::{DatastoreIdentity, LockedJournal, PendingDel};
-use allocation::release::{Listings, ReleaseInputs};
+use allocation::release::ReleaseInputs;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use allocation::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{EndpointForm, Store, StoreError};
 use libcalico::workload::WorkloadIdentity;

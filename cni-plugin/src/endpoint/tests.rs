@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use allocation::release::AddressToRelease;
 use allocation::release::{AddressToRelease, Listings};
 use datastore::Local;
 use datastore::config::LocalConfig;
-use allocation::release::AddressToRelease;
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, Handle, HandleId};

@@ -6,16 +6,14 @@ use std::net::IpAddr;
 use allocation::error::{IpamError, cni_error};
 use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
-use allocation::release::{Listings, ReleaseInputs};
+use allocation::release::{ReleaseInputs, ReleasedHandles};
 use datastore::Datastore;
 use futures::future::join;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses, ReleaseStep};
-use allocation::release::{ReleaseInputs, ReleasedHandles};
 use libcalico::ipam::Block;
 use libcalico::store::{EndpointForm, ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError};
-use os::lock::ReleaseLock;
 use os::clock::{Clock, SystemClock};
 use time::OffsetDateTime;
 

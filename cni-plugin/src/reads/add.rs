@@ -3,8 +3,8 @@
 use allocation::alloc::inputs::{AllocationInputs, InputsQuery, PendingInputs};
 use allocation::alloc::prefetch::{self, Prefetch};
 use allocation::cluster_state::first_read_error;
-use ipam_plugin::cni::IpamRequest;
 use allocation::own_node;
+use ipam_plugin::cni::IpamRequest;
 use libcalico::api::{ObjectKey, Profile};
 use libcalico::store::{GetTicket, StoreError};
 use netconf::CniError;

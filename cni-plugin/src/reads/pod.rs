@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use allocation::cluster_state::first_read_error;
-use ipam_plugin::cni::IpamRequest;
 use allocation::error::VmiError;
 use allocation::vmi::{self, DetectedVmi};
+use ipam_plugin::cni::IpamRequest;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::store::{EndpointForm, Store};
 use libcalico::workload::{Orchestrator, WorkloadIdentity};

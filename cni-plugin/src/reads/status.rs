@@ -1,7 +1,7 @@
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::cluster_state::first_read_error;
-use ipam_plugin::cni::IpamRequest;
 use allocation::own_node;
+use ipam_plugin::cni::IpamRequest;
 use netconf::CniError;
 
 use super::call_batch::CallBatch;

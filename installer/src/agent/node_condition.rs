@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use datastore::kubernetes::{self, ObjectRequest};
-use libcalico::kubernetes::{Location, NODES};
 use libcalico::failure::Failure;
+use libcalico::kubernetes::{Location, NODES};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libcalico::failure::Failure;
 use clap::Parser;
+use libcalico::failure::Failure;
 use netconf::conf::{DatastoreType, LogConf};
 use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};

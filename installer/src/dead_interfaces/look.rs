@@ -17,9 +17,9 @@ use netconf::NetConf;
 use netconf::conf::DatastoreType;
 use node_process::node_name;
 
-use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 use crate::node_conf;
 use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
+use dataplane::host_network::{HostNetwork, NetworkError, addresses_behind, pod_interface_prefix};
 
 /// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(5);

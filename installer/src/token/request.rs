@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use datastore::kubernetes::{self, AccessError, ObjectRequest};
-use libcalico::kubernetes::{Location, SERVICE_ACCOUNTS};
-use datastore::kubernetes;
+use datastore::kubernetes::{self, ObjectRequest};
 use libcalico::failure::{Failure, OrFail};
+use libcalico::kubernetes::{Location, SERVICE_ACCOUNTS};
 use netconf::conf::Secret;
 use serde_json::{Value, json};
 use time::OffsetDateTime;

@@ -7,10 +7,8 @@ use std::time::Duration;
 
 use allocation::affinity::remove_host;
 use allocation::cluster_state;
-use allocation::release::NoListings;
 use ipam_plugin::cni::{self, LeakedAddresses};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
-use os::lock::{HostLock, LONGEST_WAIT, LockError};
 use libcalico::failure::{Failure, OrFail};
 use libcalico::ipam::{Block, HandleId, allocation_time};
 use libcalico::store::{EndpointForm, Entry, Sharing, Store};
@@ -18,7 +16,7 @@ use netconf::NetConf;
 use netconf::conf::DatastoreType;
 use node_process::node_name;
 use os::clock::{Clock, SystemClock};
-use os::lock::{HostLock, LONGEST_WAIT};
+use os::lock::{HostLock, LONGEST_WAIT, LockError};
 use time::OffsetDateTime;
 
 use super::address_users::{

@@ -13,8 +13,8 @@ use super::report::UninstallReport;
 use super::{address_users, addresses, files, other_files, preconditions};
 use crate::former;
 use crate::layout::{Layout, NET_DIR};
-use dataplane::host_network::HostNetwork;
 use crate::state::{self, State};
+use dataplane::host_network::HostNetwork;
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes`

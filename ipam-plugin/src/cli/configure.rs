@@ -2,8 +2,8 @@
 
 use clap::Args;
 use datastore::Datastore;
-use libcalico::failure::Failure;
 use libcalico::api::go_bool;
+use libcalico::failure::Failure;
 use libcalico::ipam::{Block, DEFAULT_BLOCK_LIMIT, borrowed};
 use libcalico::store::Store;
 use serde::Serialize;

@@ -10,7 +10,6 @@ use allocation::error::{Result, cni_error};
 use allocation::release::{ReleaseInputs, ReleasedHandles};
 use allocation::vmi::Ownership;
 use os::clock::Clock;
-use os::lock::ReleaseLock;
 
 /// Releases the handles in `inputs`, those of [`IpamRequest::handles_to_read`]. A DEL without any
 /// address succeeds. The pod is removed as an owner of the addresses that its VMI keeps; these are

@@ -12,7 +12,6 @@ use super::release::{Part, Release, ReleaseStep, handle_parts};
 use allocation::error::{IpamError, Result};
 use allocation::release::{AddressToRelease, ReleaseInputs};
 use os::clock::Clock;
-use os::lock::ReleaseLock;
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]

@@ -10,16 +10,16 @@ use libcalico::ipam::{Block, Handle, OldHandle, ReleaseRequest};
 use libcalico::store::{Entry, Store};
 
 use super::call::IpamRequest;
-use allocation::alloc::assignment::comma_separated;
+use allocation::alloc::comma_separated;
 use allocation::error::{IpamError, Result};
 use allocation::exhausted::ReleaseGuard;
-use os::lock::ReleaseLock;
 use allocation::release::{
     AddressToRelease, HandleRead, HandleRelease, HandleWrite, ReadHandles, ReleaseInputs,
     ReleasedHandles, Unlisted, addresses_to_release, release_addresses, release_from_blocks,
 };
 use allocation::vmi::Ownership;
 use os::clock::Clock;
+use os::lock::ReleaseLock;
 
 /// The present state of a release.
 #[derive(Debug)]

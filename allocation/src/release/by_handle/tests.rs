@@ -4,10 +4,10 @@ use libcalico::store::Kind;
 use super::{
     AddressToRelease, HandleRead, HandleRelease, HandleWrite, ReleaseInputs, Unlisted, release,
 };
-use os::lock::ReleaseLock;
 use crate::release::still_allocated;
-use os::lock::ReleaseLock;
 use crate::testing::{Cluster, Fault, assert_consistent, cidr};
+use os::lock::ReleaseLock;
+use os::lock::ReleaseLock;
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {

@@ -7,11 +7,11 @@ use libcalico::store::Store;
 
 use super::super::{IpamRequest, Pod};
 use super::{ReleaseStep, del, release_call};
+use crate::cni::testing::call;
 use allocation::alloc::request::Namespace;
 use allocation::release::ReleaseInputs;
 use allocation::release::handle_repair::repair_handles;
 use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
-use crate::cni::testing::call;
 use allocation::write_gate::OpenGate;
 
 type Attributes<'a> = &'a [(&'a str, &'a str)];

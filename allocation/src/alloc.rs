@@ -3,6 +3,9 @@
 //! [`inputs`] reads the objects that every allocation needs. `planner` decides the next step from
 //! the `snapshot`, and `commit` writes assigned addresses. [`one_address`] assigns a requested
 //! address, and `any_of` the first free address of a list.
+//!
+//! A future contains the futures that it awaits. One that a usual ADD does not run is therefore
+//! boxed (`Box::pin`), so that the memory of each ADD does not contain that of each rare case.
 
 mod any_of;
 mod assignment;
@@ -146,7 +149,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty())
                 .then(|| self.request.notes.begin_release());
-            // The future is large and rarely used; the usual ADD should not contain it.
             let committed = self.committed_assignments.iter();
             let written: Vec<(Cidr, IpAddr)> = committed
                 .flat_map(|one| one.addresses.iter().map(move |ip| (one.cidr(), *ip)))

@@ -122,7 +122,7 @@ async fn remove(
         .including_unnamed(cx.pod_uid())
         .with_listings(found.listings);
     let released = ipam::release::release(&cx.store, &cx.call, calico, endpoints);
-    let released = Box::pin(in_time(deadline, released)).await;
+    let released = in_time(deadline, released).await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;

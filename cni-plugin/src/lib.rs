@@ -10,6 +10,9 @@
 //! ```
 //!
 //! Only [`dataplane`] uses netlink.
+//!
+//! A future contains the futures that it awaits. One that a usual call does not run is therefore
+//! boxed (`Box::pin`), so that the memory of each call does not contain that of each rare case.
 
 pub mod add;
 pub mod agent_replay;

@@ -120,7 +120,6 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone()),
             None => consume_reserved(self.snapshot, &assignments),
         }
-        // The future is large, and the usual ADD creates no block.
         let assignments = match Box::pin(self.verify_created(assignments)).await {
             Ok(assignments) => assignments,
             Err(error) => {

@@ -74,7 +74,7 @@ pub(super) async fn attach_and_record(
             }
             create().await
         };
-        let (written, created) = Box::pin(join(write.apply(&cx.store), create_meanwhile)).await;
+        let (written, created) = join(write.apply(&cx.store), create_meanwhile).await;
         match created {
             Ok(created) => (created, written),
             Err(error) => {

@@ -69,8 +69,8 @@ pub async fn release(
     let clock = SystemClock::start();
     let begun = cni::release_call(store, &clock, &request, inputs);
     // The release reads its blocks while the own endpoint is deleted.
-    let (others, begun) = Box::pin(join(endpoints.delete_own(), begun)).await;
-    Box::pin(complete(begun?, &others)).await?;
+    let (others, begun) = join(endpoints.delete_own(), begun).await;
+    complete(begun?, &others).await?;
     accept_kept_endpoint(store, others)
 }
 
@@ -254,7 +254,7 @@ pub async fn release_leaked(
             let begun = leak.release(store, &clock, node, &handle).await?;
             complete(begun, &endpoints.delete_own().await).await
         };
-        match Box::pin(released).await {
+        match released.await {
             Ok(_) => tracing::info!(
                 %handle,
                 "released the addresses of a container that cni.dev/valid-attachments does not name"

@@ -79,7 +79,7 @@ async fn with_calico_ipam(
 ) -> Result<AddReads, CniError> {
     let mut first_prefetch = prefetch.as_ref();
     let read = async || match first_prefetch.take() {
-        Some(prefetch) => Box::pin(read_beside_prefetch(cx, &request, prefetch)).await,
+        Some(prefetch) => read_beside_prefetch(cx, &request, prefetch).await,
         None => read_with_inputs(cx, &request).await,
     };
     let (ready, objects) = in_present_group(cx, read)
@@ -90,7 +90,7 @@ async fn with_calico_ipam(
         mut inputs,
         lookup,
     } = objects;
-    let prepared = Box::pin(prepare(cx, ready, lookup, &mut request, &mut inputs)).await;
+    let prepared = prepare(cx, ready, lookup, &mut request, &mut inputs).await;
     let allocates = |workload: &WorkloadRequest| {
         matches!(workload.annotations.addresses, AddressSource::Allocated)
     };
@@ -236,14 +236,14 @@ async fn read_beside_prefetch(
     let pending = PendingWithInputs::add_to(&mut batch, cx, &query);
     let handle = request.handle();
     let (answers, reserved) = batch
-        .read_by(async |batch| Box::pin(prefetch.read(store, &clock, &handle, batch)).await)
+        .read_by(async |batch| prefetch.read(store, &clock, &handle, batch).await)
         .await;
     match answers.and_then(|answers| pending.resolve(&answers, cx)) {
         Ok((state, mut objects)) => {
             reserved.merge_into(&mut objects.inputs);
             if state != ClusterState::Ready {
                 request.stop_prefetch(Some(prefetch));
-                undo_prefetch(cx, request, &mut objects.inputs).await;
+                Box::pin(undo_prefetch(cx, request, &mut objects.inputs)).await;
             }
             Ok((state, objects))
         }

@@ -21,8 +21,8 @@ pub async fn del<S: Store, C: Clock>(
     inputs: ReleaseInputs,
 ) -> Result<(), CniError> {
     let released = async {
-        let begun = Box::pin(release_call(store, clock, call, inputs)).await?;
-        Box::pin(begun.complete_without_endpoints()).await
+        let begun = release_call(store, clock, call, inputs).await?;
+        begun.complete_without_endpoints().await
     };
     released.await.map(drop).map_err(|error| cni_error(&error))
 }

@@ -62,7 +62,8 @@ impl<'a, S: Store, C: Clock> Leaving<'a, S, C> {
     }
 
     /// Releases the addresses, all of which are in `unlisted`, and reads until other addresses are
-    /// leaving or the release has ended. After a lost race, the same addresses may be leaving again.
+    /// leaving or the release has ended. After a lost race, the same addresses may be leaving once
+    /// more.
     pub async fn release(self: Box<Self>, unlisted: Unlisted) -> Result<ReleaseStep<'a, S, C>> {
         let Leaving { mut release, part } = *self;
         release.write(part, &unlisted).await?;

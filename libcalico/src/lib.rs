@@ -21,5 +21,6 @@ pub mod selector;
 pub mod store;
 pub mod validation;
 pub mod validation_error;
+pub mod variables;
 pub mod workload;
 pub mod yaml;

@@ -8,6 +8,7 @@ use libcalico::dead_interface::{DeadLink, Peer};
 use libcalico::ipam::Statement;
 use libcalico::names::{InterfaceAlias, interface_prefix};
 use libcalico::net::{Cidr, IpVersion};
+use node_process::process;
 
 /// A network interface of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,7 +117,7 @@ pub struct NetworkError(pub String);
 
 /// Returns the prefix of the names of pods' interfaces on the host.
 pub fn pod_interface_prefix() -> String {
-    interface_prefix(std::env::var("FELIX_INTERFACEPREFIX").ok().as_deref()).to_owned()
+    interface_prefix(process::felix_interface_prefix().as_deref()).to_owned()
 }
 
 /// Returns the single addresses with a route through an interface.

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use libcalico::api::IpPoolSpec;
 use libcalico::net::{Cidr, IpVersion};
+use libcalico::variables::{InvalidVariable, Variables};
 
-use crate::environment::Environment;
-pub use crate::environment::SettingsError;
+use crate::environment::{mode, seconds};
 use crate::template::Values;
 use crate::token::TokenRequest;
 
@@ -105,8 +105,8 @@ impl Settings {
     pub fn from_environment(
         lookup: &dyn Fn(&str) -> Option<String>,
         host: &str,
-    ) -> Result<Settings, SettingsError> {
-        let environment = Environment { lookup };
+    ) -> Result<Settings, InvalidVariable> {
+        let environment = Variables::new(lookup);
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);
         let host_name = host.to_lowercase();
         let conf_name = file_name(
@@ -119,7 +119,7 @@ impl Settings {
             host_name,
             old_conf_name: old_conf_name(&environment)?,
             conf_name,
-            conf_mode: environment.mode("TEST_FILE_PERMISSION", 0o600)?,
+            conf_mode: mode(&environment, "TEST_FILE_PERMISSION", 0o600)?,
             net_dir,
             bin_dir: environment
                 .non_empty("CNI_BIN_DIR")
@@ -134,7 +134,7 @@ impl Settings {
                 Some(false) => Update::Never,
             },
             link_ipam: environment.boolean("CNI_LINK_IPAM")?.unwrap_or(true),
-            trial_time: environment.seconds("CNI_TRY_SECONDS", DEFAULT_TRY)?,
+            trial_time: seconds(&environment, "CNI_TRY_SECONDS", DEFAULT_TRY)?,
             stays_as_agent: environment.boolean("SLEEP")?.unwrap_or(true),
             service_account: environment
                 .non_empty("CALICO_CNI_SERVICE_ACCOUNT")
@@ -161,7 +161,7 @@ const DEFAULT_CONF_NAME: &str = "10-calico.conflist";
 const DEFAULT_TRY: Duration = Duration::from_secs(30);
 
 /// Returns the template. As in upstream, the file wins over the text.
-fn template(environment: &Environment<'_>) -> Template {
+fn template(environment: &Variables<'_>) -> Template {
     match (
         environment.non_empty("CNI_NETWORK_CONFIG_FILE"),
         environment.non_empty("CNI_NETWORK_CONFIG"),
@@ -172,7 +172,7 @@ fn template(environment: &Environment<'_>) -> Template {
     }
 }
 
-fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError> {
+fn old_conf_name(environment: &Variables<'_>) -> Result<String, InvalidVariable> {
     match environment.text("CNI_OLD_CONF_NAME", DEFAULT_CONF_NAME) {
         name if name.is_empty() => Ok(name),
         name => file_name("CNI_OLD_CONF_NAME", name),
@@ -181,34 +181,26 @@ fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError>
 
 /// Returns the file name `found` in the variable `name`, or an error if it could lead outside of
 /// its directory.
-fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
+fn file_name(name: &str, found: String) -> Result<String, InvalidVariable> {
     if found.is_empty() || found == "." || found == ".." || found.contains('/') {
-        let wanted = "the name of a file, like 10-calico.conflist";
-        return Err(SettingsError::Value {
-            name: name.to_owned(),
-            found,
-            wanted,
-        });
+        let problem = "not the name of a file, like 10-calico.conflist";
+        return Err(InvalidVariable::new(name, found, problem));
     }
     Ok(found)
 }
 
 /// Returns the Node to which tokens are bound; `None` if `CNI_TOKEN_BOUND_TO_NODE` is not true.
-pub(crate) fn token_node(environment: &Environment<'_>) -> Result<Option<String>, SettingsError> {
+pub(crate) fn token_node(environment: &Variables<'_>) -> Result<Option<String>, InvalidVariable> {
     const NAME: &str = "KUBERNETES_NODE_NAME";
     if environment.boolean("CNI_TOKEN_BOUND_TO_NODE")? != Some(true) {
         return Ok(None);
     }
-    let wanted = "the name of the Node, to which CNI_TOKEN_BOUND_TO_NODE binds the token";
-    let missing = || SettingsError::Value {
-        name: NAME.to_owned(),
-        found: String::new(),
-        wanted,
-    };
+    let problem = "not the name of the Node, to which CNI_TOKEN_BOUND_TO_NODE binds the token";
+    let missing = || InvalidVariable::new(NAME, "", problem);
     environment.non_empty(NAME).ok_or_else(missing).map(Some)
 }
 
-fn extra_plugins(environment: &Environment<'_>) -> Result<ExtraPlugins, SettingsError> {
+fn extra_plugins(environment: &Variables<'_>) -> Result<ExtraPlugins, InvalidVariable> {
     let skipped = environment.text("SKIP_CNI_BINARIES", "");
     let skipped = skipped
         .split(',')
@@ -222,14 +214,11 @@ fn extra_plugins(environment: &Environment<'_>) -> Result<ExtraPlugins, Settings
     {
         "all" | "" => Ok(ExtraPlugins::AllBut(skipped.collect())),
         "calico-only" | "calicoonly" => Ok(ExtraPlugins::None),
-        found => {
-            let (name, found) = ("CNI_INSTALL_PLUGINS".to_owned(), found.to_owned());
-            Err(SettingsError::Value {
-                name,
-                found,
-                wanted: "`all` or `calico-only`",
-            })
-        }
+        found => Err(InvalidVariable::new(
+            "CNI_INSTALL_PLUGINS",
+            found,
+            "not `all` or `calico-only`",
+        )),
     }
 }
 
@@ -250,7 +239,7 @@ impl Eq for PoolRequest {}
 
 impl PoolRequest {
     /// Returns the requested pools, by the variables of calico-node (INST-62).
-    fn from_environment(environment: &Environment<'_>) -> Result<Vec<PoolRequest>, SettingsError> {
+    fn from_environment(environment: &Variables<'_>) -> Result<Vec<PoolRequest>, InvalidVariable> {
         if environment
             .non_empty("NO_DEFAULT_POOLS")
             .is_some_and(|said| said == "true")
@@ -265,18 +254,18 @@ impl PoolRequest {
     /// Returns the pool of a family, or `None` if its range is empty, not set or `none`.
     fn of_family(
         version: IpVersion,
-        environment: &Environment<'_>,
-    ) -> Result<Option<PoolRequest>, SettingsError> {
-        let (name, prefix, wanted) = match version {
+        environment: &Variables<'_>,
+    ) -> Result<Option<PoolRequest>, InvalidVariable> {
+        let (name, prefix, problem) = match version {
             IpVersion::V4 => (
                 "default-ipv4-ippool",
                 "CALICO_IPV4POOL",
-                "an IPv4 range like 10.65.0.0/16, or none",
+                "not an IPv4 range like 10.65.0.0/16, or none",
             ),
             IpVersion::V6 => (
                 "default-ipv6-ippool",
                 "CALICO_IPV6POOL",
-                "an IPv6 range like fd65::/64, or none",
+                "not an IPv6 range like fd65::/64, or none",
             ),
         };
         let variable = |property: &str| format!("{prefix}_{property}");
@@ -288,18 +277,12 @@ impl PoolRequest {
             .parse::<Cidr>()
             .ok()
             .filter(|range| range.version() == version);
-        let range = range.ok_or(SettingsError::Value {
-            name: cidr,
-            found,
-            wanted,
-        })?;
+        let range = range.ok_or_else(|| InvalidVariable::new(cidr, found, problem))?;
         let block_size = environment.non_empty(&block_size).map(|found| {
-            let wanted = "a prefix length, 20 to 32 for IPv4, 116 to 128 for IPv6";
-            found.parse().map_err(|_| SettingsError::Value {
-                name: block_size,
-                found,
-                wanted,
-            })
+            let problem = "not a prefix length, 20 to 32 for IPv4, 116 to 128 for IPv6";
+            found
+                .parse()
+                .map_err(|_| InvalidVariable::new(block_size, found, problem))
         });
         let spec = IpPoolSpec {
             cidr: range.to_string(),
@@ -323,18 +306,18 @@ impl PoolRequest {
 
 /// Returns the mode of an encapsulation, by default Never: the installer does not install the
 /// programs that encapsulate packets.
-fn encapsulation(environment: &Environment<'_>, name: String) -> Result<String, SettingsError> {
+fn encapsulation(environment: &Variables<'_>, name: String) -> Result<String, InvalidVariable> {
     let found = environment.text(&name, "");
     let mode = match found.to_ascii_lowercase().as_str() {
         "" | "never" | "off" => "Never",
         "always" => "Always",
         "crosssubnet" | "cross-subnet" => "CrossSubnet",
         _ => {
-            return Err(SettingsError::Value {
+            return Err(InvalidVariable::new(
                 name,
                 found,
-                wanted: "Never, Always or CrossSubnet",
-            });
+                "not Never, Always or CrossSubnet",
+            ));
         }
     };
     Ok(mode.to_owned())

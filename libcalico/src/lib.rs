@@ -22,5 +22,6 @@ pub mod selector;
 pub mod store;
 pub mod validation;
 pub mod validation_error;
+pub mod variables;
 pub mod workload;
 pub mod yaml;

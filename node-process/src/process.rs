@@ -34,6 +34,12 @@ pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     decode_invocation(plugin, build_version(), &arguments, &env_value, read_stdin)
 }
 
+/// Returns `FELIX_INTERFACEPREFIX`, the prefixes of the names of pods' interfaces as a comma list,
+/// or `None` if it is not set or not UTF-8.
+pub fn felix_interface_prefix() -> Option<String> {
+    std::env::var("FELIX_INTERFACEPREFIX").ok()
+}
+
 fn env_value(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -6,7 +6,7 @@ use libcalico::names::{DEFAULT_INTERFACE_PREFIX, interface_prefix, is_dns_name};
 use libcalico::validation;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, Code};
-use node_process::node_name;
+use node_process::{node_name, process};
 
 use crate::cni_error::{naming_error, on_one_line};
 use crate::endpoint;
@@ -51,9 +51,7 @@ pub(super) fn request(call: &Call, workload: &WorkloadIdentity) -> Result<(), Cn
         if is_container && !is_dns_name(&conf.name) {
             return error.with_details(rule_of_network_names(&conf.name, is_container));
         }
-        let prefix = std::env::var(INTERFACE_PREFIX)
-            .ok()
-            .filter(|_| config.is_of_pod());
+        let prefix = process::felix_interface_prefix().filter(|_| config.is_of_pod());
         match prefix.and_then(|list| rule_of_interface_prefix(&list)) {
             Some(details) => error.with_details(details),
             None => error,

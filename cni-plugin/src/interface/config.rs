@@ -6,6 +6,7 @@ use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, CniResult, Code};
+use node_process::process;
 
 use crate::cni_error::dataplane_error;
 use crate::ipam::AssignedAddresses;
@@ -35,7 +36,7 @@ pub struct InterfaceConfig<'c> {
 impl<'c> InterfaceConfig<'c> {
     /// Returns the name of the host's end (CNI-88, CNI-89).
     pub fn host_ifname(&self) -> String {
-        let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        let prefix = process::felix_interface_prefix();
         self.workload.host_interface(prefix.as_deref())
     }
 

@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use libcalico::api::GoDuration;
+use libcalico::variables::Variables;
 use node_process::process::{Variable, variable};
 
 use super::log_compression;
 use super::refresh_schedule::RefreshPace;
-use crate::environment::Environment;
 use crate::settings::token_node;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, MIN_LIFETIME};
 
@@ -56,6 +56,16 @@ pub struct AgentSettingsError {
     name: &'static str,
     value: String,
     wanted: &'static str,
+}
+
+impl AgentSettingsError {
+    fn new(name: &'static str, value: &str, wanted: &'static str) -> Self {
+        AgentSettingsError {
+            name,
+            value: value.to_owned(),
+            wanted,
+        }
+    }
 }
 
 /// The variables, for `--help`.
@@ -121,58 +131,8 @@ impl AgentSettings {
     pub fn from_environment(
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, AgentSettingsError> {
-        let value_of = |name| {
-            lookup(name)
-                .map(|value| value.trim().to_owned())
-                .filter(|value| !value.is_empty())
-        };
-        let duration = |name| match value_of(name) {
-            None => Ok(None),
-            Some(value) => match value.parse::<GoDuration>() {
-                Ok(span) if !span.duration().is_zero() => Ok(Some(span.duration())),
-                _ => Err(AgentSettingsError {
-                    name,
-                    value,
-                    wanted: "a duration above 0, such as 90s, 5m or 1h30m",
-                }),
-            },
-        };
-        let listen = match value_of("CNI_AGENT_LISTEN") {
-            None => Some(DEFAULT_LISTEN),
-            Some(value) if value == "off" => None,
-            Some(value) => match value.parse::<SocketAddr>() {
-                // Port 0 selects a random port, which no probe finds.
-                Ok(address) if address.port() != 0 => Some(address),
-                _ => {
-                    let wanted =
-                        "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
-                    return Err(AgentSettingsError {
-                        name: "CNI_AGENT_LISTEN",
-                        value,
-                        wanted,
-                    });
-                }
-            },
-        };
-        let log_interval = match value_of("CNI_LOG_COMPRESSION_INTERVAL") {
-            Some(value) if value == "off" => None,
-            _ => Some(
-                duration("CNI_LOG_COMPRESSION_INTERVAL")?
-                    .unwrap_or(log_compression::DEFAULT_INTERVAL),
-            ),
-        };
-        let removes_dead_interfaces = match value_of("CNI_AGENT_REPAIR").as_deref() {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(value) => {
-                let (name, value) = ("CNI_AGENT_REPAIR", value.to_owned());
-                return Err(AgentSettingsError {
-                    name,
-                    value,
-                    wanted: "true or false",
-                });
-            }
-        };
+        let variables = Variables::new(lookup);
+        let duration = |name| variables.parsed(name, parse_duration);
         // With an invalid value the interval is derived from the token's lifetime, as in upstream
         // (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
@@ -183,7 +143,7 @@ impl AgentSettings {
         });
         // An invalid value or a missing name is an error of the installation's settings, which are
         // read before.
-        let node = token_node(&Environment { lookup }).unwrap_or_default();
+        let node = token_node(&variables).unwrap_or_default();
         let default = if node.is_some() {
             DEFAULT_CHECK_INTERVAL_OF_BOUND
         } else {
@@ -191,9 +151,11 @@ impl AgentSettings {
         };
         let check_interval = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(default);
         Ok(AgentSettings {
-            manages_token: !value_of("CALICO_MANAGE_CNI")
+            manages_token: !variables
+                .trimmed("CALICO_MANAGE_CNI")
                 .is_some_and(|value| value.eq_ignore_ascii_case("false")),
-            account: value_of("CALICO_CNI_SERVICE_ACCOUNT")
+            account: variables
+                .trimmed("CALICO_CNI_SERVICE_ACCOUNT")
                 .unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
             node,
             lifetime: duration("CNI_TOKEN_LIFETIME")?
@@ -203,12 +165,51 @@ impl AgentSettings {
                 refresh_interval,
                 check_interval,
             },
-            listen,
+            listen: variables
+                .parsed("CNI_AGENT_LISTEN", parse_listen)?
+                .unwrap_or(Some(DEFAULT_LISTEN)),
             node_interval: duration("CNI_NODE_CONDITION_INTERVAL")?,
-            log_interval,
-            removes_dead_interfaces,
+            log_interval: variables
+                .parsed("CNI_LOG_COMPRESSION_INTERVAL", parse_interval)?
+                .unwrap_or(Some(log_compression::DEFAULT_INTERVAL)),
+            removes_dead_interfaces: variables
+                .parsed("CNI_AGENT_REPAIR", parse_switch)?
+                .unwrap_or(false),
         })
     }
+}
+
+fn parse_duration(name: &'static str, value: &str) -> Result<Duration, AgentSettingsError> {
+    let wanted = "a duration above 0, such as 90s, 5m or 1h30m";
+    let duration = value.parse().map(GoDuration::duration).ok();
+    let duration = duration.filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| AgentSettingsError::new(name, value, wanted))
+}
+
+/// Parses an interval, or `off`.
+fn parse_interval(name: &'static str, value: &str) -> Result<Option<Duration>, AgentSettingsError> {
+    match value {
+        "off" => Ok(None),
+        _ => parse_duration(name, value).map(Some),
+    }
+}
+
+/// Parses the address of the listener, or `off`.
+fn parse_listen(name: &'static str, value: &str) -> Result<Option<SocketAddr>, AgentSettingsError> {
+    if value == "off" {
+        return Ok(None);
+    }
+    // Port 0 selects a random port, which no probe finds.
+    let address = value.parse::<SocketAddr>().ok();
+    let address = address.filter(|address| address.port() != 0);
+    let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
+    let invalid = || AgentSettingsError::new(name, value, wanted);
+    address.ok_or_else(invalid).map(Some)
+}
+
+fn parse_switch(name: &'static str, value: &str) -> Result<bool, AgentSettingsError> {
+    let invalid = |_| AgentSettingsError::new(name, value, "true or false");
+    value.parse().map_err(invalid)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::*;
 
-fn read(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+fn read(variables: &[(&str, &str)]) -> Result<Settings, InvalidVariable> {
     let lookup = |name: &str| {
         variables
             .iter()

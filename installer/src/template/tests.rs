@@ -1,5 +1,6 @@
+use libcalico::variables::Variables;
+
 use super::*;
-use crate::environment::Environment;
 
 fn values(variables: &[(&str, &str)]) -> Values {
     let lookup = |name: &str| {
@@ -8,11 +9,7 @@ fn values(variables: &[(&str, &str)]) -> Values {
             .find(|(key, _)| *key == name)
             .map(|(_, value)| (*value).to_owned())
     };
-    Values::new(
-        &Environment { lookup: &lookup },
-        "my-node",
-        "/etc/cni/net.d",
-    )
+    Values::new(&Variables::new(&lookup), "my-node", "/etc/cni/net.d")
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! [`Values`]: the values of the placeholders in a template.
 
+use libcalico::variables::Variables;
 use netconf::conf::Secret;
 use serde_json::Value;
 
-use crate::environment::Environment;
+use crate::environment::unquoted;
 
 /// The placeholder of the pod's token.
 pub const TOKEN_PLACEHOLDER: &str = "__SERVICEACCOUNT_TOKEN__";
@@ -66,7 +67,7 @@ pub struct TlsPaths {
 impl Values {
     /// Reads the values from the environment. `host_name` is the name of this machine in lower
     /// case.
-    pub(crate) fn new(environment: &Environment<'_>, host_name: &str, net_dir: &str) -> Values {
+    pub(crate) fn new(environment: &Variables<'_>, host_name: &str, net_dir: &str) -> Values {
         let text = |name, default| environment.text(name, default);
         let values = [
             ("__LOG_LEVEL__", text("LOG_LEVEL", "info")),
@@ -76,15 +77,15 @@ impl Values {
             ),
             (
                 "__LOG_FILE_MAX_SIZE__",
-                environment.unquoted("LOG_FILE_MAX_SIZE", "100"),
+                unquoted(environment, "LOG_FILE_MAX_SIZE", "100"),
             ),
             (
                 "__LOG_FILE_MAX_AGE__",
-                environment.unquoted("LOG_FILE_MAX_AGE", "30"),
+                unquoted(environment, "LOG_FILE_MAX_AGE", "30"),
             ),
             (
                 "__LOG_FILE_MAX_COUNT__",
-                environment.unquoted("LOG_FILE_MAX_COUNT", "10"),
+                unquoted(environment, "LOG_FILE_MAX_COUNT", "10"),
             ),
             ("__DATASTORE_TYPE__", text("DATASTORE_TYPE", "kubernetes")),
             (
@@ -95,7 +96,7 @@ impl Values {
                 "__KUBECONFIG_FILEPATH__",
                 format!("{net_dir}/calico-kubeconfig"),
             ),
-            ("__CNI_MTU__", environment.unquoted("CNI_MTU", "1500")),
+            ("__CNI_MTU__", unquoted(environment, "CNI_MTU", "1500")),
             (
                 "__KUBERNETES_SERVICE_HOST__",
                 text("KUBERNETES_SERVICE_HOST", ""),
@@ -116,7 +117,7 @@ impl Values {
             ("__ETCD_DISCOVERY_SRV__", text("ETCD_DISCOVERY_SRV", "")),
             (
                 "__REQUIRE_MTU_FILE__",
-                environment.unquoted("REQUIRE_MTU_FILE", "false"),
+                unquoted(environment, "REQUIRE_MTU_FILE", "false"),
             ),
         ];
         Values(

@@ -233,7 +233,7 @@ impl<'a> Place<'a> {
             );
         }
         let api = self.api.reached(store);
-        let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+        let prefixes = process::felix_interface_prefix();
         let progress = Progress::new("adopting addresses", 0);
         let sandboxes = match ready_sandboxes(args.runtime_socket.as_deref()).await {
             Ok(sandboxes) => Statement::Known(sandboxes),

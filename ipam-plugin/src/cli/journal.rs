@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use libcalico::failure::Failure;
 use libcalico::names::{InterfaceAlias, container_interface, interface_prefix, pod_interface};
+use node_process::process;
 use serde::Serialize;
 
 use crate::cli::app::{App, CommandOutcome};
@@ -260,7 +261,7 @@ async fn adopt(
 /// Returns the name of the container's interface, if it exists and its alias names no other
 /// container.
 fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let prefixes = process::felix_interface_prefix();
     let name = match pending_del.pod() {
         Some((namespace, pod)) => {
             pod_interface(interface_prefix(prefixes.as_deref()), namespace, &pod)

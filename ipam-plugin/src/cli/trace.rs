@@ -182,7 +182,7 @@ async fn read_trace(
         add_missing("datastore", reason);
         StoredObjects::default()
     });
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let prefixes = process::felix_interface_prefix();
     let recorded = stored
         .endpoint
         .as_ref()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::api::GoDuration;
+use libcalico::variables::Variables;
 
 use super::controllers::{self, ControllerName};
 use super::parse::{self, SettingsError};
@@ -116,25 +117,25 @@ pub struct Lease {
 impl Environment {
     /// Reads the environment through `lookup`.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let reader = VariableReader { lookup: &lookup };
+        let variables = &Variables::new(&lookup);
         let GcLimits {
             parallelism,
             requests_per_second,
         } = GcLimits::default();
         let gc_mode = parse::keyword(
-            "reclaim or report",
+            "not reclaim or report",
             [("reclaim", GcMode::Reclaim), ("report", GcMode::Report)],
         );
         let liveness = [
             ("readiness", StatusLiveness::Readiness),
             ("heartbeat", StatusLiveness::Heartbeat),
         ];
-        let liveness = parse::keyword("readiness or heartbeat", liveness);
+        let liveness = parse::keyword("not readiness or heartbeat", liveness);
         let switch = parse::keyword(
-            "enabled or disabled",
+            "not enabled or disabled",
             [("enabled", true), ("disabled", false)],
         );
-        let node_workers = reader.override_of(NODE_WORKERS, |variable, text| {
+        let node_workers = override_of(variables, NODE_WORKERS, |variable, text| {
             Ok(parse::count(variable, text))
         })?;
         let node_worker_count = node_workers
@@ -142,48 +143,52 @@ impl Environment {
             .and_then(|given| given.value.as_ref().ok())
             .copied();
         Ok(Environment {
-            log_severity: reader.override_of(LOG_LEVEL, |variable, text| {
+            log_severity: override_of(variables, LOG_LEVEL, |variable, text| {
                 parse::parsed(
                     variable,
                     text,
-                    "one of panic, fatal, error, warning, info, debug, trace",
+                    "not one of panic, fatal, error, warning, info, debug, trace",
                 )
             })?,
-            enabled: reader.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
-            reconcile_period: reader.override_of(RECONCILER_PERIOD, parse::duration)?,
-            compaction_period: reader.override_of(COMPACTION_PERIOD, parse::duration)?,
-            health_checks: reader.override_of(HEALTH_ENABLED, parse::boolean)?,
-            sync_node_labels: reader.override_of(SYNC_NODE_LABELS, parse::boolean)?,
-            auto_host_endpoints: reader.override_of(AUTO_HOST_ENDPOINTS, switch)?,
-            leak_grace_period: reader.override_of(LEAK_GRACE_PERIOD, parse::duration)?,
-            metrics_port: reader.override_of(PROMETHEUS_METRICS_PORT, parse::port)?,
-            orphan_endpoint_grace_period: reader
-                .value(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
-            workers: workers(&reader, node_worker_count.unwrap_or(1))?,
+            enabled: override_of(variables, ENABLED_CONTROLLERS, |_, list| {
+                controllers::parse(list)
+            })?,
+            reconcile_period: override_of(variables, RECONCILER_PERIOD, parse::duration)?,
+            compaction_period: override_of(variables, COMPACTION_PERIOD, parse::duration)?,
+            health_checks: override_of(variables, HEALTH_ENABLED, parse::boolean)?,
+            sync_node_labels: override_of(variables, SYNC_NODE_LABELS, parse::boolean)?,
+            auto_host_endpoints: override_of(variables, AUTO_HOST_ENDPOINTS, switch)?,
+            leak_grace_period: override_of(variables, LEAK_GRACE_PERIOD, parse::duration)?,
+            metrics_port: override_of(variables, PROMETHEUS_METRICS_PORT, parse::port)?,
+            orphan_endpoint_grace_period: variables
+                .parsed(ORPHAN_ENDPOINT_GRACE_PERIOD, parse::duration)?,
+            workers: workers(variables, node_worker_count.unwrap_or(1))?,
             node_workers,
-            gc_mode: reader.value(GC_MODE, gc_mode)?.unwrap_or_default(),
+            gc_mode: variables.parsed(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
-                parallelism: reader
-                    .value(GC_PARALLELISM, parse::count)?
+                parallelism: variables
+                    .parsed(GC_PARALLELISM, parse::count)?
                     .unwrap_or(parallelism),
-                requests_per_second: reader
-                    .value(GC_REQUESTS_PER_SECOND, parse::rate)?
+                requests_per_second: variables
+                    .parsed(GC_REQUESTS_PER_SECOND, parse::rate)?
                     .unwrap_or(requests_per_second),
             },
-            leader_election: match reader.value(LEADER_ELECTION, parse::boolean)? {
+            leader_election: match variables.parsed(LEADER_ELECTION, parse::boolean)? {
                 None => LeaderElection::IfAllowed,
                 Some(true) => LeaderElection::Required,
                 Some(false) => LeaderElection::Off,
             },
             lease: Lease {
-                namespace: reader
-                    .text(LEADER_ELECTION_NAMESPACE)
+                namespace: variables
+                    .trimmed(LEADER_ELECTION_NAMESPACE)
                     .unwrap_or_else(|| "kube-system".into()),
-                name: reader
-                    .text(LEADER_ELECTION_NAME)
+                name: variables
+                    .trimmed(LEADER_ELECTION_NAME)
                     .unwrap_or_else(|| "calico-kube-controllers".into()),
             },
-            status_liveness: reader.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
+            status_liveness: variables
+                .parsed(STATUS_LIVENESS, liveness)?
+                .unwrap_or_default(),
         })
     }
 
@@ -204,7 +209,7 @@ impl Environment {
 }
 
 fn workers(
-    variables: &VariableReader<'_>,
+    variables: &Variables<'_>,
     of_node: usize,
 ) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
     let mut workers = BTreeMap::from(ControllerName::ALL.map(|name| (name, 1)));
@@ -220,46 +225,23 @@ fn workers(
         ),
         (POLICY_WORKERS, &[ControllerName::Policy]),
     ] {
-        if let Some(count) = variables.value(variable, parse::count)? {
+        if let Some(count) = variables.parsed(variable, parse::count)? {
             workers.extend(controllers.iter().map(|name| (*name, count)));
         }
     }
     Ok(workers)
 }
 
-struct VariableReader<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl VariableReader<'_> {
-    fn text(&self, variable: &str) -> Option<String> {
-        (self.lookup)(variable).filter(|text| !text.trim().is_empty())
-    }
-
-    /// Returns the parsed value of a variable with its text, or `None` if the variable is unset.
-    fn override_of<T>(
-        &self,
-        variable: &'static str,
-        read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
-    ) -> Result<Option<Override<T>>, SettingsError> {
-        let Some(text) = self.text(variable) else {
-            return Ok(None);
-        };
-        let value = read(variable, text.trim())?;
-        Ok(Some(Override {
-            variable,
-            text,
-            value,
-        }))
-    }
-
-    fn value<T>(
-        &self,
-        variable: &'static str,
-        read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
-    ) -> Result<Option<T>, SettingsError> {
-        Ok(self
-            .override_of(variable, read)?
-            .map(|setting| setting.value))
-    }
+/// Returns the parsed value of a variable with its text, or `None` if the variable is unset.
+fn override_of<T>(
+    variables: &Variables<'_>,
+    variable: &'static str,
+    parse: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
+) -> Result<Option<Override<T>>, SettingsError> {
+    let value = variables.parsed(variable, parse)?;
+    Ok(value.map(|value| Override {
+        variable,
+        text: variables.get(variable).unwrap_or_default(),
+        value,
+    }))
 }

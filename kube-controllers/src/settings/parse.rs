@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use libcalico::api::{GoDuration, go_bool};
+use libcalico::variables::InvalidVariable;
 
 /// An invalid environment, with which the process ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,48 +23,45 @@ pub enum SettingsError {
     )]
     FlannelMigration,
     /// A value of the wrong form.
-    #[error("{variable}: `{value}` is not {wanted}")]
-    Value {
-        /// The environment variable.
-        variable: &'static str,
-        /// The invalid value.
-        value: String,
-        /// The expected form.
-        wanted: &'static str,
-    },
+    #[error(transparent)]
+    Value(#[from] InvalidVariable),
 }
 
 pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration, SettingsError> {
-    parsed(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
+    parsed(
+        variable,
+        text,
+        "not a duration such as `90s`, `5m` or `1h30m`",
+    )
 }
 
 pub(super) fn port(variable: &'static str, text: &str) -> Result<u16, SettingsError> {
-    parsed(variable, text, "a TCP port, or 0")
+    parsed(variable, text, "not a TCP port, or 0")
 }
 
 /// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
-    let wanted = "a whole number from 1 on";
-    let number: usize = parsed(variable, text, wanted)?;
+    let problem = "not a whole number from 1 on";
+    let number: usize = parsed(variable, text, problem)?;
     if number == 0 {
-        Err(invalid(variable, text, wanted))
+        Err(invalid(variable, text, problem))
     } else {
         Ok(number)
     }
 }
 
 pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsError> {
-    parsed(variable, text, "a whole number of requests per second")
+    parsed(variable, text, "not a whole number of requests per second")
 }
 
 /// Parses the Boolean values that Go's `strconv.ParseBool` accepts.
 pub(super) fn boolean(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
-    go_bool(text).ok_or_else(|| invalid(variable, text, "true or false"))
+    go_bool(text).ok_or_else(|| invalid(variable, text, "not true or false"))
 }
 
 /// Returns a parser of one of `keywords`, in any case.
 pub(super) fn keyword<T: Copy>(
-    wanted: &'static str,
+    problem: &'static str,
     keywords: [(&'static str, T); 2],
 ) -> impl Fn(&'static str, &str) -> Result<T, SettingsError> {
     move |variable, text| {
@@ -71,24 +69,20 @@ pub(super) fn keyword<T: Copy>(
         let value = keywords.iter().find(|(word, _)| *word == given);
         value
             .map(|(_, value)| *value)
-            .ok_or_else(|| invalid(variable, text, wanted))
+            .ok_or_else(|| invalid(variable, text, problem))
     }
 }
 
 pub(super) fn parsed<T: FromStr>(
     variable: &'static str,
     text: &str,
-    wanted: &'static str,
+    problem: &'static str,
 ) -> Result<T, SettingsError> {
-    text.parse().map_err(|_| invalid(variable, text, wanted))
+    text.parse().map_err(|_| invalid(variable, text, problem))
 }
 
-fn invalid(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
-    SettingsError::Value {
-        variable,
-        value: text.into(),
-        wanted,
-    }
+fn invalid(variable: &'static str, text: &str, problem: &'static str) -> SettingsError {
+    InvalidVariable::new(variable, text, problem).into()
 }
 
 #[cfg(test)]

@@ -148,14 +148,16 @@ impl Process {
             moved.map_or(Ok(()), Err)
         };
         let serving = async {
-            self.serve(
+            // On the heap, because the stack of a test's thread is too small for the future and
+            // those of its callers.
+            Box::pin(self.serve(
                 clients.clone(),
                 metrics.clone(),
                 leadership.clone(),
                 status,
                 ports,
                 stop.clone(),
-            )
+            ))
             .await;
             stop.cancel();
         };

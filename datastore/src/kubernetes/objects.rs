@@ -160,7 +160,9 @@ impl ObjectRequest {
             text.clone_from(body);
         }
         let request = request.body(text).map_err(kube::Error::HttpError)?;
-        Ok(client.request_text(request).await?)
+        // The future of a request is large. On the heap, it does not enlarge the futures of callers,
+        // which would overflow the stack of a thread.
+        Ok(Box::pin(client.request_text(request)).await?)
     }
 
     /// Sends the request. Returns the object or list of the response, which may be another one if a

@@ -115,7 +115,8 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
                 .split('…')
                 .filter(|part| *part != ": No such file or directory");
             let missing: Vec<_> = parts
-                .filter(|part| !programs.contains(part.trim()))
+                // `Failure` writes the colon before a cause.
+                .filter(|part| !programs.contains(part.trim_matches([' ', ':'])))
                 .collect();
             ensure!(
                 missing.is_empty(),

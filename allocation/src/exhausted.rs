@@ -286,3 +286,6 @@ fn releases_of(file: &Path) -> PathBuf {
 fn new_number() -> u64 {
     RandomState::new().hash_one(process::id())
 }
+
+#[cfg(test)]
+mod tests;

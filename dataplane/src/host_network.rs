@@ -169,14 +169,19 @@ pub fn families_with_default(routes: &[Route]) -> BTreeSet<IpVersion> {
     covering.map(|(family, _)| *family).collect()
 }
 
-#[cfg(test)]
-pub(crate) mod testing {
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    //! For tests: a network that does not change.
+
     use super::*;
 
+    /// Interfaces and routes that do not change.
     #[derive(Debug, Clone, Default)]
-    pub(crate) struct FixedNetwork {
-        pub(crate) interfaces: Vec<Interface>,
-        pub(crate) routes: Vec<Route>,
+    pub struct FixedNetwork {
+        /// All interfaces.
+        pub interfaces: Vec<Interface>,
+        /// All routes.
+        pub routes: Vec<Route>,
     }
 
     impl HostNetwork for FixedNetwork {
@@ -233,7 +238,8 @@ pub(crate) mod testing {
         }
     }
 
-    pub(crate) fn interface(name: &str, mtu: u32) -> Interface {
+    /// Returns an interface that is not of a pod.
+    pub fn interface(name: &str, mtu: u32) -> Interface {
         Interface {
             name: name.into(),
             mtu,
@@ -241,7 +247,8 @@ pub(crate) mod testing {
         }
     }
 
-    pub(crate) fn route(destination: &str, interfaces: &[&str]) -> Route {
+    /// Returns a route to `destination`.
+    pub fn route(destination: &str, interfaces: &[&str]) -> Route {
         let interfaces = interfaces.iter().map(|&name| name.to_owned()).collect();
         Route {
             destination: destination.parse().unwrap(),

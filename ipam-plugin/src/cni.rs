@@ -1,6 +1,6 @@
 //! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a
 //! separate process, and `calico` in its own process. Rare futures are boxed, for the reason in
-//! [`crate::alloc`].
+//! [`allocation::alloc`].
 
 mod add;
 mod call;

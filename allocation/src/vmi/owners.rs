@@ -195,6 +195,3 @@ async fn read_blocks_of<S: Store>(
         StoredHandle::Existing(entry),
     ))
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use allocation::release::AddressToRelease;
-use allocation::release::{AddressToRelease, Listings};
 use datastore::Local;
 use datastore::config::LocalConfig;
 use libcalico::api::IpNat;

@@ -7,7 +7,6 @@ use super::{
 use crate::release::still_allocated;
 use crate::testing::{Cluster, Fault, assert_consistent, cidr};
 use os::lock::ReleaseLock;
-use os::lock::ReleaseLock;
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {

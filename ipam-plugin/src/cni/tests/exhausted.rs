@@ -1,15 +1,18 @@
+use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use libcalico::ipam::ReleaseRequest;
 use netconf::CniError;
+use serde_json::Value;
 
 use crate::cni::testing::call;
 use crate::cni::{self, IpamRequest};
 use allocation::alloc::inputs::AllocationInputs;
-use allocation::exhausted::*;
+use allocation::exhausted::ReleaseGuard;
 use allocation::release::ReleaseInputs;
 use allocation::release::release_addresses;
 use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent};
@@ -332,28 +335,18 @@ async fn invalid_or_outdated_exhaustion_records_are_ignored() {
         fs::write(file.with_extension("release"), text).unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "{text}");
     }
-    let note: Vec<Note> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    for made in [note[0].made + 1, i64::MAX - 60, i64::MIN] {
-        fs::write(
-            &file,
-            serde_json::to_vec(&[Note {
-                made,
-                ..note[0].clone()
-            }])
-            .unwrap(),
-        )
-        .unwrap();
+    let note: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let with = |key: &str, value: i64| {
+        let mut changed = note.clone();
+        changed[0][key] = value.into();
+        changed.to_string()
+    };
+    let made = note[0]["made"].as_i64().unwrap();
+    for made in [made + 1, i64::MAX - 60, i64::MIN] {
+        fs::write(&file, with("made", made)).unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "made at {made}");
     }
-    fs::write(
-        &file,
-        serde_json::to_vec(&[Note {
-            holds: i64::MAX,
-            ..note[0].clone()
-        }])
-        .unwrap(),
-    )
-    .unwrap();
+    fs::write(&file, with("holds", i64::MAX)).unwrap();
     scene.pass(60);
     assert_eq!(scene.searches("x").await.0, 1, "for ever");
     fs::remove_file(&file).unwrap();
@@ -417,89 +410,4 @@ fn single_process_searches_for_concurrent_adds() {
         }
     });
     assert_eq!(scene.cluster.store.take_surveys().0, 1);
-}
-
-/// Runs searches one after the other, each from one time to another, in seconds. Returns the
-/// periods of validity.
-fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("no_free_address");
-    let time = |seconds: i64| OffsetDateTime::UNIX_EPOCH + Duration::from_secs(seconds as u64);
-    let search = Search {
-        key: "pool".into(),
-        state: 1,
-    };
-    let note = |&(from, to): &(i64, i64)| {
-        let notes = SearchNotes::read(&file, time(from));
-        let release = notes.begin_search();
-        let outcome = SearchOutcome::Exhausted {
-            search: search.clone(),
-            release,
-            pools: Vec::new(),
-            own: BTreeMap::new(),
-        };
-        notes.store(vec![outcome], time(to));
-        let counts = |second: &i64| {
-            SearchNotes::read(&file, time(*second))
-                .note_of(&search)
-                .is_some()
-        };
-        let counts: Vec<i64> = (from..to + 100).filter(counts).collect();
-        (counts[0], counts[counts.len() - 1] + 1)
-    };
-    searches.iter().map(note).collect()
-}
-
-#[test]
-fn exhaustion_record_is_valid_from_its_search_end_for_at_most_a_minute() {
-    // The third note is valid until 113 instead of 123, because its search took 50 seconds.
-    let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
-    assert_eq!(
-        noted(&searches),
-        [(8, 13), (43, 53), (103, 113), (200, 205)]
-    );
-}
-
-#[test]
-fn record_expired_for_over_a_minute_does_not_double() {
-    assert_eq!(
-        noted(&[(0, 0), (64, 64), (134, 134)]),
-        [(0, 5), (64, 74), (134, 139)]
-    );
-}
-
-#[test]
-fn exhaustion_record_file_is_bounded() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("no_free_address");
-    let notes = SearchNotes::read(&file, OffsetDateTime::UNIX_EPOCH);
-    // A killed process leaves its draft.
-    fs::write(os::atomic_file::draft_name(&file), "[").unwrap();
-    let release = notes.begin_search();
-    for number in 0..100 {
-        let search = Search {
-            key: format!("pool {number}"),
-            state: 1,
-        };
-        let (pools, own) = (Vec::new(), BTreeMap::new());
-        notes.store(
-            vec![SearchOutcome::Exhausted {
-                search,
-                release,
-                pools,
-                own,
-            }],
-            OffsetDateTime::UNIX_EPOCH,
-        );
-    }
-    let left = notes_in(&file);
-    assert_eq!(
-        (left.len(), &*left[MAX_NOTES - 1].search.key),
-        (MAX_NOTES, "pool 99")
-    );
-    let names: Vec<_> = fs::read_dir(directory.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    assert_eq!(names.len(), 2, "{names:?}");
 }

@@ -1,9 +1,12 @@
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use libcalico::ipam::{
     AffinityOwner, AffinitySelect, Block, BlockAffinity, HandleId, ReleaseRequest,
 };
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{CniError, CniResult};
 use time::OffsetDateTime;
 
@@ -11,11 +14,13 @@ use crate::cni::IpamRequest;
 use crate::cni::testing::call;
 use crate::cni::{self, Pod};
 use allocation::alloc::block_hints::{BlockHints, HintedBlocks};
-use allocation::alloc::inputs::InputsQuery;
-use allocation::alloc::prefetch::Prefetch;
+use allocation::alloc::inputs::{AllocationInputs, InputsQuery, StoredHandle};
+use allocation::alloc::prefetch::{Prefetch, ReservedHandle, discard};
 use allocation::alloc::request::Namespace;
 use allocation::release::release_addresses;
 use allocation::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, cidr, held};
+use os::clock::Clock;
+use os::lock::HostLock;
 
 mod cache;
 

@@ -1,11 +1,18 @@
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use libcalico::ipam::{Block, HandleId, OwnerSlot};
+use libcalico::kubernetes::VmiPod;
+use libcalico::net::Cidr;
 use libcalico::store::Kind;
+use time::OffsetDateTime;
 use time::macros::datetime;
 
-use super::*;
 use crate::cni::release_ownership;
-use crate::testing::{Cluster, Fault, MemoryStore, held};
+use allocation::testing::{Cluster, Fault, MemoryStore, held};
+use allocation::error::Result;
+use allocation::release::ReleasedHandles;
+use allocation::vmi::{Ownership, restore_owner};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
 

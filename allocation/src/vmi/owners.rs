@@ -107,7 +107,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
         if !released.is_owned {
             tracing::info!(
                 %handle, addresses = comma_separated(&released.ips),
-                "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
+                "released the addresses of a virtual machine that is being deleted"
             );
             return released
                 .unreadable
@@ -117,7 +117,7 @@ pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     }
     tracing::info!(
         %handle,
-        "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
+        "the pod owns no more addresses of the virtual machine"
     );
     Ok(())
 }

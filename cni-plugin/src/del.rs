@@ -53,8 +53,8 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     if interface_names::is_further(cx)? {
         tracing::warn!(
             ifname = cx.call.ifname,
-            "keeping the pod's interface, endpoint and addresses: the ADD of this name returned \
-             the result of another name"
+            reason = "the ADD of this name returned the result of another name",
+            "keeping the pod's interface, endpoint and addresses"
         );
         return Ok(());
     }
@@ -73,8 +73,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(
                 %error,
-                "the second pass of this DEL failed; the first pass succeeded, or recorded the \
-                 remaining cleanup in the journal"
+                "the second pass of this DEL failed"
             );
             first
         }
@@ -216,8 +215,7 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(
             endpoint = %entry.key, %holder,
-            "keeping the endpoint, which belongs to another container, or to a later pod if holder \
-             is empty; the endpoint may lose addresses that this DEL releases"
+            "keeping the endpoint, which belongs to another container or a later pod"
         );
     }
     is_own
@@ -255,8 +253,7 @@ fn has_other_interface(
         let other_endpoint = others.first().map(|entry| entry.key.to_string());
         tracing::warn!(
             other_endpoint,
-            "the container has another attachment; keeping the addresses of calico-ipam, and the \
-             interface unless this attachment has an endpoint"
+            "the container has another attachment; keeping the addresses of calico-ipam"
         );
     }
     Ok(is_shared)
@@ -335,8 +332,8 @@ async fn remove_interface_and_defer(
         }
         tracing::warn!(
             ifname = cx.call.ifname,
-            "keeping the pod's interface, endpoint and addresses of calico-ipam: the interface has \
-             another name than CNI_IFNAME"
+            reason = "the interface has another name than CNI_IFNAME",
+            "keeping the pod's interface, endpoint and addresses of calico-ipam"
         );
         return ipam::release_by_plugin(&cx.call);
     }
@@ -390,7 +387,8 @@ fn defer(cx: &Context, cause: &CniError, record: RecordFn) -> Result<(), CniErro
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "deferred the DEL; a later call or the agent removes what remains of the endpoint and the addresses"
+        hint = "a later call or the agent completes it",
+        "deferred the DEL"
     );
     Ok(())
 }

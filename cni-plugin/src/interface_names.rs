@@ -109,7 +109,8 @@ pub fn record_first(cx: &Context) -> Result<(), CniError> {
     {
         tracing::warn!(
             %error,
-            "cannot record the name of the interface; a later ADD of eth0 of this container fails",
+            hint = "a later ADD of eth0 of this container fails",
+            "cannot record the name of the interface",
         );
     }
     Ok(())

@@ -52,7 +52,7 @@ pub fn status(
                 || matches!(api, KubernetesApi::Separate(api) if api.has_given_up()) =>
         {
             tracing::warn!(
-                %error, "the API server is busy; STATUS succeeds, because an ADD would wait longer",
+                %error, "the API server is busy; STATUS succeeds, because an ADD waits",
             );
             Ok(())
         }

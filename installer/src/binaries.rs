@@ -109,8 +109,8 @@ impl Binaries {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!(
-                        "{} is on a file system that is mounted noexec, skipping its directory",
-                        path.display()
+                        path = %path.display(),
+                        "skipping a directory, whose file system is mounted noexec"
                     );
                     self.skipped
                         .push((plan.directory.clone(), SkipReason::NoExec));

@@ -121,8 +121,8 @@ pub(crate) async fn replay_repeatedly(
     if !layout.has_persistent_state() {
         let path = layout.state_dir();
         tracing::info!(
-            "{} is not mounted in this container; only the plugin replays deferred DELs",
-            path.display()
+            path = %path.display(),
+            "not replaying deferred DELs: the directory is not mounted in this container"
         );
         return pending().await;
     }
@@ -193,8 +193,9 @@ pub(crate) async fn replay_once(
         .unwrap_or(Err(ReplayError::Timeout(time_limit)));
     if let Err(reason) = outcome {
         tracing::info!(
-            "the installation may not have recorded the identity of the datastore or replayed \
-             deferred DELs; a GC or a later replay of the plugin completes this: {reason}"
+            %reason,
+            hint = "a GC or a later replay of the plugin completes this",
+            "the installation may not have replayed all deferred DELs"
         );
     }
 }

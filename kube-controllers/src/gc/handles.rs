@@ -8,9 +8,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use allocation::release::handle_repair::repair_handles;
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use allocation::release::handle_repair::repair_handles;
 use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{Handle, HandleId};
 use tokio::task::JoinSet;
@@ -188,9 +188,7 @@ pub(super) async fn list_all(
         affinities.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
-        tracing::warn!(
-            "cannot list all handles and affinities within 5 minutes; trying again at the next interval"
-        );
+        tracing::warn!("cannot list all handles and affinities in time; trying again later");
     }
     // The time of the next pass depends on the result.
     cache.wake();

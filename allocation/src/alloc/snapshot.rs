@@ -110,6 +110,7 @@ impl Snapshot {
         if self.skipped.is_empty() {
             return false;
         }
+        tracing::debug!(reason = "exhausted", "allowing possibly busy addresses");
         self.skipped.clear();
         self.reservations = reservations(&self.inputs);
         true

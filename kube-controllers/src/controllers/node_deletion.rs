@@ -113,8 +113,7 @@ impl Reconcile for DeletedNodeReconciler {
         if settings.borrow().gc_mode == GcMode::Report {
             tracing::info!(
                 node = %key, endpoints = endpoints.len(),
-                reason = "GC_MODE=report",
-                "would delete a node that was deleted in Kubernetes"
+                "would delete a node deleted in Kubernetes; GC_MODE=report keeps it"
             );
             return Ok(NextReconcile::AwaitChange);
         }

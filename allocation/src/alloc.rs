@@ -215,7 +215,9 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             .iter_mut()
             .filter(|f| f.remaining > 0 && f.exhausted.is_none())
         {
-            match family.planner.next(&self.snapshot, family.remaining)? {
+            let step = family.planner.next(&self.snapshot, family.remaining)?;
+            family.planner.log_decision(&self.snapshot, &step);
+            match step {
                 PlannerStep::Read(missing) => round.missing.merge(missing),
                 PlannerStep::Repair(repair) => round.repairs.push((family.planner.version, repair)),
                 PlannerStep::Assign(assignment) => round.assignments.push(assignment),

@@ -121,7 +121,7 @@ pub async fn has_moved(store: &Datastore) -> bool {
     store.has_migrated_to_v3().await.unwrap_or_else(|error| {
         tracing::debug!(
             %error,
-            "cannot check whether Calico's objects moved to projectcalico.org/v3; assuming that they did not"
+            "cannot check whether Calico's objects moved to projectcalico.org/v3"
         );
         false
     })

@@ -138,8 +138,7 @@ impl SearchNotes {
             if let Err(error) = hint_file::write(&releases, &new_number()) {
                 tracing::debug!(
                     file = %releases.display(), %error,
-                    "cannot write the number of the last release; if this search finds no address, \
-                     the next ADD may search again"
+                    "cannot write the number of the last release"
                 );
                 return None;
             }

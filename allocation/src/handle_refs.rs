@@ -39,7 +39,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
         if !again || !retry.pause().await {
             tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle; the handle may count too many addresses until it is repaired or deleted"
+                "cannot decrement the handle; it may count too many addresses"
             );
             return;
         }
@@ -62,8 +62,8 @@ async fn try_decrement<S: Store>(
         if entry.value != lost_write.value {
             tracing::warn!(
                 handle = %id,
-                "the response to a write of the handle was lost, and another process changed the \
-                 handle; not decrementing again, so the handle may count too many addresses"
+                reason = "a response was lost, and another process changed the handle",
+                "not decrementing the handle again; it may count too many addresses"
             );
         }
         return Ok(());
@@ -92,7 +92,7 @@ pub(crate) fn subtract(
             Ok(()) => has_changed = true,
             Err(error) => tracing::warn!(
                 handle = %id, %error,
-                "cannot decrement the handle's count of addresses in a block; this count stays"
+                "cannot decrement the handle's count of addresses in a block"
             ),
         }
     }

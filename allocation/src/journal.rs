@@ -337,8 +337,8 @@ impl LockedJournal<'_> {
         if !others.is_empty() {
             tracing::warn!(
                 entries = others.len(), reached = %target.name,
-                "keeping journal entries that are not known to belong to the datastore reached; \
-                 calico-ipam journal lists the entries"
+                hint = "`calico-ipam journal` lists the entries",
+                "keeping journal entries of other or unknown datastores"
             );
         }
         pending

@@ -48,7 +48,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
         Err(error) => {
             tracing::warn!(
                 datastore = %plugins.datastore, %error,
-                "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+                "cannot read the identity of the datastore; some deferred DELs stay"
             );
             String::new()
         }

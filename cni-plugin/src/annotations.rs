@@ -182,7 +182,7 @@ fn read_source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
         }
         tracing::warn!(
             annotation = problem.annotation(), %problem,
-            "invalid bandwidth or QoS annotation of the pod; another value takes effect, or none"
+            "invalid bandwidth or QoS annotation of the pod"
         );
     }
     Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)

@@ -147,8 +147,7 @@ pub fn node_name_or_empty(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(
             %error,
-            "cannot use the nodename file; the node's name is nodename of the configuration, and \
-             unknown if nodename is empty"
+            "cannot use the nodename file; using nodename of the configuration"
         );
         return conf.node.nodename.clone();
     }

@@ -93,7 +93,7 @@ async fn read_identity(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(
             datastore = %name, %error,
-            "cannot read the identity of the datastore; deferred DELs recorded with an identity stay in the journal"
+            "cannot read the identity of the datastore; some deferred DELs stay"
         );
         None
     });
@@ -152,7 +152,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         Err(error) => {
             tracing::warn!(
                 %error,
-                "cannot lock the journal; leaving its deferred DELs to a later call or the agent",
+                "cannot lock the journal; leaving its deferred DELs to a later call",
             );
             return Ok(());
         }
@@ -240,7 +240,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
         Err(error) => {
             return tracing::warn!(
                 %error,
-                "cannot lock the journal; leaving its deferred DELs to a later call or the agent"
+                "cannot lock the journal; leaving its deferred DELs to a later call"
             );
         }
     };
@@ -260,8 +260,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
             if let Err(error) = locked.remove(entry) {
                 tracing::warn!(
                     entry = %entry.display(), %error,
-                    "this DEL is complete, but its journal entry cannot be removed; a replay of \
-                     the entry tries again to remove it"
+                    "cannot remove the journal entry of a complete DEL"
                 );
             }
         }
@@ -279,8 +278,7 @@ pub async fn record_identity(cx: &Context) {
     {
         tracing::warn!(
             datastore = %target.name, %error,
-            "cannot completely record the identity of the datastore; the stored identity, or some \
-             journal entries without an identity, stay as they are"
+            "cannot record the identity of the datastore for all journal entries"
         );
     }
 }

@@ -51,8 +51,8 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     if interface_names::is_further(cx)? {
         tracing::warn!(
             ifname = cx.call.ifname,
-            "keeping the pod's interface, endpoint and addresses: the ADD of this name returned \
-             the result of another name"
+            reason = "the ADD of this name returned the result of another name",
+            "keeping the pod's interface, endpoint and addresses"
         );
         return Ok(());
     }
@@ -71,8 +71,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(
                 %error,
-                "the second pass of this DEL failed; the first pass succeeded, or recorded the \
-                 remaining cleanup in the journal"
+                "the second pass of this DEL failed"
             );
             first
         }
@@ -187,8 +186,8 @@ async fn remove_interface_and_defer(cx: &Context, unread: &UnreadDel) -> Result<
         }
         tracing::warn!(
             ifname = cx.call.ifname,
-            "keeping the pod's interface, endpoint and addresses of calico-ipam: the interface has \
-             another name than CNI_IFNAME"
+            reason = "the interface has another name than CNI_IFNAME",
+            "keeping the pod's interface, endpoint and addresses of calico-ipam"
         );
         return ipam::release_by_plugin(&cx.call);
     }
@@ -247,7 +246,8 @@ fn defer(cx: &Context, cause: &CniError, identity: RecordedIdentity) -> Result<(
     recorded.map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "deferred the DEL; a later call or the agent removes what remains of the endpoint and the addresses"
+        hint = "a later call or the agent completes it",
+        "deferred the DEL"
     );
     Ok(())
 }

@@ -42,9 +42,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC keeps the endpoints and addresses of all containers that cni.dev/valid-attachments \
-             does not name: with a gRPC dataplane the running containers are unknown; set \
-             feature_control.gc_running_containers to remove them"
+            reason = "with a gRPC dataplane the running containers are unknown",
+            hint = "set feature_control.gc_running_containers to remove them",
+            "GC keeps the endpoints and addresses of unlisted containers"
         );
         return Ok(());
     }
@@ -105,7 +105,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     if let Err(error) = cx.journal.retain_interfaces(&conf.name, &remaining) {
         tracing::warn!(
             %error,
-            "cannot remove the interface names of containers that are gone; the next GC retries",
+            "cannot remove the interface names of deleted containers",
         );
     }
     failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);

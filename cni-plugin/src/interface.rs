@@ -80,9 +80,7 @@ impl PendingRemoval {
                 interface: Some(interface),
             }) => tracing::info!(interface, "deleted the interface"),
             Some(Removed { interface: None }) => {
-                tracing::info!(
-                    "deleted no interface: none is left, or none is proved to be this attachment's"
-                )
+                tracing::info!("deleted no interface: none is proved to be this attachment's")
             }
             None => tracing::info!("the gRPC dataplane removed the interface"),
         }

@@ -112,7 +112,8 @@ pub fn record_first(cx: &Context) -> Result<(), CniError> {
     if !is_in_endpoint && let Err(error) = cx.journal.record_interface(InterfaceRole::First, name) {
         tracing::warn!(
             %error,
-            "cannot record the name of the interface; a later ADD of eth0 of this container fails",
+            hint = "a later ADD of eth0 of this container fails",
+            "cannot record the name of the interface",
         );
     }
     Ok(())

@@ -34,7 +34,7 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, Failur
         Err(error) if configured != 0 => {
             tracing::warn!(
                 %error,
-                "the MTU file is unreadable or invalid; no effect on this call, because an MTU is configured"
+                "the MTU file is unreadable or invalid; using the configured MTU"
             );
             Ok(configured)
         }

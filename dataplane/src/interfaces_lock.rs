@@ -23,7 +23,7 @@ pub(super) fn share() -> Option<HostLock> {
     lock.inspect_err(|error| {
         tracing::warn!(
             %error,
-            "cannot lock the interfaces of this node; creating the interface without the lock",
+            "cannot lock the interfaces of this node; creating the interface unlocked",
         );
     })
     .ok()
@@ -42,8 +42,7 @@ pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> 
         Err(error) => {
             tracing::warn!(
                 %error, interface = ifname,
-                "cannot lock the interfaces of this node; examining without the lock whether the \
-                 interface may be deleted"
+                "cannot lock the interfaces of this node; examining the interface unlocked"
             );
             Ok(None)
         }

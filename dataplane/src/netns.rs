@@ -62,7 +62,7 @@ impl NetnsError {
 /// Logs that a DEL continues without a namespace.
 pub(super) fn log_absent(error: &NetnsError) {
     tracing::warn!(
-        %error, "CNI_NETNS is no namespace of a container; DEL continues as without a namespace",
+        %error, "CNI_NETNS is no namespace of a container; continuing without one",
     );
 }
 

@@ -186,7 +186,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     if link.alias.as_ref() != Some(alias) {
         tracing::warn!(
             interface = link.name,
-            "this ADD failed and keeps the host interface: the interface does not have the alias that this ADD set"
+            "the failed ADD keeps the host interface, which has another alias"
         );
         return Ok(());
     }

@@ -145,15 +145,13 @@ impl TeardownTarget {
             Some(link) if !link.is_paired => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface in the pod, which is not one end of a pair; looking for \
-                     the host interface by its name"
+                    "keeping the interface in the pod, which is no end of a pair"
                 );
             }
             Some(link) if self.is_of_another(&mut host, &link, pod)? => {
                 tracing::warn!(
                     interface = link.name,
-                    "keeping the interface in CNI_NETNS, which belongs to another container by the \
-                     alias of its host end; looking for this container's host interface by its name"
+                    "keeping the interface in CNI_NETNS, which belongs to another container"
                 );
             }
             Some(link) => {
@@ -231,7 +229,7 @@ impl TeardownTarget {
         if !is_own {
             tracing::info!(
                 interface = link.name,
-                "keeping the host interface: no proof shows that the interface is this endpoint's"
+                "keeping the host interface: not proved to be this endpoint's"
             );
             return Ok(SearchResult::Missing);
         }

@@ -152,7 +152,8 @@ pub async fn run(
         .map(|pod| Refresher::new(settings, pod, kubeconfig));
     if token.is_none() {
         tracing::info!(
-            "not managing the plugins' token: CALICO_MANAGE_CNI is false or this process is not in a pod"
+            reason = "CALICO_MANAGE_CNI is false, or this process is not in a pod",
+            "not managing the plugins' token"
         );
     }
     *status.get() = Status {
@@ -314,8 +315,9 @@ impl<F: FnMut() -> FileCheck> Agent<F> {
                 received_at,
             )) => {
                 tracing::info!(
-                    "the plugins have a new token with a lifetime of {} s: {reason}",
-                    lifetime.as_secs()
+                    lifetime_seconds = lifetime.as_secs(),
+                    %reason,
+                    "the plugins have a new token"
                 );
                 status.token = Some(HeldToken {
                     received_at,

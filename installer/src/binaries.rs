@@ -105,8 +105,8 @@ impl Binaries {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
                 Err(RunError::NoExec(path)) => {
                     tracing::error!(
-                        "{} is on a file system that is mounted noexec, skipping its directory",
-                        path.display()
+                        path = %path.display(),
+                        "skipping a directory, whose file system is mounted noexec"
                     );
                     let reason = format!("{} is mounted noexec", plan.directory.display());
                     self.skipped.push(reason);

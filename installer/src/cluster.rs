@@ -210,8 +210,8 @@ async fn create_missing(
             None => tracing::info!("created IPAMConfig default, with strictAffinity"),
             Some(existing) if !existing.strict_affinity => {
                 tracing::warn!(
-                    "the existing IPAMConfig has strictAffinity: false and stays; change it with \
-                     kubectl patch, or on etcd with calicoctl ipam configure --strictaffinity=true"
+                    hint = "kubectl patch it, or on etcd: calicoctl ipam configure --strictaffinity=true",
+                    "the existing IPAMConfig has strictAffinity: false and stays"
                 );
             }
             Some(_) => {}

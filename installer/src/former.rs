@@ -25,11 +25,10 @@ pub(crate) fn remove_files(state: &mut State, settings: &Settings, layout: &Layo
         let Some(directory) = named_directory(former, settings, layout) else {
             let names: Vec<&str> = former.files.keys().map(String::as_str).collect();
             tracing::warn!(
-                "an earlier installation wrote files into {}: {}; to have them removed, name the \
-                 directory in CNI_FORMER_NET_DIR or CNI_FORMER_BIN_DIR, and mount it \
-                 (deploy/README.md, Platforms)",
-                former.path,
-                names.join(", ")
+                directory = former.path,
+                files = names.join(", "),
+                hint = "mount the directory; name it in CNI_FORMER_NET_DIR or CNI_FORMER_BIN_DIR",
+                "keeping the files of an earlier installation in another directory"
             );
             continue;
         };
@@ -123,7 +122,8 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
         }
         FoundState::Unreadable(reason) => {
             tracing::warn!(
-                "cannot read {place} of an earlier installation; the next installation tries again: {reason}"
+                path = %place, %reason,
+                "cannot read a file of an earlier installation; keeping the file"
             );
             return false;
         }
@@ -137,14 +137,17 @@ fn remove(path: &Path, installed: &InstalledFile) -> bool {
     };
     if let Err(error) = fs::remove_file(path) {
         tracing::warn!(
-            "cannot remove {place} of an earlier installation; the next installation tries again: {error}"
+            path = %place, %error,
+            "cannot remove a file of an earlier installation"
         );
         return false;
     }
     tracing::info!("removed {place} of an earlier installation");
     if foreign > 0 {
         tracing::warn!(
-            "{place} had {foreign} plugins of other programs; these programs have to add them to the new configuration"
+            path = %place, plugins = foreign,
+            hint = "these programs have to add them to the new configuration",
+            "the removed configuration had plugins of other programs"
         );
     }
     true

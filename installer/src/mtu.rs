@@ -105,7 +105,9 @@ pub fn write(
         let directory = layout.state_dir();
         let directory = directory.display();
         tracing::info!(
-            "not writing the MTU file: {directory} is not mounted in this container; calico-node must write it"
+            %directory,
+            hint = "calico-node must write the MTU file",
+            "not writing the MTU file: its directory is not mounted"
         );
         return Ok(());
     }

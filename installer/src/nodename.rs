@@ -78,11 +78,9 @@ impl NodeNameSource<'_> {
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is unknown: if the template of the network configuration \
-                     has the placeholder of this name, the configuration contains {name}, the name \
-                     of this machine, on every node of this image, and /var/lib/calico/{NAME} is \
-                     not written; write each node's own name there before its first pod, or set \
-                     KUBERNETES_NODE_NAME if there is only one node"
+                    name,
+                    hint = "write each node's name to /var/lib/calico/nodename, or set KUBERNETES_NODE_NAME",
+                    "the name of the node is unknown; using the name of this machine"
                 );
                 return;
             }
@@ -94,9 +92,11 @@ impl NodeNameSource<'_> {
             }
             Ok(NodeNameFile::UpToDate) => {}
             Ok(NodeNameFile::Other(present)) => tracing::error!(
-                "/var/lib/calico/{NAME} has the node name {present}, but {source} has {name}; \
-                 keeping the file; if the node was renamed, release the addresses of {present} and \
-                 remove the file"
+                present,
+                name,
+                source,
+                hint = "after a rename, release the old name's addresses and remove the file",
+                "/var/lib/calico/{NAME} has another node name, and stays"
             ),
             Err(error) => {
                 tracing::warn!(

@@ -147,7 +147,7 @@ pub fn remove_stale(net_dir: &Path, tls: &TlsPaths) {
         if let Err(error) = removed {
             tracing::warn!(
                 path = %path.display(), %error,
-                "cannot remove a TLS file that the configuration does not name; the file stays"
+                "cannot remove an unused TLS file"
             );
         }
     }

@@ -49,7 +49,7 @@ pub fn status(
     match status {
         Err(error) if store.has_given_up() || api.separate().is_some_and(Store::has_given_up) => {
             tracing::warn!(
-                %error, "the API server is busy; STATUS succeeds, because an ADD would wait longer",
+                %error, "the API server is busy; STATUS succeeds, because an ADD waits",
             );
             Ok(())
         }

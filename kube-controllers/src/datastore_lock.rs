@@ -156,8 +156,7 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or unreadable, or its \
-                     spec.datastoreReady is false: no controller writes until the field is true"
+                    "no controller writes until spec.datastoreReady of ClusterInformation({NAME}) is true"
                 );
             }
             Some(true) => tokio::select! {

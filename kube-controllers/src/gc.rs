@@ -95,7 +95,10 @@ impl Controller for GarbageCollection {
         // writes.
         tokio::select! {
             () = write_deadline => {
-                tracing::warn!("canceled a pass of garbage collection, which did not end in time: the controllers stop")
+                tracing::warn!(
+                    reason = "the controllers stop",
+                    "canceled a pass of garbage collection"
+                )
             }
             () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
@@ -118,9 +121,7 @@ async fn run_passes(mut gc_pass: GcPass) {
         let watchdog = gc_pass.context.watchdog.clone();
         let pass = watchdog.observe("a pass of garbage collection".into(), gc_pass.run(scope));
         if AssertUnwindSafe(pass).catch_unwind().await.is_err() {
-            tracing::error!(
-                "a pass of garbage collection panicked; the next pass starts after 5 s at the earliest"
-            );
+            tracing::error!("a pass of garbage collection panicked; the next pass starts soon");
             gc_pass.metrics.count_failure("panic");
             gc_pass
                 .metrics

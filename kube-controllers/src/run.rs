@@ -164,9 +164,7 @@ impl Process {
         let (ended, ()) = futures::future::join(group_move, serving).await;
         election_stop.cancel();
         if timeout(STOP_DEADLINE, election).await.is_err() {
-            tracing::warn!(
-                "the Lease was not released within {STOP_DEADLINE:?}; another replica can take it when it expires"
-            );
+            tracing::warn!("the Lease was not released in time; it expires");
         }
         tracing::info!("all controllers have ended; the process ends");
         ended

@@ -69,7 +69,8 @@ impl<T: Watched> Subscribers<T> {
                 tracing::error!(
                     kind = T::KIND,
                     reason,
-                    "an event handler panicked and missed an event; the next full list of the kind repairs most of this"
+                    hint = "the next full list of the kind repairs most of this",
+                    "an event handler panicked and missed an event"
                 );
             }
         }

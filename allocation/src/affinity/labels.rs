@@ -37,7 +37,7 @@ pub async fn ensure_labels(
     if let Err(error) = written {
         tracing::warn!(
             file = %marker.display(), %error,
-            "cannot create the marker for labeled affinities; the next ADD of a requested address lists affinities"
+            "cannot create the marker for labeled affinities"
         );
     }
     Ok(())

@@ -179,24 +179,24 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     if emptied.is_empty() {
         return;
     }
-    let deselected = find_deselected(store, emptied).await.unwrap_or_else(|error| {
-        tracing::warn!(
-            %error, "cannot read the pools and nodes of empty blocks; the blocks keep their owners",
-        );
-        Vec::new()
-    });
+    let deselected = find_deselected(store, emptied)
+        .await
+        .unwrap_or_else(|error| {
+            tracing::warn!(
+                %error, "cannot read the pools and nodes of empty blocks; keeping their owners",
+            );
+            Vec::new()
+        });
     for (cidr, owner) in deselected {
         match release_if_still_empty(store, cidr, owner).await {
             Ok(()) => {}
             Err(error) if error.is_race() => tracing::debug!(
                 block = %cidr, %error,
-                "ending the release of a block whose pool does not select the node: another \
-                 process changed the block or its affinity"
+                "another process changed a block while it was being released"
             ),
             Err(error) => tracing::warn!(
                 block = %cidr, %error,
-                "cannot completely release a block whose pool does not select the node; the block \
-                 or its affinity may stay"
+                "cannot release a block whose pool does not select the node"
             ),
         }
     }

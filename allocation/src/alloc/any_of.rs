@@ -152,7 +152,14 @@ impl<S: Store, C: Clock> ListRun<'_, S, C> {
             let candidates = search.candidates(&self.snapshot)?;
             match search.step(&candidates, &self.snapshot) {
                 SearchStep::Read(missing) => self.snapshot.read(self.store, &missing).await?,
-                SearchStep::Take(candidate) => return Ok((candidate, candidates)),
+                SearchStep::Take(candidate) => {
+                    tracing::debug!(
+                        address = %candidate.ip, block = %candidate.block,
+                        is_handed_over = search.is_predecessors(&candidate, &self.snapshot),
+                        reason = "first free", "chose a listed address"
+                    );
+                    return Ok((candidate, candidates));
+                }
                 SearchStep::Exhausted => {
                     let unavailable = search.unavailable(&candidates, &self.snapshot);
                     tracing::warn!(

@@ -76,7 +76,7 @@ impl BlockSource {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             BlockSource::Own => "own",
             BlockSource::Claimed => "claimed",
@@ -421,6 +421,19 @@ mod tests {
                     .iter()
                     .all(|line| line.contains("multicast (224.1.0.0/24)")),
             "{lines:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn claim_of_a_range_is_logged_with_its_pool_and_reason() {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.0.0.0/31", 31);
+        let lines = logged(": chose a range to claim ", async {
+            cluster.one("node1", "net.1").await.unwrap();
+        });
+        assert_eq!(
+            lines.await,
+            ["block=10.0.0.0/31 pool=\"pool4\" reason=\"first free range\""]
         );
     }
 

@@ -118,7 +118,7 @@ impl BlockHints {
         if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(
                 file = %self.file.display(), %error,
-                "cannot write the file with the hints about this node's blocks; the next ADD may take more round trips"
+                "cannot write the hints about this node's blocks"
             );
         }
     }

@@ -203,8 +203,8 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(
         %block, %error,
-        "cannot confirm the block affinity; an unconfirmed block is not advertised until the \
-         node's next allocation from it or a garbage collection confirms the affinity"
+        hint = "the node's next allocation or a garbage collection confirms it",
+        "cannot confirm the block affinity"
     );
 }
 
@@ -245,8 +245,8 @@ pub(crate) async fn undo(
     if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
         tracing::error!(
             %handle, %error,
-            "cannot release all addresses of a failed allocation; the remaining ones stay \
-             allocated until a DEL or kube-controllers releases them"
+            hint = "a DEL or kube-controllers releases the remaining addresses",
+            "cannot release all addresses of a failed allocation"
         );
     }
 }

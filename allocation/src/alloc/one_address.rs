@@ -116,6 +116,10 @@ impl<'a> RequestedAddress<'a, '_> {
                 }));
             };
             let source = assignment.source(&owner, false);
+            tracing::debug!(
+                address = %self.ip, block = %self.cidr, reason = source.name(),
+                "chose the block of a requested address"
+            );
             let mut commit = Commit {
                 store,
                 clock,
@@ -161,6 +165,10 @@ impl<'a> RequestedAddress<'a, '_> {
             if cidr == self.cidr {
                 return Ok(());
             }
+            tracing::debug!(
+                address = %self.ip, block = %cidr, reason = "another size",
+                "using an existing block instead of a range of the pool"
+            );
             self.cidr = cidr;
         }
     }

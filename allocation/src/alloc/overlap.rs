@@ -47,8 +47,7 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
                 let block = assignment.cidr();
                 tracing::warn!(
                     %block, error = %cause,
-                    "cannot read whether another block overlaps with the new block; releasing the \
-                     addresses of this request in the block"
+                    "cannot read whether the new block overlaps; releasing its addresses"
                 );
                 self.undo_assignment(&assignment).await;
             }
@@ -95,19 +94,18 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
         match outcome {
             Ok(true) => tracing::info!(
                 %block, %other,
-                "deleted the new block, because another program created a block of another size \
-                 there at the same moment; choosing another range"
+                "deleted the new block, which overlaps; choosing another range"
             ),
             Ok(false) => tracing::warn!(
                 %block, %other,
-                "the new block overlaps with a block of another size, and stays, because another \
-                 request has an address in it; `calico-ipam check` names such blocks"
+                reason = "another request has an address in it",
+                hint = "`calico-ipam check` names such blocks",
+                "the new block overlaps with another, and stays"
             ),
             Err(error) => tracing::warn!(
                 %block, %other, %error,
-                "cannot delete the new block, which overlaps with a block of another size; \
-                 releasing the addresses of this request in it, and leaving the block to the \
-                 garbage collection"
+                hint = "the garbage collection deletes the block",
+                "cannot delete the new block, which overlaps; releasing its addresses"
             ),
         }
         match released {

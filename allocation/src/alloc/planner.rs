@@ -31,7 +31,7 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{StoreError, identifier};
 
-use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::assignment::{BlockAssignment, BlockSource};
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::planner::own_blocks::BlockSize;
 use crate::alloc::repair::AffinityRepair;
@@ -167,6 +167,56 @@ impl<'a> FamilyPlanner<'a> {
             snapshot,
             n,
         )
+    }
+
+    /// Logs a decision with its reason. Reads are logged where they are made.
+    pub(crate) fn log_decision(&self, snapshot: &Snapshot, step: &PlannerStep) {
+        match step {
+            PlannerStep::Read(_) => {}
+            PlannerStep::Repair(repair) => tracing::debug!(
+                block = %repair.cidr(), reason = repair.reason(&self.owner),
+                pool = self.pool_name(&repair.cidr()),
+                "chose a repair of a block affinity"
+            ),
+            PlannerStep::Assign(assignment) => self.log_block(assignment),
+            PlannerStep::AlreadyHeld(_) => {
+                tracing::debug!(reason = "handle at its limit", "chose no block");
+            }
+            PlannerStep::Exhausted(cause) => {
+                // The owner of the addresses of Services may have many blocks.
+                if tracing::enabled!(tracing::Level::DEBUG) {
+                    self.log_unused_own_blocks(snapshot);
+                }
+                tracing::debug!(reason = %cause, "chose no block");
+            }
+        }
+    }
+
+    fn log_unused_own_blocks(&self, snapshot: &Snapshot) {
+        for (block, reason) in self.unused_own_blocks(snapshot) {
+            tracing::debug!(%block, reason, "taking no address from a block of the node");
+        }
+    }
+
+    fn log_block(&self, assignment: &BlockAssignment) {
+        let (block, source) = (assignment.cidr(), assignment.source(&self.owner, false));
+        if source == BlockSource::Claimed {
+            tracing::debug!(
+                %block, reason = "first free range", pool = self.pool_name(&block),
+                "chose a range to claim"
+            );
+        } else {
+            tracing::debug!(
+                %block, reason = source.name(), pool = self.pool_name(&block), "chose a block"
+            );
+        }
+    }
+
+    fn pool_name(&self, cidr: &Cidr) -> Option<&str> {
+        let mut pools = self.pools().iter();
+        pools
+            .find(|pool| pool.cidr.contains(cidr.network()))
+            .map(|pool| pool.name.as_str())
     }
 
     fn block_limit(&self, snapshot: &Snapshot) -> usize {

@@ -128,7 +128,7 @@ impl Prefetch {
             Err(error) => {
                 tracing::debug!(
                     %handle, %error,
-                    "cannot create the handle ahead of the allocation; the allocation tries again to create the handle"
+                    "cannot create the handle ahead of the allocation"
                 );
                 (answers, unknown)
             }
@@ -177,8 +177,8 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: 
     if let Err(error) = fs::remove_file(file) {
         tracing::debug!(
             file = %file.display(), %error,
-            "cannot delete the file with the hints about this node's blocks; the datastore is not \
-             ready, and the next ADD may nevertheless create its handle"
+            reason = "the datastore is not ready",
+            "cannot delete the hints about this node's blocks"
         );
     }
 }

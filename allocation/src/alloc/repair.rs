@@ -42,6 +42,16 @@ impl AffinityRepair {
         matches!(self, AffinityRepair::Release { affinity, .. } if affinity.key.owner != *owner)
     }
 
+    /// Returns the reason of a repair for `owner`, for the log.
+    pub(crate) fn reason(&self, owner: &AffinityOwner) -> &'static str {
+        match self {
+            AffinityRepair::Delete { .. } => "no block of the owner",
+            AffinityRepair::Confirm { .. } => "unconfirmed",
+            AffinityRepair::Release { .. } if self.is_reclaim(owner) => "reclaimed",
+            AffinityRepair::Release { .. } => "stale",
+        }
+    }
+
     /// Records the writes in `snapshot`. After an error `snapshot` is out of date.
     pub(crate) async fn apply<S: Store>(
         self,

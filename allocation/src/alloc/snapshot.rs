@@ -112,6 +112,7 @@ impl Snapshot {
 
     /// Makes the skipped addresses available again.
     pub(crate) fn stop_skipping(&mut self) {
+        tracing::debug!(reason = "exhausted", "allowing possibly busy addresses");
         self.skipped.clear();
         self.reservations = reservations(&self.inputs);
     }

@@ -45,13 +45,13 @@ impl<S: Store, C: Clock> Commit<'_, S, C> {
             if may_succeed && retry.pause().await {
                 tracing::debug!(
                     handle = %self.request.handle, %error,
-                    "cannot determine the outcome of a write yet; trying again to determine it"
+                    "cannot determine the outcome of a write yet; trying again"
                 );
             } else {
                 tracing::error!(
                     handle = %self.request.handle, %error,
-                    "cannot determine the outcome of a write; if the write took effect, its \
-                     addresses stay allocated until a DEL or kube-controllers releases them"
+                    hint = "a DEL or kube-controllers releases any addresses of the write",
+                    "cannot determine the outcome of a write"
                 );
                 self.snapshot.take_reserved();
                 return Vec::new();

@@ -59,8 +59,7 @@ pub(super) async fn read_affinities<S: Store>(
     let mut affinities = answers.readable(&affinities, |key, reason| {
         tracing::warn!(
             affinity = %key, %reason,
-            "not creating a missing block, because its affinity cannot be read; an interrupted ADD \
-             may still create the block with an address that no DEL releases"
+            "not creating a missing block, whose affinity cannot be read"
         );
     })?;
     affinities.retain(|affinity| {

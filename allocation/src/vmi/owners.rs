@@ -130,7 +130,7 @@ impl Ownership<'_> {
         }
         tracing::info!(
             handle = %self.handle, addresses = comma_separated(&released.ips),
-            "the virtual machine is being deleted, and no pod owns its addresses; released those in readable blocks"
+            "released the addresses of a virtual machine that is being deleted"
         );
         released
             .unreadable
@@ -141,7 +141,7 @@ impl Ownership<'_> {
     fn log_kept(&self) {
         tracing::info!(
             handle = %self.handle,
-            "the pod does not own addresses of the virtual machine any more; these stay, if there are any"
+            "the pod owns no more addresses of the virtual machine"
         );
     }
 }

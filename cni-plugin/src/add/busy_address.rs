@@ -103,7 +103,8 @@ async fn replace(
     let cause = if tried < MAX_ADDRESSES {
         tracing::warn!(
             address = %route.address, route = route.route,
-            "the host has a route to the address that IPAM chose; requesting another address from IPAM"
+            hint = "this ADD requests another address",
+            "the host has a route to the address that IPAM chose"
         );
         match assign_replacement(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
@@ -194,8 +195,8 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
         tracing::warn!(
             %handle, %error,
-            "cannot release all busy addresses of this ADD; the DEL of the container tries again \
-             to release the remaining ones"
+            hint = "the DEL of the container tries again",
+            "cannot release all busy addresses of this ADD"
         );
     }
 }

@@ -104,7 +104,7 @@ fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Res
         };
         tracing::warn!(
             gate, %refusal,
-            "readiness gate is not ready; the ADD fails if the gate is not ready before the timeout"
+            "readiness gate is not ready; waiting until the timeout"
         );
         if Instant::now() + timeouts.interval > deadline {
             return Err(CniError::new(
@@ -137,8 +137,8 @@ pub(super) fn wait_for_policy(
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
-            "the file by which Felix reports the policy of the pod has not appeared within \
-             policy_setup_timeout_seconds; the pod may start before its policy takes effect"
+            hint = "the pod may start before its policy; the limit is policy_setup_timeout_seconds",
+            "no file by which Felix reports the policy of the pod"
         );
     }
 }
@@ -151,7 +151,7 @@ fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
             Err(error) => {
                 tracing::debug!(
                     directory = %directory.display(), %error,
-                    "cannot watch the directory of the endpoint's file; trying again in intervals until the timeout"
+                    "cannot watch the directory of the endpoint's file; trying again"
                 )
             }
         }

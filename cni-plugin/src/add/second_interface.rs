@@ -96,8 +96,7 @@ pub(super) async fn first_result(
     tracing::warn!(
         first,
         requested = cx.call.ifname,
-        "the pod already has an interface of this network; creating none of the requested name, \
-         and returning the result of the first"
+        "the pod already has an interface of this network; returning its result"
     );
     Ok(Some(result))
 }

@@ -68,8 +68,8 @@ pub(super) enum Replayed {
 impl Replayed {
     fn kept() -> Self {
         tracing::info!(
-            "keeping the addresses and the journal entry of a deferred DEL: an ADD of the same \
-             container has got an address since the DEL"
+            reason = "a later ADD of the container has an address",
+            "keeping the addresses and the journal entry of a deferred DEL"
         );
         Replayed::Kept
     }
@@ -141,7 +141,7 @@ fn postpone(locked: &LockedJournal<'_>, entry: &Path) {
     if let Err(error) = locked.postpone(entry) {
         tracing::warn!(
             entry = %entry.display(), %error,
-            "cannot postpone the journal entry; later replays may try this entry before others"
+            "cannot postpone the journal entry"
         );
     }
 }
@@ -231,7 +231,7 @@ impl Replayer<'_> {
                 }) => {
                     tracing::warn!(
                         entry = %entry.display(), %error,
-                        "cannot complete the replay of a deferred DEL; the journal entry stays for a later replay"
+                        "cannot replay a deferred DEL; the journal entry stays"
                     );
                     if let Some(pod) = pod {
                         let kept_endpoints = failed_pods.entry(pod).or_default();
@@ -269,8 +269,8 @@ impl Replayer<'_> {
         let removed = locked.remove(entry);
         match &removed {
             Ok(()) => tracing::info!(
-                "removed the journal entry of a deferred DEL without addresses: another entry of \
-                 the pod has the same endpoint"
+                reason = "another entry of the pod has the same endpoint",
+                "removed the journal entry of a deferred DEL without addresses"
             ),
             Err(error) => {
                 tracing::warn!(entry = %entry.display(), %error, "cannot remove the journal entry")
@@ -285,8 +285,7 @@ impl Replayer<'_> {
         if let Err(error) = locked.record_identity(&self.target) {
             tracing::warn!(
                 datastore = %self.target.name, %error,
-                "cannot completely record the identity of the datastore; the stored identity, or \
-                 some journal entries without an identity, stay as they are"
+                "cannot record the identity of the datastore for all journal entries"
             );
         }
         let mut entries = locked.pending(&self.target);
@@ -334,14 +333,14 @@ impl Replayer<'_> {
             }
             tracing::warn!(
                 %error,
-                "cannot remove the endpoint of a deferred DEL; the container has no addresses, so \
-                 the deferred DEL is not tried again"
+                "cannot remove the endpoint of a deferred DEL; not trying again"
             );
         }
         let is_shared = has_other_endpoint(store, &workload).await;
         if is_shared.map_err(|error| ReplayFailure::of_store("list the endpoints", &error))? {
             tracing::info!(
-                "keeping the addresses of a deferred DEL: the container has an endpoint with another interface name"
+                reason = "the container has an endpoint with another interface name",
+                "keeping the addresses of a deferred DEL"
             );
         } else {
             let released =

@@ -72,8 +72,7 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
         let holder = &entry.value.spec.container_id;
         tracing::warn!(
             endpoint = %entry.key, %holder,
-            "keeping the endpoint, which belongs to another container, or to a later pod if holder \
-             is empty; the endpoint may lose addresses that this DEL releases"
+            "keeping the endpoint, which belongs to another container or a later pod"
         );
     }
     is_own
@@ -113,8 +112,7 @@ fn has_other_interface(
         let other_endpoint = others.first().map(|entry| entry.key.to_string());
         tracing::warn!(
             other_endpoint,
-            "the container has another attachment; keeping the addresses of calico-ipam, and the \
-             interface unless this attachment has an endpoint"
+            "the container has another attachment; keeping the addresses of calico-ipam"
         );
     }
     Ok(is_shared)

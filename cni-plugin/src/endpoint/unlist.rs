@@ -107,8 +107,8 @@ impl<'a, S: Store> ContainerEndpoints<'a, S> {
                 } else {
                     tracing::warn!(
                         %endpoint, ?addresses,
-                        "removed addresses from the endpoint of another container or attachment, \
-                         because the addresses are being released"
+                        reason = "the addresses are being released",
+                        "removed addresses from the endpoint of another container or attachment"
                     );
                 }
                 return Ok(None);
@@ -278,7 +278,7 @@ fn write_failed(listing: &Listing, cause: StoreError) -> Result<Option<Listing>,
     if listing.is_finished {
         tracing::warn!(
             %endpoint, error = %cause,
-            "cannot remove the addresses of a terminated pod from its endpoint; releasing the addresses nevertheless"
+            "cannot remove a terminated pod's addresses from its endpoint; releasing them"
         );
         return Ok(None);
     }

@@ -139,8 +139,8 @@ impl InterfaceConfig<'_> {
             .unwrap_or_else(|error| {
                 tracing::warn!(
                     %error, interface = found.ifname,
-                    "cannot read from IPAM to whom the addresses behind the host interface are \
-                     allocated; this DEL keeps the interface"
+                    hint = "this DEL keeps the interface",
+                    "cannot read from IPAM who has the addresses behind the host interface"
                 );
                 Vec::new()
             });
@@ -150,8 +150,8 @@ impl InterfaceConfig<'_> {
         if !is_own {
             tracing::warn!(
                 interface = found.ifname,
-                "this DEL keeps the host interface: no address that the host routes through the \
-                 interface is known to be allocated to this pod or container"
+                reason = "none of its addresses is known to be this container's",
+                "keeping the host interface"
             );
         }
         is_own

@@ -45,8 +45,8 @@ pub(super) fn add(
     {
         tracing::warn!(
             plugin = call.conf.ipam.ipam_type, %error,
-            "cannot release the addresses that the IPAM plugin may have allocated; the DEL of the \
-             container tries again to release them"
+            hint = "the DEL of the container tries again",
+            "cannot release the addresses that the IPAM plugin may have allocated"
         );
     }
     outcome

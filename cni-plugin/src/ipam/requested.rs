@@ -74,9 +74,8 @@ pub(super) async fn assign(
                 if let Err(error) = assigned.unassign(store, call, workload).await {
                     tracing::warn!(
                         %error,
-                        "cannot release the addresses of the failed ADD, or restore the owner of a \
-                         VMI's addresses; the DEL of the container tries again to release \
-                         addresses that are not a VMI's"
+                        hint = "the DEL of the container tries again, except for a VMI's addresses",
+                        "cannot release the addresses of the failed ADD"
                     );
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
@@ -154,15 +153,15 @@ impl EarlierAddresses {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(
                         %ip, handle = %sandbox.handle,
-                        "not releasing an address that the pod's endpoint listed: the earlier sandbox does not have it"
+                        "keeping an address that the earlier sandbox does not have"
                     );
                 }
             }
             Err(error) => {
                 tracing::warn!(
                     handle = %sandbox.handle, %error,
-                    "cannot release all addresses of the earlier sandbox that the pod no longer \
-                     requests; the DEL of that sandbox tries again to release the remaining ones"
+                    hint = "the DEL of that sandbox tries again",
+                    "cannot release all unrequested addresses of the earlier sandbox"
                 );
             }
         }

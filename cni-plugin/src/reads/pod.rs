@@ -109,9 +109,8 @@ fn warn_of_other_node(cx: &Context, pod: &PodWithNamespace) {
                 tracing::warn!(
                     node = cx.workload.node,
                     pod_node,
-                    "the pod is on another node than the plugin's configuration names; correct \
-                     nodename in the configuration or the nodename file: cleanup would release the \
-                     addresses of this node's pods"
+                    hint = "correct nodename in the configuration, or the nodename file",
+                    "the pod is on another node than the plugin's configuration names"
                 );
             }
         }

@@ -130,7 +130,7 @@ fn remove_stale(
     };
     tracing::info!(
         interface = stale.name,
-        "deleting the host interface that has the name of the interface to create, and that this ADD may replace"
+        "deleting an earlier host interface of the same name"
     );
     // The kernel may delete the interface first, together with the namespace of the earlier
     // sandbox.
@@ -161,7 +161,7 @@ pub(super) fn ensure_host_mac(
         (Err(error), Some(mac)) => {
             tracing::warn!(
                 interface = link.name, %error, %mac,
-                "cannot set the MAC address of the host interface; keeping the kernel's MAC address"
+                "cannot set the MAC address of the host interface"
             );
             Ok(mac)
         }

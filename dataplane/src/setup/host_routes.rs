@@ -222,8 +222,7 @@ pub(super) fn log_withheld(error: &DataplaneError) {
     {
         tracing::warn!(
             %address, route,
-            "the host route to an address of this pod leads through the interface of another pod; \
-             errors withhold the name of the interface"
+            "the host route leads through the interface of another pod"
         );
     }
 }

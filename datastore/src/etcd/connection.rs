@@ -137,7 +137,7 @@ impl Connection {
                 Err(error) => {
                     tracing::warn!(
                         %error,
-                        "cannot load certificates or key for a new connection to etcd; the previous ones stay in use"
+                        "cannot load certificates or key for etcd; keeping the previous ones"
                     );
                 }
             }

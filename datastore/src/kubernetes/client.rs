@@ -170,7 +170,7 @@ impl ApiClient {
                     tracing::debug!(
                         request = request.url(),
                         reason,
-                        "the API server's cache did not serve the read; reading from the server's storage"
+                        "the API server's cache did not serve the read; reading from storage"
                     );
                     request = Cow::Owned(request.into_owned().with_cache(None));
                     begun = Instant::now();
@@ -393,7 +393,7 @@ async fn fill(
         (Err(error), Some(previous)) => {
             tracing::warn!(
                 %error,
-                "cannot use the changed kubeconfig or credentials; the old ones stay in use",
+                "cannot use the changed kubeconfig or credentials; keeping the old ones",
             );
             previous.stay();
             Ok(previous.client.clone())

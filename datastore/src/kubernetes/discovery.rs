@@ -79,7 +79,7 @@ impl GroupCache {
             Err(error) => {
                 tracing::debug!(
                     file = %file.display(), %error,
-                    "cannot cache the API group; a later process may have to discover the group again"
+                    "cannot cache the API group"
                 );
             }
         }

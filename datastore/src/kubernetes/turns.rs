@@ -117,7 +117,7 @@ impl Turns {
         if let Err(error) = self.write_delay(&rule.file, pause) {
             tracing::warn!(
                 file = %rule.file.display(), %error,
-                "cannot record that the API server is busy; other processes of this node may not wait"
+                "cannot record that the API server is busy"
             );
         }
         if rule.until <= Instant::now() {
@@ -154,8 +154,7 @@ impl Turns {
             let file = rule.file.display();
             tracing::warn!(
                 %file,
-                "the API server is busy; this process sends its requests one by one, and waits for \
-                 other processes of the node until its time limit"
+                "the API server is busy; waiting for other processes of the node"
             );
         }
         (rule.before_waiting)();
@@ -172,7 +171,7 @@ impl Turns {
             let warn = |error: &io::Error| {
                 tracing::warn!(
                     file = %rule.file.display(), %error,
-                    "cannot open the lock file of this node; this process does not wait for other processes of the node"
+                    "cannot open the lock file; not waiting for other processes"
                 );
             };
             let file = open(&rule.file).inspect_err(warn).ok();

@@ -254,7 +254,7 @@ impl<S: WatchSource> Watcher<S> {
             tracing::info!(
                 kind = self.source.kind(),
                 reason,
-                "the server does not serve this kind; the kind counts as empty until the server serves it"
+                "the server does not serve this kind, which counts as empty"
             );
             self.start_list();
             self.end_list(true);
@@ -288,7 +288,7 @@ impl<S: WatchSource> Watcher<S> {
                         kind,
                         name,
                         reason,
-                        "cannot decode an object; the watch reports it as deleted, or omits it if its key is unknown"
+                        "cannot decode an object; reporting it as deleted"
                     );
                 }
                 self.pending.extend(key.map(WatchEvent::Delete));

@@ -99,8 +99,8 @@ pub(crate) async fn replay_repeatedly(
     if !layout.has_persistent_state() {
         let path = layout.state_dir();
         tracing::info!(
-            "{} is not mounted in this container; only the plugin replays deferred DELs",
-            path.display()
+            path = %path.display(),
+            "not replaying deferred DELs: the directory is not mounted in this container"
         );
         return pending().await;
     }
@@ -170,8 +170,9 @@ pub(crate) async fn replay_once(
     let outcome = timeout(time_limit, replaying).await;
     if let Err(reason) = outcome.unwrap_or_else(|_| Err(Failure::new(late))) {
         tracing::info!(
-            "the installation may not have recorded the identity of the datastore or replayed \
-             deferred DELs; a GC or a later replay of the plugin completes this: {reason}"
+            %reason,
+            hint = "a GC or a later replay of the plugin completes this",
+            "the installation may not have replayed all deferred DELs"
         );
     }
 }

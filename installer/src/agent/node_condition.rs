@@ -53,9 +53,10 @@ impl NodeCondition {
             if !failure.is_empty() && failure != reported {
                 let Self { node, .. } = &self;
                 tracing::warn!(
-                    "cannot read the Ready condition of Node {node}: {failure}; if the API server \
-                     forbids it, allow this pod's service account to get nodes, or unset \
-                     CNI_NODE_CONDITION_INTERVAL"
+                    node,
+                    error = %failure,
+                    hint = "allow this pod's service account to get nodes, or unset CNI_NODE_CONDITION_INTERVAL",
+                    "cannot read the Ready condition of the Node"
                 );
             }
             reported = failure;

@@ -125,10 +125,10 @@ impl ProjectedToken {
         let opened = DirectoryWatch::open(&self.directory);
         if let Some(error) = opened.as_ref().err().filter(|_| !self.has_warned) {
             let directory = self.directory.display();
-            tracing::warn!(%directory, %error, "cannot watch the directory of this pod's own \
-                                                token, trying again; until the watch succeeds, a \
-                                                change of this pod's token does not renew the \
-                                                plugins' token");
+            tracing::warn!(
+                %directory, %error,
+                "cannot watch the directory of this pod's token; trying again"
+            );
         }
         self.has_warned = opened.is_err();
         self.watch = opened.ok();

@@ -48,7 +48,7 @@ pub(super) async fn listen(
         Err(source) if source.kind() == ErrorKind::AddrInUse => {
             let error = ListenError { address, source };
             tracing::error!(
-                "{error}; the agent runs without probes and metrics until the port is free"
+                %error, "the agent runs without probes and metrics until the port is free",
             );
             Ok(None)
         }

@@ -137,7 +137,7 @@ impl AgentSettings {
         // (INST-44).
         let refresh_interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!(
-                "{error}; renewing the token after a quarter to a half of its remaining lifetime"
+                %error, "deriving the interval of the token's renewal from its lifetime",
             );
             None
         });

@@ -89,7 +89,8 @@ pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
         }
     } else {
         tracing::warn!(
-            "container runtimes do not read {name}: they read only files that end in .conf, .conflist or .json"
+            hint = "use a name that ends in .conf, .conflist or .json",
+            "container runtimes do not read {name}"
         );
     }
     let added = target.directory.join(network);

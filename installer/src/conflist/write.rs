@@ -101,15 +101,17 @@ impl Conflist {
         if let Some((copy, reason)) = copied? {
             let copy = copy.display();
             tracing::warn!(
-                "{file}: {reason}; replaced the file without the plugins that other programs \
-                 chained into it; its copy is {copy}; add these plugins again, then remove the copy"
+                %file, %copy, %reason,
+                hint = "add the plugins of other programs again, then remove the copy",
+                "replaced the configuration without the plugins of other programs"
             );
         }
         if !merged_config.dropped.is_empty() {
             let dropped = merged_config.dropped.join(", ");
             tracing::warn!(
-                "{file}: removed the plugins {dropped}, which count as Calico's own although they \
-                 are not recorded; add them again if they were yours"
+                %file, dropped,
+                hint = "add them again if they were yours",
+                "removed unrecorded plugins, which count as Calico's own"
             );
         }
         if !merged_config.foreign.is_empty() {
@@ -165,8 +167,10 @@ impl Conflist {
                 state.remove_record(DirectoryRole::Net, &former.name);
             }
             Err(error) => {
-                tracing::warn!(path = %former.path.display(), error, "cannot remove an old configuration; the next \
-                    installation tries again");
+                tracing::warn!(
+                    path = %former.path.display(), error,
+                    "cannot remove an old configuration; the next installation tries again"
+                );
             }
         }
     }

@@ -68,15 +68,16 @@ pub(super) fn check(
                     refused.push(answer);
                 } else {
                     tracing::warn!(
-                        "{answer}, and the configuration has cniVersion {version}, so no pod \
-                         starts; {name} is another program's plugin and stays: install a newer \
-                         one, or remove its entry"
+                        plugin = name,
+                        hint = "install a newer plugin, or remove its entry",
+                        "no pod starts with cniVersion {version}: {answer}"
                     );
                 }
             }
             Err(error) => tracing::warn!(
-                "{program} {error}, so its versions are unknown; if it lacks cniVersion {version}, \
-                 no pod starts: run `calico doctor` on the node"
+                %program, %error,
+                hint = "run `calico doctor` on the node",
+                "cannot learn if the plugin supports cniVersion {version}"
             ),
         }
     }

@@ -265,8 +265,9 @@ impl Installation<'_> {
                 tracing::info!("the new configuration is not tried: {reason}")
             }
             Trial::Failed(failure) => tracing::warn!(
-                "the new configuration does not work yet and is installed anyway, as calico-node \
-                 or kube-controllers may have to start first: {failure}"
+                %failure,
+                hint = "calico-node or kube-controllers may have to start first",
+                "the new configuration does not work yet and is installed anyway"
             ),
         }
     }
@@ -276,8 +277,7 @@ impl Installation<'_> {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!(
                 %error,
-                "cannot load the records of earlier installations; existing plugins other than \
-                 Calico's and an existing MTU file count as not installed by Calico"
+                "cannot load the records of earlier installations; continuing without them"
             );
             State::default()
         });
@@ -298,12 +298,14 @@ impl Installation<'_> {
         match state.save(self.layout) {
             Ok(()) => {}
             Err(error) if self.layout.has_persistent_state() => tracing::warn!(
-                "cannot record the installed files: {error}; `calico uninstall` keeps unrecorded \
-                 files, and later installations update unrecorded plugins other than Calico's only \
-                 with UPDATE_CNI_BINARIES=true"
+                %error,
+                hint = "to update unrecorded plugins other than Calico's, set UPDATE_CNI_BINARIES=true",
+                "cannot record the installed files, which `calico uninstall` then keeps"
             ),
             Err(error) => tracing::info!(
-                "cannot record the installed files: {error}; /var/lib/calico is not mounted in this container"
+                %error,
+                reason = "/var/lib/calico is not mounted in this container",
+                "cannot record the installed files"
             ),
         }
     }
@@ -343,8 +345,9 @@ fn warn_missing_kubeconfig(conflist: &Conflist) {
     let kubeconfig = &conf.kubernetes.kubeconfig;
     if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
         tracing::warn!(
-            "the kubeconfig {kubeconfig} is missing and is not created outside of a pod, so no pod \
-             starts; write a kubeconfig for the plugins' account"
+            path = kubeconfig,
+            hint = "outside of a pod, write a kubeconfig for the plugins' account",
+            "the kubeconfig is missing, so no pod starts"
         );
     }
 }

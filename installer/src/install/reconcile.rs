@@ -197,7 +197,8 @@ impl<'a> InstallReconciler<'a> {
                 if !std::mem::replace(&mut self.reported_unrecorded, true) {
                     let name = &self.installation.settings.conf_name;
                     tracing::info!(
-                        "keeping files as they are and restoring none: no installation of {name} is recorded"
+                        conf = name,
+                        "restoring no files: no installation of the configuration is recorded"
                     );
                 }
                 return Ok(Owner::Unrecorded);

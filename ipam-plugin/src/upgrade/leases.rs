@@ -62,7 +62,7 @@ impl Leases {
                 let file = file.display();
                 tracing::warn!(
                     %file,
-                    "ignoring a file of host-local whose name is not an address; it will be deleted",
+                    "ignoring a file of host-local whose name is not an address",
                 );
                 continue;
             };
@@ -74,7 +74,7 @@ impl Leases {
                 // migration of this node.
                 tracing::warn!(
                     file = %file.display(),
-                    "not migrating an address whose file names no container; the file will be deleted"
+                    "not migrating an address whose file names no container"
                 );
                 continue;
             }

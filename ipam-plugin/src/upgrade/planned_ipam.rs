@@ -66,7 +66,7 @@ impl PlannedIpam {
             Self::Unknown(reason) => {
                 tracing::warn!(
                     reason,
-                    "cannot verify that the next configuration uses calico-ipam; the migration from host-local begins"
+                    "cannot verify that the next configuration uses calico-ipam; migrating anyway"
                 );
                 Ok(())
             }

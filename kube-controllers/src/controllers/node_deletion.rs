@@ -104,15 +104,16 @@ impl Reconcile for DeletedNodeReconciler {
         if let Some(pod) = api_reads::find_pod_of(api, &kubernetes).await? {
             tracing::warn!(
                 node = %key, pod,
-                "keeping a node that was deleted in Kubernetes: this pod on it may have addresses; \
-                 delete the pod if it does not run"
+                reason = "the pod may have addresses",
+                hint = "delete the pod if it does not run",
+                "keeping a node that was deleted in Kubernetes"
             );
             return Ok(NextReconcile::After(POD_CHECK_INTERVAL));
         }
         if settings.borrow().gc_mode == GcMode::Report {
             tracing::info!(
                 node = %key, endpoints = endpoints.len(),
-                "would delete a node that was deleted in Kubernetes; GC_MODE=report keeps the node"
+                "would delete a node deleted in Kubernetes; GC_MODE=report keeps it"
             );
             return Ok(NextReconcile::AwaitChange);
         }

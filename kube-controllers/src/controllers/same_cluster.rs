@@ -105,7 +105,8 @@ pub(crate) async fn confirm(cluster: &SameCluster, kubernetes: &kube::Client) ->
         Ok(false) => {
             tracing::warn!(
                 node,
-                "a node that Kubernetes had is missing; deletions wait until the nodes are listed again"
+                hint = "deletions continue when the nodes are listed again",
+                "a node that Kubernetes had is missing; deletions wait"
             );
             Some(cluster.refuse(false))
         }

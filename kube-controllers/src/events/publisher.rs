@@ -94,7 +94,7 @@ impl EventPublisher {
             let minutes = REFUSAL_PAUSE.as_secs() / 60;
             tracing::warn!(
                 %reason,
-                "the API server forbids an Event; posting no more Events in namespace {namespace} for {minutes} minutes"
+                "posting no more Events in namespace {namespace} for {minutes} minutes"
             );
             now + REFUSAL_PAUSE
         })

@@ -112,7 +112,7 @@ impl AffinityAudit {
                 Ok(FinishedAffinity::Released) => {
                     tracing::info!(
                         %block, %owner,
-                        "released an empty block whose release was interrupted, or which overlaps with another block"
+                        "released an empty block after an interrupted release or an overlap"
                     )
                 }
                 Ok(FinishedAffinity::Deleted) => {
@@ -124,8 +124,7 @@ impl AffinityAudit {
                 Ok(FinishedAffinity::Unchanged) => {
                     tracing::debug!(
                         %block, %owner,
-                        "kept an affinity: it is complete or has changed, or the block is \
-                         inconsistent or overlaps with another block"
+                        "kept an affinity: it changed, or the block is inconsistent or overlaps"
                     )
                 }
                 Err(IpamError::Stopped) => break,

@@ -254,8 +254,11 @@ fn is_migrating(node: &Node) -> bool {
 
 fn put_block(index: &mut Index, block: &Entry<Block>) {
     if let Err(problem) = index.put_block(&block.value) {
-        tracing::error!(block = %block.key, %problem,
-            "garbage collection ignores an invalid block; run `calico-ipam check`");
+        tracing::error!(
+            block = %block.key, %problem,
+            hint = "run `calico-ipam check`",
+            "garbage collection ignores an invalid block"
+        );
     }
 }
 

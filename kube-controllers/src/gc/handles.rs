@@ -188,9 +188,7 @@ pub(super) async fn list_all(
         affinities.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
-        tracing::warn!(
-            "cannot list all handles and affinities within 5 minutes; trying again at the next interval"
-        );
+        tracing::warn!("cannot list all handles and affinities in time; trying again later");
     }
     // The time of the next pass depends on the result.
     cache.wake();

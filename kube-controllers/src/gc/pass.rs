@@ -277,7 +277,7 @@ impl GcPass {
                 }
                 ChangeKind::Cleared => {
                     tracing::info!(%address, %handle, node, pod, %block,
-                        "an address that looked leaked does not count as a leak any more");
+                        "an address does not look leaked any more");
                 }
             }
         }

@@ -150,7 +150,7 @@ impl ApiReader<'_> {
             Err(error) => {
                 tracing::warn!(
                     node = name, %error,
-                    "cannot look up a Calico node; no address or block that depends on it is released"
+                    "cannot look up a Calico node; keeping what depends on it"
                 );
                 Lookup::Unknown
             }
@@ -165,7 +165,8 @@ fn to_lookup<T>(read: Result<Option<T>, ReconcileError>) -> Lookup<T> {
         Ok(None) => Lookup::Absent,
         Err(failure) => {
             tracing::warn!(
-                "cannot look up an object; no address or block that depends on it is released: {failure}"
+                error = %failure,
+                "cannot look up an object; keeping what depends on it"
             );
             Lookup::Unknown
         }

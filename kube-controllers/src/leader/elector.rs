@@ -107,7 +107,7 @@ impl<L: Leases> Elector<L> {
                     tracing::info!(
                         lease = self.config.name,
                         ?wait,
-                        "this replica holds the Lease, and waits until no other replica can write without the Lease"
+                        "this replica holds the Lease, and waits before its first write"
                     );
                 }
                 self.last_warning = None;
@@ -207,8 +207,9 @@ impl<L: Leases> Elector<L> {
         } else if first {
             tracing::info!(
                 lease = self.config.name,
-                "the role does not allow the Lease ({reason}); if this lasts for {:?}, this replica writes without it",
-                timing.first_write_delay()
+                reason,
+                limit = ?timing.first_write_delay(),
+                "the role does not allow the Lease; after the limit, writing without it"
             );
         }
     }

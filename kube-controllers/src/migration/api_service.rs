@@ -73,9 +73,7 @@ pub(super) async fn take_away(requests: &Requests, control: &mut Control) -> Res
         resource_version: text("resourceVersion"),
     };
     requests.delete(&location(), &unchanged).await?;
-    tracing::info!(
-        "migration: APIService {NAME} is removed, so that the API server itself serves v3"
-    );
+    tracing::info!("migration: APIService {NAME} is removed");
     sleep(SETTLING).await;
     for _ in 0..PROBES {
         match requests.discover(PROBE).await {

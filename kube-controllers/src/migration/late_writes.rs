@@ -96,8 +96,8 @@ impl LateWrites {
         if self.found.len() < MOST_LOGGED {
             tracing::warn!(
                 object,
-                "migration: written in v1 after v3 opened; find addresses that v3 lacks with \
-                 calico-ipam check, and allocate them with calico-ipam adopt"
+                hint = "find missing addresses with `calico-ipam check`; allocate them with `calico-ipam adopt`",
+                "migration: written in v1 after v3 opened"
             );
         }
         self.found.insert(object, revision);

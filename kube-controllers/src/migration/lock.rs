@@ -29,7 +29,7 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
         V1Lock::Open => {
             set_locked(&mut information, migration);
             requests.replace(&at, &information).await?;
-            tracing::warn!("migration: v1 is locked; no pod can start or end until v3 is open");
+            tracing::warn!("migration: v1 is locked; no pod can start or end");
             Ok(true)
         }
     }

@@ -118,8 +118,8 @@ impl Migration {
         if is_served && !self.process_metrics.set_missing_rights(ROLE, is_forbidden) && is_forbidden
         {
             tracing::warn!(
-                "the role calico-kube-controllers-migration is missing, not bound or outdated, so \
-                 no migration runs; apply deploy/components/migrate-to-v3"
+                hint = "apply deploy/components/migrate-to-v3",
+                "the role calico-kube-controllers-migration is missing, not bound or outdated"
             );
         }
         let mut control = match found {

@@ -125,9 +125,8 @@ fn report(context: &Context, status: &Status, settings: &Settings, refused: &BTr
         if is_missing && !was_missing {
             tracing::warn!(
                 role,
-                "the role of an enabled controller is missing, not bound or outdated, so the \
-                 controller does not run; it starts within a minute after the role of this version \
-                 is bound"
+                hint = "bind the role of this version; the controller starts within a minute",
+                "the role of an enabled controller is missing, not bound or outdated"
             );
         }
         if is_missing {

@@ -95,9 +95,8 @@ async fn wait_for_group_move(calico: &Kubernetes, used: ApiGroup) -> StartError 
     };
     if began != used {
         tracing::error!(
-            "CALICO_API_GROUP is {used}, but Calico's objects are in {began}; continuing with \
-             {used}. Set CALICO_API_GROUP to {began} (manifests of deploy/: calico_api_group of \
-             the ConfigMap calico-cni-config)",
+            hint = "correct CALICO_API_GROUP (in deploy/: calico_api_group of the ConfigMap calico-cni-config)",
+            "CALICO_API_GROUP is {used}, but Calico's objects are in {began}",
             used = used.api_version(),
             began = began.api_version()
         );

@@ -144,8 +144,11 @@ impl<R: Reconcile> WorkerPool<R> {
             () = stop_deadline_passed(stop) => None,
         };
         let Some(outcome) = outcome else {
-            tracing::info!(controller = R::NAME, key = %in_progress.key,
-                "canceled the work on a key, which returns to the queue: this replica may not write, or is stopping");
+            tracing::info!(
+                controller = R::NAME, key = %in_progress.key,
+                reason = "this replica may not write, or is stopping",
+                "canceled the work on a key, which returns to the queue"
+            );
             return;
         };
         let took = begin.elapsed();
@@ -184,9 +187,8 @@ impl<R: Reconcile> WorkerPool<R> {
                 backoff.reset(key);
                 self.metrics.permanent_failures.inc();
                 tracing::warn!(
-                    controller = R::NAME, %key,
-                    "failed; trying again after a change of an object or of the settings, or when \
-                     all keys are queued again: {reason}"
+                    controller = R::NAME, %key, %reason,
+                    "failed; trying again when all keys are queued, or after a change"
                 );
             }
             Err(ReconcileError::Retry(reason)) => {

@@ -249,7 +249,7 @@ fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
         let (uid, gid) = owner;
         tracing::info!(
             file = %target.display(), uid, gid, %error,
-            "cannot keep the owner of the previous file; the new file has the owner of this process"
+            "cannot keep the owner of the previous file"
         );
     }
 }
@@ -279,12 +279,12 @@ fn keep_label(old: &Path, new: &Path) {
         Err(error @ (Errno::NOTSUP | Errno::PERM | Errno::ACCESS)) => {
             tracing::info!(
                 file = %old.display(), %error,
-                "cannot copy the SELinux label to the new file; the new file has the policy's label"
+                "cannot copy the SELinux label to the new file"
             );
         }
         Err(error) => tracing::warn!(
             file = %old.display(), %error,
-            "cannot copy the SELinux label to the new file; the new file has the policy's label"
+            "cannot copy the SELinux label to the new file"
         ),
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_p
     release_without_answer_to(
         lab,
         look,
-        ("no address or block that depends on it is released: ", 1),
+        ("cannot look up an object; keeping what depends on it", 1),
     );
 }
 

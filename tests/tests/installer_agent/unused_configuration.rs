@@ -147,7 +147,7 @@ fn agent_that_cannot_read_its_node_claims_nothing() {
         assert!(agent.metric("node_network_ready").is_err());
         let log = agent.log();
         assert_eq!(
-            log.matches("cannot read the Ready condition of Node node1")
+            log.matches("cannot read the Ready condition of the Node")
                 .count(),
             1,
             "{log}"

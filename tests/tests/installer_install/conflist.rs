@@ -246,7 +246,7 @@ fn questionable_template_is_installed_with_warnings() {
         for words in [
             "__NO_SUCH__ is not a placeholder",
             "the plugin bandwidth is missing in",
-            "only files that end in .conf, .conflist or .json",
+            "use a name that ends in .conf, .conflist or .json",
             "k8s-pod-network/*.conf",
         ] {
             logged(&outcome, words);

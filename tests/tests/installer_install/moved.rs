@@ -70,14 +70,15 @@ fn install_names_the_files_of_former_directories_that_no_variable_names() {
         for _ in 0..2 {
             let outcome = container.run(&MOVED).unwrap();
             succeeded(&outcome);
-            logged(
-                &outcome,
-                "wrote files into /opt/cni/bin: calico, calico-ipam, loopback, portmap",
-            );
-            logged(
-                &outcome,
-                "wrote files into /etc/cni/net.d: 10-calico.conflist",
-            );
+            for (directory, files) in [
+                ("/opt/cni/bin", "calico, calico-ipam, loopback, portmap"),
+                ("/etc/cni/net.d", "10-calico.conflist"),
+            ] {
+                logged(
+                    &outcome,
+                    &format!("directory={directory:?} files={files:?}"),
+                );
+            }
             assert_eq!(container.names(FORMER_NET), CONFIGURATION);
         }
         succeeded(&container.run(&[&MOVED[..], &FORMER[..]].concat()).unwrap());
@@ -100,6 +101,6 @@ fn install_on_the_way_back_owns_its_files_again() {
         succeeded(&outcome);
         assert_eq!(container.noted("bin"), PROGRAMS);
         assert_eq!(container.noted("net"), CONFIGURATION);
-        logged(&outcome, "wrote files into /var/lib/cni/bin");
+        logged(&outcome, "directory=\"/var/lib/cni/bin\"");
     });
 }

@@ -71,9 +71,7 @@ impl FamilyPlanner<'_> {
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
             None | Some(BlockRead::Absent) => None,
             Some(block) => {
-                let is_usable = |room: &Room| {
-                    !self.excluded.contains(cidr) && !is_unverified_overlap(snapshot, cidr, room)
-                };
+                let is_usable = |room: &Room| self.is_usable(snapshot, cidr, room);
                 Some(snapshot.room(block).filter(is_usable))
             }
         };
@@ -93,9 +91,24 @@ impl FamilyPlanner<'_> {
             UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => {
                 read_step(MissingReads::list(self.version))
             }
-            UsableBlock::Reclaim(_) if !self.may_reclaim => Ok(None),
+            UsableBlock::Reclaim(_) if !self.may_reclaim => {
+                tracing::debug!(reason = "forbidden", "reclaiming no block");
+                Ok(None)
+            }
             UsableBlock::Reclaim(candidates) => Ok(self.reclaim(snapshot, &candidates)),
         }
+    }
+
+    fn is_usable(&self, snapshot: &Snapshot, cidr: &Cidr, room: &Room) -> bool {
+        let reason = if self.excluded.contains(cidr) {
+            "its affinity cannot be repaired"
+        } else if is_unverified_overlap(snapshot, cidr, room) {
+            "it may overlap"
+        } else {
+            return true;
+        };
+        tracing::debug!(block = %cidr, reason, "not using a block");
+        false
     }
 
     /// Returns the step for `cidr`, the first usable block in the order in which the node tries new
@@ -186,7 +199,9 @@ impl FamilyPlanner<'_> {
             let key = AffinityKey { owner, cidr: *cidr };
             match snapshot.affinity(&key) {
                 None => return Some(PlannerStep::Read(MissingReads::affinity(key))),
-                Some(None) => {}
+                Some(None) => {
+                    tracing::debug!(block = %cidr, reason = "no affinity", "reclaiming no block");
+                }
                 Some(Some(affinity)) => {
                     let (affinity, block) = (affinity.clone(), block.clone());
                     return Some(PlannerStep::Repair(AffinityRepair::Release {

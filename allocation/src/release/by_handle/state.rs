@@ -168,8 +168,8 @@ impl ReleaseState {
         let released = outcome.unwrap_or_else(|problem| {
             tracing::error!(
                 %problem,
-                "releasing the handle's addresses from an inconsistent block; repair the block \
-                 with calico-ipam check --report FILE and release --from-report FILE"
+                hint = "repair the block: calico-ipam check --report FILE, then release --from-report FILE",
+                "releasing the handle's addresses from an inconsistent block"
             );
             let handles = self.inputs.handles.iter();
             handles

@@ -100,7 +100,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
                 Err(error) => {
                     tracing::warn!(
                         handle = %id, %error,
-                        "cannot decrement the handle by the released addresses; the handle may count too many addresses"
+                        "cannot decrement the handle; it may count too many addresses"
                     );
                     self.remaining.push(id.clone());
                 }

@@ -9,9 +9,9 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 
 use crate::cni::release_ownership;
-use allocation::testing::{Cluster, Fault, MemoryStore, held};
 use allocation::error::Result;
 use allocation::release::ReleasedHandles;
+use allocation::testing::{Cluster, Fault, MemoryStore, held};
 use allocation::vmi::{Ownership, restore_owner};
 
 const HANDLE: &str = "net.vmi.ns.vm1";

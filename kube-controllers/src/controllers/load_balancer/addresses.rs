@@ -124,7 +124,7 @@ impl ServiceAddresses {
             .map_err(ipam_failure)?;
         tracing::info!(
             %handle, addresses = released.addresses, unreadable_blocks = released.unreadable.len(),
-            "released the addresses of a Service; any addresses in unreadable blocks stay allocated"
+            "released the addresses of a Service, except in unreadable blocks"
         );
         Ok(())
     }

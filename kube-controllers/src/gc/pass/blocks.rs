@@ -182,7 +182,7 @@ impl GcPass {
         if !node.is_gone(calico, kubernetes) {
             tracing::info!(
                 node = name,
-                "keeping the blocks of a node: the node exists, or cannot be looked up"
+                "keeping the blocks of a node: it exists, or cannot be read"
             );
             return false;
         }
@@ -230,7 +230,8 @@ impl GcPass {
             Err(IpamError::Stopped) => {
                 tracing::info!(
                     node = name,
-                    "stopped releasing the blocks of a deleted node: this replica may not write, or stops"
+                    reason = "this replica may not write, or stops",
+                    "stopped releasing the blocks of a deleted node"
                 );
                 false
             }

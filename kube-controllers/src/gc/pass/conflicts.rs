@@ -104,7 +104,7 @@ impl GcPass {
             Err(error) => {
                 tracing::warn!(
                     %block, %error,
-                    "cannot read the block of an address that a pod uses; trying again later"
+                    "cannot read the block of a pod's address; trying again later"
                 );
                 Lookup::Unknown
             }

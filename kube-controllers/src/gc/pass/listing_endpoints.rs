@@ -73,7 +73,7 @@ impl GcPass {
                 let is_listed = listed_handles.contains(&suspect.handle);
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                        "kept a leaked address: an endpoint lists or may list an address of the same handle");
+                        "kept a leaked address, which an endpoint may list");
                     index.failed(suspect, now);
                 }
                 !is_listed
@@ -108,7 +108,7 @@ impl GcPass {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
-                    "cannot list the endpoints of pods with leaked addresses; the addresses stay until a later pass");
+                    "cannot list the endpoints of pods with leaked addresses");
                 (group, None)
             }
         }
@@ -132,9 +132,11 @@ impl GcPass {
                 Ok(endpoint) if lists_address(&endpoint.value, suspect.address) => endpoint,
                 Ok(_) => continue,
                 Err(error) => {
-                    tracing::warn!(endpoint = %key, address = %suspect.address, %error,
-                        "cannot read an endpoint, and the leaked addresses of its pod stay \
-                         allocated; correct or delete the endpoint");
+                    tracing::warn!(
+                        endpoint = %key, address = %suspect.address, %error,
+                        hint = "correct or delete the endpoint",
+                        "cannot read an endpoint; keeping the leaked addresses of its pod"
+                    );
                     return false;
                 }
             };
@@ -168,7 +170,7 @@ impl GcPass {
                 Err(StoreError::NotFound { .. }) => {}
                 Err(error) => {
                     tracing::warn!(endpoint = %key, %error,
-                        "cannot delete an endpoint that lists a leaked address; the address stays until a later pass");
+                        "cannot delete an endpoint that lists a leaked address");
                     return false;
                 }
             }

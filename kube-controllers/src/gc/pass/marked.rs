@@ -64,7 +64,7 @@ impl GcPass {
                 }
                 Ok(false) => {
                     tracing::debug!(
-                        %block, "kept a block: it is in use again, or another program writes it",
+                        %block, "kept a block, which is in use again or being written",
                     )
                 }
                 Err(error) => {

@@ -98,8 +98,8 @@ impl GcPass {
                     threshold = crossing.threshold,
                     free,
                     usable,
-                    "the addresses of an IP pool are nearly all in use; create another pool, or \
-                     see `calico-ipam usage`"
+                    hint = "create another pool, or see `calico-ipam usage`",
+                    "the addresses of an IP pool are nearly all in use"
                 );
             }
             if matches!(

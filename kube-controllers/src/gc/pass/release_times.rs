@@ -34,7 +34,7 @@ impl GcPass {
             Err(error) => {
                 return tracing::warn!(
                     %error,
-                    "cannot read the time of the API server; addresses with a release time in the future wait"
+                    "cannot read the API server's time; addresses with future release times wait"
                 );
             }
         };

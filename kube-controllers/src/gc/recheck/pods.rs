@@ -49,7 +49,7 @@ impl ApiReader<'_> {
                     tracing::warn!(
                         node,
                         error,
-                        "cannot list the pods of a node; sending a separate request for each suspect's pod"
+                        "cannot list the pods of a node; reading each suspect's pod"
                     );
                     gets.extend(keys);
                 }

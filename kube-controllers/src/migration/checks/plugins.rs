@@ -60,7 +60,7 @@ pub(super) async fn unready(context: &Checked<'_>) -> Result<Option<String>, Pro
         let daemon_set = workload.program.name;
         tracing::info!(
             daemon_set,
-            "migration: the plugins already use v3, which is not open yet, so no pod can start"
+            "migration: the plugins use v3 before it opens; no pod can start"
         );
     }
     Ok(None)

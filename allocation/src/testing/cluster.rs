@@ -29,10 +29,17 @@ pub struct Cluster {
     pub clock: TestClock,
 }
 
+impl Default for Cluster {
+    /// Creates the cluster on a store with transactions.
+    fn default() -> Self {
+        Self::on(MemoryStore::transactional())
+    }
+}
+
 impl Cluster {
     /// Creates the cluster on a store with transactions.
     pub fn new() -> Self {
-        Self::on(MemoryStore::transactional())
+        Self::default()
     }
 
     /// Creates the cluster on `store`.

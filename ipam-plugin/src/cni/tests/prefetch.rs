@@ -258,11 +258,8 @@ async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
     let (ahead, mut inputs, early) = node.read_ahead(&call).await;
-    ReservedHandle {
-        is_slow: true,
-        ..early
-    }
-    .merge_into(&mut inputs);
+    early.merge_into(&mut inputs);
+    inputs.is_old = true;
     node.cluster
         .pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);

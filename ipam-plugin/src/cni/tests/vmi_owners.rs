@@ -12,7 +12,7 @@ use crate::cni::release_ownership;
 use allocation::error::Result;
 use allocation::release::ReleasedHandles;
 use allocation::testing::{Cluster, Fault, MemoryStore, held};
-use allocation::vmi::{Ownership, restore_owner};
+use allocation::vmi::{AdoptedAddresses, Ownership, adopt_addresses, restore_owner};
 
 const HANDLE: &str = "net.vmi.ns.vm1";
 

@@ -268,7 +268,7 @@ async fn label_update_follows_the_pod_and_changes_no_other_field() {
     assert_eq!(unchanged.value.metadata.labels, before.metadata.labels);
 
     let mut changed = pod("shop");
-    changed.service_account = "s".repeat(63).into();
+    changed.service_account = "s".repeat(63);
     host.set_live("pods", json!([live(&changed)]));
     host.apply_pod(Event::Upsert(&changed));
     host.work().await;

@@ -8,7 +8,7 @@ use libcalico::api::AllowedUse;
 use libcalico::failure::Failure;
 use libcalico::ipam::{
     ANY_OF, AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, Holder, NoPool,
-    PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_told,
+    PoolChoiceError, RejectedPool, ReleaseError, Unavailable, list_for_caller,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
@@ -390,11 +390,11 @@ fn details_of(error: &IpamError) -> String {
         IpamError::AlreadyAssigned {
             holder: Some(holder),
             ..
-        } => format!("it is held by {}", holder.told,),
+        } => format!("it is held by {}", holder.for_caller,),
         IpamError::NotInPool { ip, refused } if refused.is_empty() => {
             format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
         }
-        IpamError::NoneFree { unavailable } => list_told(unavailable),
+        IpamError::NoneFree { unavailable } => list_for_caller(unavailable),
         IpamError::Withheld { .. } => {
             "feature_control.restrict_annotations limits annotations to addresses that the pod's \
              namespace may have"

@@ -126,7 +126,7 @@ pub enum DataplaneError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "host route to {address} for {ifname} conflicts with the route {}: the address is in use",
-    told(route, *is_withheld)
+    text_for_caller(route, *is_withheld)
 )]
 pub struct BusyRoute {
     /// The pod's address.
@@ -144,7 +144,7 @@ pub struct BusyRoute {
     pub ifname: String,
 }
 
-fn told(route: &str, is_withheld: bool) -> &str {
+fn text_for_caller(route: &str, is_withheld: bool) -> &str {
     if is_withheld {
         "through the interface of another pod"
     } else {

@@ -61,7 +61,8 @@ pub use affinity::{
 };
 pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use any_of::{
-    ANY_OF, AnyOf, Candidate, Candidates, Obstacle, Unavailable, candidates, list_told, list_whole,
+    ANY_OF, AnyOf, Candidate, Candidates, Obstacle, Unavailable, candidates, list_for_caller,
+    list_for_log,
 };
 pub use audit::{
     AddressOwner, AllocatedAddress, AuditedEndpoint, Finding, HandleRepair, Inventory,

@@ -6,7 +6,7 @@ mod tests;
 
 use std::net::IpAddr;
 
-use libcalico::ipam::{AnyOf, Candidate, Candidates, list_whole};
+use libcalico::ipam::{AnyOf, Candidate, Candidates, list_for_log};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::Store;
 
@@ -163,7 +163,7 @@ impl<S: Store, C: Clock> ListRun<'_, S, C> {
                 SearchStep::Exhausted => {
                     let unavailable = search.unavailable(&candidates, &self.snapshot);
                     tracing::warn!(
-                        handle = %self.request.handle, addresses = list_whole(&unavailable),
+                        handle = %self.request.handle, addresses = list_for_log(&unavailable),
                         "no listed address is free"
                     );
                     return Err(IpamError::NoneFree { unavailable });
@@ -201,7 +201,7 @@ impl<S: Store, C: Clock> ListRun<'_, S, C> {
             let passed = search.passed_over(&candidates, &self.snapshot, candidate.ip);
             tracing::info!(
                 address = %candidate.ip, handle = %self.request.handle, skipped = passed.len(),
-                passed_over = list_whole(&passed), "took a listed address"
+                passed_over = list_for_log(&passed), "took a listed address"
             );
             return Ok(ListedAddress {
                 ip: candidate.ip,

@@ -98,10 +98,10 @@ impl InterfaceConfig<'_> {
             details.push(OWNER_IN_LOG.into());
         }
         details.push(ADVICE.into());
-        let owner = if owner.told.is_empty() {
+        let owner = if owner.for_caller.is_empty() {
             String::new()
         } else {
-            format!(" ({})", owner.told)
+            format!(" ({})", owner.for_caller)
         };
         let CniError { code, msg, .. } =
             dataplane_error(DataplaneError::HostInterfaceConflict(Box::new(conflicting)));
@@ -194,7 +194,7 @@ fn owner_of(
     attributes: &[Attribute],
 ) -> Holder {
     let whole = describe_owner(network, aliased, attributes.iter());
-    let told = match caller {
+    let for_caller = match caller {
         None => whole.clone(),
         Some(namespace) => {
             let is_near = |attribute: &&Attribute| attribute.is_of_namespace(namespace);
@@ -206,7 +206,7 @@ fn owner_of(
             }
         }
     };
-    Holder { whole, told }
+    Holder { whole, for_caller }
 }
 
 /// Returns the first container and the first pod that the alias or an allocation names, or else the
@@ -275,7 +275,7 @@ mod tests {
                 owner,
                 Holder {
                     whole: named.clone(),
-                    told: told.to_owned()
+                    for_caller: told.to_owned()
                 },
                 "{caller:?}"
             );
@@ -302,7 +302,7 @@ mod tests {
         ] {
             let owner = owner_of("net", Some("shop"), Some("c1"), &attributes);
             assert_eq!(
-                (owner.told.as_str(), owner.is_withheld()),
+                (owner.for_caller.as_str(), owner.is_withheld()),
                 (told, true),
                 "{attributes:?}"
             );
@@ -316,9 +316,9 @@ mod tests {
             &[("type", "vxlanTunnelAddress")],
         )];
         assert_eq!(
-            owner_of("net", None, None, &tunnel).told,
+            owner_of("net", None, None, &tunnel).for_caller,
             "handle vxlan-tunnel-addr-n1"
         );
-        assert_eq!(owner_of("net", None, None, &[]).told, "");
+        assert_eq!(owner_of("net", None, None, &[]).for_caller, "");
     }
 }

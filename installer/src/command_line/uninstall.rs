@@ -15,15 +15,15 @@ const HELP: &str = "\
 Removes the files that `calico install` installed on this node: the configuration first, so that no pod starts with it,
 then programs, kubeconfig and TLS files. Files that were changed or are not ours are kept and listed. Logs are kept.
 
-Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--forget-gone] [--root DIR]
-                        [--bin-dir DIR] [--secondary-bin-dir DIR]
+Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--missing-as-removed]
+                        [--root DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
 
       --yes                    remove the files; without --yes, only print the plan
       --tear-down-pods         delete the interfaces of the remaining pods, and with them their routes: these pods lose
                                their network. In a container this needs the capability NET_ADMIN
       --release-addresses      release the addresses and blocks of this node; refused while a pod is connected with one
                                of these addresses, or reports one to the API server
-      --forget-gone            treat missing files as removed; without it, nothing is done if all files of a directory
+      --missing-as-removed     treat missing files as removed; without it, nothing is done if all files of a directory
                                are missing, because another directory may be mounted there
       --root DIR               directory to use as / [default: /]; if it contains a directory `host`, the node's
                                directories are mounted below that directory

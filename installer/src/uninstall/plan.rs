@@ -21,7 +21,7 @@ pub struct Options {
     pub release_addresses: bool,
     /// Whether to treat missing files as removed, even if all files of a directory are missing.
     #[arg(long)]
-    pub forget_gone: bool,
+    pub missing_as_removed: bool,
 }
 
 /// The present state of a recorded file.

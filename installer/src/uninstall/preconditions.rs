@@ -46,7 +46,7 @@ pub(super) fn find_blockers(
             reason: reason.to_string(),
         });
     }
-    if !options.forget_gone {
+    if !options.missing_as_removed {
         blockers.extend(missing_directories(found, layout, Path::new(net_dir)));
     }
     if options.release_addresses {
@@ -166,7 +166,7 @@ fn missing_directories(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> 
             layout.dir(place, net_dir).display()
         );
         let reason = format!(
-            "all installed files are missing there; {remedy}, or add --forget-gone if the files \
+            "all installed files are missing there; {remedy}, or add --missing-as-removed if the files \
              were removed"
         );
         blockers.push(Blocker {

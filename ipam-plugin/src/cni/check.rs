@@ -145,7 +145,7 @@ fn difference_of_address(
             call.pod.as_ref().map(|pod| pod.namespace.name.as_str()),
         );
         log_withheld(ip, &holder);
-        return Some(format!("{ip} is held by {}", holder.told));
+        return Some(format!("{ip} is held by {}", holder.for_caller));
     }
     // A VMI in migration has a pod on each of two nodes.
     let slots = [OwnerSlot::Active, OwnerSlot::Alternate];

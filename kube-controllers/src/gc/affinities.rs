@@ -133,7 +133,7 @@ impl AffinityAudit {
                         %block, %owner, %error,
                         "cannot complete an unfinished affinity; trying again later"
                     );
-                    self.get().failed(&key, now);
+                    self.get().postpone(&key, now);
                     failed += 1;
                     continue;
                 }

@@ -145,7 +145,7 @@ impl HandleAudit {
                         %error, "cannot repair handles with wrong counts; trying again later",
                     );
                     part.iter()
-                        .for_each(|suspect| self.wrong_handles.get().failed(&suspect.id, now));
+                        .for_each(|suspect| self.wrong_handles.get().postpone(&suspect.id, now));
                     repaired.failed += part.len();
                     break;
                 }
@@ -167,7 +167,7 @@ impl HandleAudit {
             done.for_each(|id| self.wrong_handles.get().done(id));
             for (id, error) in &outcome.failed {
                 tracing::warn!(handle = %id, %error, "cannot repair a handle; trying again later");
-                self.wrong_handles.get().failed(id, now);
+                self.wrong_handles.get().postpone(id, now);
             }
         }
         repaired

@@ -9,4 +9,4 @@ mod unavailable;
 
 pub use self::candidates::{Candidate, Candidates, candidates};
 pub use self::parse::{ANY_OF, AnyOf};
-pub use self::unavailable::{Obstacle, Unavailable, list_told, list_whole};
+pub use self::unavailable::{Obstacle, Unavailable, list_for_caller, list_for_log};

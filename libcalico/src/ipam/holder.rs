@@ -16,7 +16,7 @@ pub struct Holder {
     pub whole: String,
     /// The description for the caller: whole for an owner of the caller's namespace, and without
     /// names for others.
-    pub told: String,
+    pub for_caller: String,
 }
 
 impl Holder {
@@ -26,7 +26,7 @@ impl Holder {
         if held.is_cooling() {
             return Holder {
                 whole: COOLING.into(),
-                told: COOLING.into(),
+                for_caller: COOLING.into(),
             };
         }
         Self::described(describe(held), held.attribute, caller)
@@ -41,12 +41,12 @@ impl Holder {
         let is_of = |namespace: &str| {
             attribute.is_some_and(|attribute| attribute.is_of_namespace(namespace))
         };
-        let told = if caller.is_none_or(is_of) {
+        let for_caller = if caller.is_none_or(is_of) {
             whole.clone()
         } else {
             ELSEWHERE.into()
         };
-        Holder { whole, told }
+        Holder { whole, for_caller }
     }
 
     /// Returns true if the address has no owner, because it was released and is cooling down.
@@ -56,7 +56,7 @@ impl Holder {
 
     /// Returns true if the caller does not get the whole description.
     pub fn is_withheld(&self) -> bool {
-        self.told != self.whole
+        self.for_caller != self.whole
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     fn holder_of_the_callers_namespace_is_named() {
         let found = holder(Some(&web()), Some("shop"));
         assert_eq!(
-            found.told,
+            found.for_caller,
             format!("handle net.c1, pod shop/web, node n1, since {SINCE}")
         );
         assert!(!found.is_withheld());
@@ -160,7 +160,7 @@ mod tests {
     fn holder_of_another_namespace_is_not_named() {
         for caller in ["bank", "sho", "shop2", ""] {
             let found = holder(Some(&web()), Some(caller));
-            assert_eq!(found.told, "another namespace", "{caller:?}");
+            assert_eq!(found.for_caller, "another namespace", "{caller:?}");
             assert_eq!(
                 found.whole,
                 format!("handle net.c1, pod shop/web, node n1, since {SINCE}")
@@ -202,7 +202,7 @@ mod tests {
         for other in others.iter().map(Some).chain([None]) {
             for caller in ["shop", ""] {
                 assert_eq!(
-                    holder(other, Some(caller)).told,
+                    holder(other, Some(caller)).for_caller,
                     "another namespace",
                     "{other:?} for {caller:?}"
                 );
@@ -225,7 +225,7 @@ mod tests {
                 holder(held, None),
                 Holder {
                     whole: whole.into(),
-                    told: whole.into()
+                    for_caller: whole.into()
                 }
             );
         }
@@ -242,7 +242,7 @@ mod tests {
             ],
         );
         assert_eq!(
-            holder(Some(&service), Some("shop")).told,
+            holder(Some(&service), Some("shop")).for_caller,
             "handle lb-1, service shop/web"
         );
         let names = [
@@ -253,7 +253,7 @@ mod tests {
         let machine = attribute("net.vmi.shop.db", &names);
         let expected =
             "handle net.vmi.shop.db, virtual machine shop/db, pod shop/virt-launcher-db-x";
-        assert_eq!(holder(Some(&machine), Some("shop")).told, expected);
+        assert_eq!(holder(Some(&machine), Some("shop")).for_caller, expected);
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
         };
         for caller in ["shop", "bank"] {
             assert_eq!(
-                holder(Some(&machine), Some(caller)).told,
+                holder(Some(&machine), Some(caller)).for_caller,
                 "another namespace"
             );
         }
@@ -280,7 +280,10 @@ mod tests {
         };
         for caller in [None, Some("shop"), Some("bank")] {
             let found = holder(Some(&cooling), caller);
-            assert!(found.told == COOLING && found.is_cooling(), "{found:?}");
+            assert!(
+                found.for_caller == COOLING && found.is_cooling(),
+                "{found:?}"
+            );
             assert!(!holder(Some(&web()), caller).is_cooling());
         }
     }

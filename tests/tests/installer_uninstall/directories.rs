@@ -75,7 +75,7 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
 }
 
 #[test]
-fn removed_files_are_dropped_from_the_state_with_forget_gone() {
+fn removed_files_are_dropped_from_the_state_with_missing_as_removed() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         install(&container);
@@ -83,7 +83,7 @@ fn removed_files_are_dropped_from_the_state_with_forget_gone() {
             fs::remove_file(container.path(BIN).join(name)).unwrap();
         }
         said(&uninstall(&container, &["--yes"]).run().unwrap(), 1);
-        let outcome = uninstall(&container, &["--yes", "--forget-gone"])
+        let outcome = uninstall(&container, &["--yes", "--missing-as-removed"])
             .run()
             .unwrap();
         assert!(
@@ -119,12 +119,14 @@ fn manual_uninstall_uses_the_given_plugin_directories() {
         let outcome = by_hand(&[]);
         let told = said(&outcome, 1);
         assert!(
-            told.contains("there; name their directory with --bin-dir, or add --forget-gone"),
+            told.contains(
+                "there; name their directory with --bin-dir, or add --missing-as-removed"
+            ),
             "{told}"
         );
         assert!(
             told.contains(
-                "there; name their directory with --secondary-bin-dir, or add --forget-gone"
+                "there; name their directory with --secondary-bin-dir, or add --missing-as-removed"
             ),
             "{told}"
         );

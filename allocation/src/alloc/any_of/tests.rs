@@ -384,7 +384,7 @@ async fn holder_of_another_namespace_is_not_named() {
         panic!("{error}")
     };
     assert!(
-        list_whole(unavailable).contains("pod bank/vault-0"),
+        list_for_log(unavailable).contains("pod bank/vault-0"),
         "{unavailable:?}"
     );
 }

@@ -88,7 +88,7 @@ async fn allocated_address_is_rejected_with_its_owner() {
             panic!()
         };
         assert_eq!(
-            holder.told,
+            holder.for_caller,
             "handle net.a, node node1, since 2026-08-22 01:02:03.1234 +0000 UTC"
         );
     }
@@ -153,7 +153,7 @@ async fn cooling_address_is_not_assigned_until_the_cooldown_ends() {
     else {
         panic!("{error:?}")
     };
-    assert!(held.told.contains("cooling down"), "{error:?}");
+    assert!(held.for_caller.contains("cooling down"), "{error:?}");
     cluster.clock.advance(std::time::Duration::from_secs(32));
     ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap();
 }

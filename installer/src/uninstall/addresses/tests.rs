@@ -15,7 +15,7 @@ const RELEASE: Options = Options {
     yes: true,
     tear_down_pods: false,
     release_addresses: true,
-    forget_gone: false,
+    missing_as_removed: false,
 };
 
 /// A time at which an ADD counts as running.

@@ -60,7 +60,7 @@ fn conflict_event_names_no_owner_of_another_namespace() {
     };
     let holder = Holder {
         whole: "pod shop/web".into(),
-        told: "another namespace".into(),
+        for_caller: "another namespace".into(),
     };
     let event = conflict_event(&conflict, "u", &ConflictKind::Another(holder), UNIX_EPOCH);
     let message = event["message"].as_str().unwrap();

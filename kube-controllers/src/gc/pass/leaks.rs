@@ -56,11 +56,10 @@ impl GcPass {
             log_suspect(suspect, reason, "kept an address that looked leaked");
             index.kept(suspect, *reason, now);
         }
-        // Another address of the same handle stays, so these stay too (KC-445). They are postponed,
-        // as after a failure.
+        // Another address of the same handle stays, so these stay too (KC-445).
         plan.spared
             .iter()
-            .for_each(|suspect| index.failed(suspect, now));
+            .for_each(|suspect| index.postpone(suspect, now));
         drop(index);
         (plan, state)
     }
@@ -93,7 +92,9 @@ impl GcPass {
         .await;
         let now = self.now();
         let mut index = self.cache.index();
-        leaks.iter().for_each(|suspect| index.failed(suspect, now));
+        leaks
+            .iter()
+            .for_each(|suspect| index.postpone(suspect, now));
     }
 
     async fn release(&self, plan: &Plan) {
@@ -161,7 +162,7 @@ impl GcPass {
             // leaked.
             remaining
                 .iter()
-                .for_each(|suspect| index.failed(suspect, now));
+                .for_each(|suspect| index.postpone(suspect, now));
         }
         for suspect in &released {
             log_suspect(suspect, &suspect.reason, "released a leaked address");

@@ -74,7 +74,7 @@ impl GcPass {
                 if is_listed {
                     tracing::info!(address = %suspect.address, handle = %suspect.handle,
                         "kept a leaked address, which an endpoint may list");
-                    index.failed(suspect, now);
+                    index.postpone(suspect, now);
                 }
                 !is_listed
             });

@@ -182,7 +182,7 @@ fn addresses_outside_the_namespaces_pools_are_not_permitted() {
             .all(|address| !address.reason.is_permitted())
     );
     assert_eq!(
-        list_told(&found.unavailable)
+        list_for_caller(&found.unavailable)
             .split("; ")
             .collect::<Vec<_>>(),
         [
@@ -199,7 +199,7 @@ fn addresses_outside_the_namespaces_pools_are_not_permitted() {
     rules.reserved = Some(&reserved);
     let found = divided(&pools, &rules, &wanted[3..4]).unwrap();
     assert_eq!(
-        list_told(&found.unavailable),
+        list_for_caller(&found.unavailable),
         "10.3.0.2 is covered by an IPReservation"
     );
 }
@@ -262,7 +262,7 @@ fn text_names_eight_addresses_and_counts_the_others() {
         ip: [10, 0, 0, number].into(),
         reason: Obstacle::Cooling,
     };
-    let of = |count: u8| list_told(&(1..=count).map(cooling).collect::<Vec<_>>());
+    let of = |count: u8| list_for_caller(&(1..=count).map(cooling).collect::<Vec<_>>());
     assert_eq!(of(1), "10.0.0.1 is cooling down");
     assert!(of(8).ends_with("10.0.0.8 is cooling down"), "{}", of(8));
     assert!(

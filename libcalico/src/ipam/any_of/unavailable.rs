@@ -60,7 +60,7 @@ impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ip = self.ip;
         match &self.reason {
-            Obstacle::Held(holder) => write!(f, "{ip} is held by {}", holder.told),
+            Obstacle::Held(holder) => write!(f, "{ip} is held by {}", holder.for_caller),
             Obstacle::Cooling => write!(f, "{ip} is cooling down"),
             Obstacle::Raced => write!(f, "{ip} was taken meanwhile"),
             Obstacle::ForeignBlock(block) => {
@@ -96,12 +96,12 @@ impl fmt::Display for Unavailable {
 }
 
 /// Describes the addresses for the pod's tenant, and names at most eight of them.
-pub fn list_told(unavailable: &[Unavailable]) -> String {
+pub fn list_for_caller(unavailable: &[Unavailable]) -> String {
     joined(unavailable, ToString::to_string)
 }
 
 /// Describes the addresses for logs of the node, and names at most eight of them.
-pub fn list_whole(unavailable: &[Unavailable]) -> String {
+pub fn list_for_log(unavailable: &[Unavailable]) -> String {
     joined(unavailable, Unavailable::whole)
 }
 

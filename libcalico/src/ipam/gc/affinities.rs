@@ -71,7 +71,7 @@ impl UnfinishedAffinities {
     }
 
     /// Postpones an affinity that could not be repaired.
-    pub fn failed(&mut self, key: &AffinityKey, now: Duration) {
+    pub fn postpone(&mut self, key: &AffinityKey, now: Duration) {
         self.suspects.postpone(key, now);
     }
 

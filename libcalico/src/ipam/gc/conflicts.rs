@@ -35,7 +35,7 @@ pub enum ConflictKind {
     #[error("free")]
     Free,
     /// The address belongs to this owner. The text is the one for the pod's namespace.
-    #[error("allocated to {}", .0.told)]
+    #[error("allocated to {}", .0.for_caller)]
     Another(Holder),
 }
 

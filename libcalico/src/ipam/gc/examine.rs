@@ -365,7 +365,7 @@ impl Index {
     }
 
     /// Postpones the handle of a suspect whose release failed.
-    pub fn failed(&mut self, suspect: &Suspect, now: Duration) {
+    pub fn postpone(&mut self, suspect: &Suspect, now: Duration) {
         if let Some(row) = self.row_of(suspect) {
             self.postpone_handle(row, now);
         }

@@ -92,7 +92,7 @@ impl OrphanHandles {
     }
 
     /// Postpones a handle that could not be repaired.
-    pub fn failed(&mut self, id: &HandleId, now: Duration) {
+    pub fn postpone(&mut self, id: &HandleId, now: Duration) {
         self.suspects.postpone(id, now);
     }
 

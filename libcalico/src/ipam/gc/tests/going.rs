@@ -428,7 +428,7 @@ fn rewritten_orphan_handle_restarts_its_grace_period() {
     cluster.now += grace;
     list(&mut wrong, &cluster, &stored, "2");
     assert_eq!(wrong.due(cluster.now, grace).len(), 1);
-    wrong.failed(&orphan, cluster.now);
+    wrong.postpone(&orphan, cluster.now);
     assert_eq!(wrong.due(cluster.now, grace), []);
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
@@ -500,7 +500,7 @@ fn unfinished_affinities_are_due_when_unchanged_for_the_grace_period() {
     assert_eq!(due(&claims, 500, 1).len(), 5);
     assert_eq!(due(&claims, 899, 900), [""; 0]);
     let key = claims.due(at(500), at(1)).remove(0).0;
-    claims.failed(&key, at(500));
+    claims.postpone(&key, at(500));
     assert_eq!(
         (due(&claims, 500, 1).len(), due(&claims, 501, 1).len()),
         (4, 5)

@@ -80,7 +80,7 @@ impl Cluster {
             }
             changed
                 .iter()
-                .for_each(|suspect| self.index.failed(suspect, self.now));
+                .for_each(|suspect| self.index.postpone(suspect, self.now));
             if requests.is_empty() {
                 continue;
             }

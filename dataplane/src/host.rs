@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::host_link::{HostLink, HostLinkError, HostLinks};
 use crate::host_network::{
-    HostNetwork, Interface, LinkChange, LinkItem, NetworkError, PodLink, Route,
+    HostNetwork, HostRoute, Interface, LinkChange, LinkItem, NetworkError, PodLink,
 };
 use libcalico::dead_interface::DeadLink;
 use libcalico::ipam::Statement;
@@ -31,11 +31,11 @@ impl HostNetwork for KernelNetwork {
         Ok(links.into_iter().map(interface).collect())
     }
 
-    fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes(&self) -> Result<Vec<HostRoute>, NetworkError> {
         named_routes(|socket| route::list_both(socket, None)).map_err(network_error)
     }
 
-    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes_of_all_tables(&self) -> Result<Vec<HostRoute>, NetworkError> {
         named_routes(route::list_all_tables).map_err(network_error)
     }
 
@@ -132,11 +132,11 @@ fn link_change(
 
 fn named_routes(
     list: impl FnOnce(&mut NetlinkSocket) -> Result<Vec<KernelRoute>, NetlinkError>,
-) -> Result<Vec<Route>, NetlinkError> {
+) -> Result<Vec<HostRoute>, NetlinkError> {
     let mut socket = NetlinkSocket::open()?;
     let links = link::list(&mut socket)?;
     let name = |index: &u32| Some(links.iter().find(|link| link.index == *index)?.name.clone());
-    let named = |route: KernelRoute| Route {
+    let named = |route: KernelRoute| HostRoute {
         destination: route.destination,
         interfaces: route
             .interface
@@ -162,7 +162,7 @@ mod tests {
             "{interfaces:?}"
         );
         let routes = KernelNetwork.routes().unwrap();
-        let known = |route: &Route| {
+        let known = |route: &HostRoute| {
             route
                 .interfaces
                 .iter()

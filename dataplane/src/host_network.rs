@@ -38,7 +38,7 @@ pub struct PodLink {
 
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct HostRoute {
     /// The destination.
     pub destination: Cidr,
     /// The outgoing interfaces; empty for example for a route that drops packets.
@@ -73,11 +73,11 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
     fn interfaces(&self) -> Result<Vec<Interface>, NetworkError>;
 
     /// Returns all routes of the main table, for IPv4 and IPv6.
-    fn routes(&self) -> Result<Vec<Route>, NetworkError>;
+    fn routes(&self) -> Result<Vec<HostRoute>, NetworkError>;
 
     /// Returns all routes of all tables except the table of the host's own addresses, for IPv4 and
     /// IPv6.
-    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError>;
+    fn routes_of_all_tables(&self) -> Result<Vec<HostRoute>, NetworkError>;
 
     /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes
     /// through it. Returns false if the interface is missing, or is not a pod's.
@@ -121,7 +121,7 @@ pub fn pod_interface_prefix() -> String {
 }
 
 /// Returns the single addresses with a route through an interface.
-pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
+pub fn addresses_behind(interface: &str, routes: &[HostRoute]) -> Vec<IpAddr> {
     let through = routes
         .iter()
         .filter(|route| route.interfaces.iter().any(|name| name == interface));
@@ -156,8 +156,8 @@ const EVERYWHERE: [(IpVersion, &[&str]); 5] = [
 
 /// Returns the families in which the routes lead to every public address. Routes that drop packets,
 /// and the kernel's own unreachable IPv6 default route on `lo`, do not count.
-pub fn families_with_default(routes: &[Route]) -> BTreeSet<IpVersion> {
-    let leads = |route: &&Route| route.interfaces.iter().any(|name| name != "lo");
+pub fn families_with_default(routes: &[HostRoute]) -> BTreeSet<IpVersion> {
+    let leads = |route: &&HostRoute| route.interfaces.iter().any(|name| name != "lo");
     let destinations: BTreeSet<String> = routes
         .iter()
         .filter(leads)
@@ -181,7 +181,7 @@ pub mod testing {
         /// All interfaces.
         pub interfaces: Vec<Interface>,
         /// All routes.
-        pub routes: Vec<Route>,
+        pub routes: Vec<HostRoute>,
     }
 
     impl HostNetwork for FixedNetwork {
@@ -189,11 +189,11 @@ pub mod testing {
             Ok(self.interfaces.clone())
         }
 
-        fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        fn routes(&self) -> Result<Vec<HostRoute>, NetworkError> {
             Ok(self.routes.clone())
         }
 
-        fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+        fn routes_of_all_tables(&self) -> Result<Vec<HostRoute>, NetworkError> {
             self.routes()
         }
 
@@ -248,9 +248,9 @@ pub mod testing {
     }
 
     /// Returns a route to `destination`.
-    pub fn route(destination: &str, interfaces: &[&str]) -> Route {
+    pub fn route(destination: &str, interfaces: &[&str]) -> HostRoute {
         let interfaces = interfaces.iter().map(|&name| name.to_owned()).collect();
-        Route {
+        HostRoute {
             destination: destination.parse().unwrap(),
             interfaces,
         }
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn default_routes_are_judged_by_family() {
         let families = |routes: &[(&str, &[&str])]| {
-            let routes: Vec<Route> = routes
+            let routes: Vec<HostRoute> = routes
                 .iter()
                 .map(|(destination, names)| route(destination, names))
                 .collect();

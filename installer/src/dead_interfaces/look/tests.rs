@@ -6,7 +6,7 @@ use libcalico::dead_interface::UseEvidence;
 
 use super::*;
 use crate::dead_interfaces::{RepairOutcome, repair_once};
-use dataplane::host_network::{Interface, LinkChange, PodLink, Route};
+use dataplane::host_network::{HostRoute, Interface, LinkChange, PodLink};
 
 /// A kernel whose namespace 1 contains a process.
 #[derive(Debug, Default)]
@@ -39,15 +39,15 @@ impl HostNetwork for Kernel {
         Ok(Vec::new())
     }
 
-    fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes(&self) -> Result<Vec<HostRoute>, NetworkError> {
         let interfaces = self.links.iter().map(|link| link.name.clone()).collect();
-        Ok(vec![Route {
+        Ok(vec![HostRoute {
             destination: "10.65.0.7/32".parse().unwrap(),
             interfaces,
         }])
     }
 
-    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes_of_all_tables(&self) -> Result<Vec<HostRoute>, NetworkError> {
         self.routes()
     }
 

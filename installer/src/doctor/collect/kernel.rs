@@ -18,7 +18,7 @@ use crate::doctor::snapshot::{
 };
 use crate::pod_endpoints::{FoundEndpoints, WantedEndpoint, pod_endpoints};
 use dataplane::host_network::{
-    HostNetwork, Route, addresses_behind, families_with_default, pod_interface_prefix,
+    HostNetwork, HostRoute, addresses_behind, families_with_default, pod_interface_prefix,
 };
 
 /// The reason for a missing observation about a node without a name.
@@ -97,7 +97,7 @@ async fn compare(
 /// Returns the kernel's interfaces of pods, without their endpoints.
 fn read_kernel_interfaces(
     network: &dyn HostNetwork,
-    routes: &[Route],
+    routes: &[HostRoute],
 ) -> Observed<Vec<KernelInterface>> {
     let prefix = pod_interface_prefix();
     let mut links = network.pod_links().map_err(Unobserved::new)?;
@@ -145,7 +145,7 @@ pub(super) async fn find_routed(
 ) -> Observed<BusyAddresses> {
     let mut pods = network.interfaces().map_err(Unobserved::new)?;
     pods.retain(|interface| interface.is_pod_interface);
-    let leads_to_pod = |route: &Route| {
+    let leads_to_pod = |route: &HostRoute| {
         route
             .interfaces
             .iter()

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dataplane::host_network::{LinkChange, Route};
+use dataplane::host_network::{HostRoute, LinkChange};
 
 /// The host's end of a pod's interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl PodInterface {
 impl Unrouted {
     /// Returns the addresses of `wanted` to which no route of the main table leads through
     /// `interface`.
-    pub fn find(interface: &str, wanted: &[IpAddr], routes: &[Route]) -> Vec<Unrouted> {
+    pub fn find(interface: &str, wanted: &[IpAddr], routes: &[HostRoute]) -> Vec<Unrouted> {
         let to = |address: IpAddr| {
-            let is_to = move |route: &&Route| {
+            let is_to = move |route: &&HostRoute| {
                 route.destination.size() == 1 && route.destination.network() == address
             };
             routes.iter().filter(is_to)

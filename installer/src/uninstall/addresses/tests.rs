@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::*;
 use dataplane::host_network::testing::{FixedNetwork, interface};
-use dataplane::host_network::{Interface, LinkChange, NetworkError, PodLink, Route};
+use dataplane::host_network::{HostRoute, Interface, LinkChange, NetworkError, PodLink};
 
 const RELEASE: Options = Options {
     yes: true,
@@ -38,11 +38,11 @@ impl HostNetwork for RunningAdd {
         })
     }
 
-    fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes(&self) -> Result<Vec<HostRoute>, NetworkError> {
         Ok(Vec::new())
     }
 
-    fn routes_of_all_tables(&self) -> Result<Vec<Route>, NetworkError> {
+    fn routes_of_all_tables(&self) -> Result<Vec<HostRoute>, NetworkError> {
         self.routes()
     }
 

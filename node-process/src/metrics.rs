@@ -1,4 +1,4 @@
-//! [`metrics!`](crate::metrics): the declaration of metrics of Prometheus. The name, the help, the
+//! [`metrics!`](crate::metrics!): the declaration of metrics of Prometheus. The name, the help, the
 //! type and the labels of a metric stand in one place.
 
 use prometheus::core::{
@@ -110,7 +110,7 @@ impl Series for Histogram {
 }
 
 /// Declares metrics as the fields of a struct, which is a
-/// [`Collector`](prometheus::core::Collector) of all of them.
+/// [`Collector`] of all of them.
 ///
 /// The comment of a field is the help. The type is one of the crate [`prometheus`]. Names of
 /// labels are in brackets, and the buckets of a histogram follow `in`:

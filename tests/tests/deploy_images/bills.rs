@@ -48,7 +48,7 @@ fn bills_of_materials_list_the_components_with_licenses() {
             "kube-controllers",
             vec![
                 "kube-controllers",
-                "ipam-plugin",
+                "allocation",
                 "kube",
                 "prometheus",
                 "musl",

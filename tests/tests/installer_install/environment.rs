@@ -170,7 +170,7 @@ fn nodename_file_is_written_once() {
             .unwrap();
         succeeded(&outcome);
         assert!(
-            outcome.stderr.contains("has the node name my-node"),
+            outcome.stderr.contains("present=\"my-node\""),
             "{}",
             outcome.stderr
         );

@@ -1,9 +1,8 @@
 //! The endpoints of this node's pod interfaces, from the datastore.
 //!
-//! Where endpoints are objects, there is one for each interface. Where the addresses are in the
-//! annotations of the pod, the plugins' account may not list pods. There the addresses of an
-//! interface, and the handle of the container in its alias, are looked up in the blocks, which name
-//! the pod, and the pod is read.
+//! A store with endpoints as objects has one for each interface. With addresses in the annotations
+//! of pods, the plugins' account may not list pods. The blocks of the interface's addresses, and of
+//! the handle in its alias, then name the pod to read.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::net::IpAddr;

@@ -11,7 +11,7 @@ struct Units<T> {
     values: BTreeMap<u64, T>,
 }
 
-/// One unit of work in progress, which ends when the guard is dropped.
+/// A unit of work in progress, which ends when the guard is dropped.
 #[must_use]
 pub struct UnitInProgress<T> {
     all: InProgress<T>,

@@ -159,7 +159,7 @@ impl Scene<'_> {
 
     // === controllers ===
 
-    /// Starts all mirroring controllers.
+    /// Starts the controllers that run in this mode.
     pub(crate) fn start(&self, change: impl FnOnce(&mut Settings)) -> Running {
         self.start_with(self.kubernetes.clone(), change)
     }
@@ -281,13 +281,17 @@ pub(crate) fn only_at_first(settings: &mut Settings) {
 
 async fn work(context: Context) {
     let mut watches = Watches::default();
-    let controllers = vec![
-        made::<PolicyController>(&context, &mut watches),
-        made::<NamespaceController>(&context, &mut watches),
-        made::<ServiceAccountController>(&context, &mut watches),
-        made::<WorkloadEndpoints>(&context, &mut watches),
-        made::<PolicyNames>(&context, &mut watches),
-    ];
+    let mut controllers = vec![made::<PolicyNames>(&context, &mut watches)];
+    match context.mode {
+        Mode::Etcd => controllers.extend([
+            made::<PolicyController>(&context, &mut watches),
+            made::<NamespaceController>(&context, &mut watches),
+            made::<ServiceAccountController>(&context, &mut watches),
+            made::<WorkloadEndpoints>(&context, &mut watches),
+        ]),
+        // Nothing is mirrored, because the datastore derives these objects itself.
+        Mode::Kubernetes(_) => {}
+    }
     let running = watches.start(&context);
     join_all(controllers).await;
     running.stopped().await;

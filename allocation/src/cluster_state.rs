@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use datastore::Datastore;
+use datastore::ClusterStore;
 use futures::future::join;
 use libcalico::api::{ClusterInformation, ObjectKey};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::StoreError;
 use netconf::{CniError, Code};
-use tokio::time::Instant;
+use os::clock::Clock;
 
 use crate::reads::find;
 
@@ -93,7 +93,7 @@ pub enum GroupInUse {
 /// # Errors
 /// The datastore is locked, has no ClusterInformation, or is unreachable; or its objects moved to
 /// another group than the configured one.
-pub async fn ensure_ready(store: &Datastore) -> Result<GroupInUse, NotReadyError> {
+pub async fn ensure_ready(store: &impl ClusterStore) -> Result<GroupInUse, NotReadyError> {
     let not_ready = match store
         .get::<ClusterInformation>(&ObjectKey::global("default"))
         .await
@@ -117,7 +117,7 @@ pub async fn ensure_ready(store: &Datastore) -> Result<GroupInUse, NotReadyError
 
 /// Returns true if a migration has moved the objects to `projectcalico.org/v3` while `store` uses
 /// the other group. Returns false if the API server does not answer that.
-pub async fn has_moved(store: &Datastore) -> bool {
+pub async fn has_moved(store: &impl ClusterStore) -> bool {
     store.has_migrated_to_v3().await.unwrap_or_else(|error| {
         tracing::debug!(
             %error,
@@ -128,7 +128,7 @@ pub async fn has_moved(store: &Datastore) -> bool {
 }
 
 /// Makes `store` use `projectcalico.org/v3` from now on.
-pub async fn switch_to_v3(store: &Datastore) -> Result<(), StoreError> {
+pub async fn switch_to_v3(store: &impl ClusterStore) -> Result<(), StoreError> {
     store.switch_to_v3().await?;
     tracing::info!(
         "Calico's objects moved to projectcalico.org/v3; continuing the call with that API group"
@@ -140,7 +140,7 @@ pub async fn switch_to_v3(store: &Datastore) -> Result<(), StoreError> {
 /// of the group. A missing ClusterInformation is no lock, because upstream's `calico-ipam` reads
 /// none (MIG-66).
 pub async fn read_unlocked<T>(
-    store: &Datastore,
+    store: &impl ClusterStore,
     read: impl AsyncFn() -> Result<T, CniError>,
 ) -> Result<T, CniError> {
     match read_beside(store, read).await {
@@ -150,15 +150,19 @@ pub async fn read_unlocked<T>(
 }
 
 /// Fails if the datastore is locked. Does the same as [`read_unlocked`] without other reads.
-pub async fn ensure_unlocked(store: &Datastore) -> Result<(), CniError> {
+pub async fn ensure_unlocked(store: &impl ClusterStore) -> Result<(), CniError> {
     read_unlocked(store, async || Ok(())).await
 }
 
 /// Fails if the datastore has been locked while a call assigned addresses, because a migration may
-/// have copied the blocks before. `begun` is a time before the call read the ClusterInformation. A
-/// call of the usual duration sends no request.
-pub async fn ensure_still_unlocked(store: &Datastore, begun: Instant) -> Result<(), NotReadyError> {
-    if begun.elapsed() < VALIDITY {
+/// have copied the blocks before. `begun` is a time of `clock` before the call read the
+/// ClusterInformation. A call of the usual duration sends no request.
+pub async fn ensure_still_unlocked(
+    store: &impl ClusterStore,
+    clock: &impl Clock,
+    begun: Duration,
+) -> Result<(), NotReadyError> {
+    if clock.elapsed().saturating_sub(begun) < VALIDITY {
         return Ok(());
     }
     match find::<ClusterInformation>(store, &ObjectKey::global("default")).await? {
@@ -171,7 +175,7 @@ pub async fn ensure_still_unlocked(store: &Datastore, begun: Instant) -> Result<
 
 /// Does the same as [`read_unlocked`], and fails also without a ClusterInformation.
 pub async fn read_ready<T>(
-    store: &Datastore,
+    store: &impl ClusterStore,
     read: impl AsyncFn() -> Result<T, CniError>,
 ) -> Result<T, CniError> {
     let (ready, objects) = read_beside(store, read).await;
@@ -179,7 +183,7 @@ pub async fn read_ready<T>(
 }
 
 async fn read_beside<T>(
-    store: &Datastore,
+    store: &impl ClusterStore,
     read: impl AsyncFn() -> Result<T, CniError>,
 ) -> (Result<(), NotReadyError>, Result<T, CniError>) {
     let (ready, objects) = join(ensure_ready(store), read()).await;
@@ -207,11 +211,13 @@ fn first_error<T>(
 mod tests {
     use std::cell::Cell;
 
-    use datastore::Local;
     use datastore::config::LocalConfig;
+    use datastore::{Datastore, Local};
     use libcalico::api::ClusterInformationSpec;
+    use libcalico::store::Store as _;
 
     use super::*;
+    use crate::testing::TestClock;
 
     fn datastore(files: &tempfile::TempDir) -> Datastore {
         let path = files.path().join("calico.db");
@@ -290,23 +296,39 @@ mod tests {
     async fn long_call_fails_if_the_datastore_was_locked_meanwhile() {
         let files = tempfile::tempdir().unwrap();
         let store = datastore(&files);
-        let ago = |seconds| Instant::now() - Duration::from_secs(seconds);
+        let clock = TestClock::default();
+        let after = |seconds| {
+            let clock = clock.restarted();
+            clock.advance(Duration::from_secs(seconds));
+            clock
+        };
+        let begun = Duration::ZERO;
         for (ready, is_refused) in [(Some(true), false), (Some(false), true), (None, true)] {
             set_ready(&store, ready).await;
             assert_eq!(
-                ensure_still_unlocked(&store, ago(9)).await.is_err(),
+                ensure_still_unlocked(&store, &after(9), begun)
+                    .await
+                    .is_err(),
                 is_refused,
                 "{ready:?}"
             );
             let requests = store.requests();
-            assert!(ensure_still_unlocked(&store, ago(1)).await.is_ok());
+            assert!(
+                ensure_still_unlocked(&store, &after(1), begun)
+                    .await
+                    .is_ok()
+            );
             assert_eq!(store.requests(), requests);
         }
         store
             .delete::<ClusterInformation>(&ObjectKey::global("default"), None)
             .await
             .unwrap();
-        assert!(ensure_still_unlocked(&store, ago(9)).await.is_ok());
+        assert!(
+            ensure_still_unlocked(&store, &after(9), begun)
+                .await
+                .is_ok()
+        );
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use std::{fs, process};
 
 use libcalico::ipam::Room;
 use libcalico::net::Cidr;
+use os::node_files::NodeFiles;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
@@ -224,7 +225,7 @@ impl SearchNotes {
     }
 
     /// Begins a release, see [`ReleaseGuard`].
-    pub(crate) fn begin_release(&self) -> ReleaseGuard<'_> {
+    pub(crate) fn begin_release(&self) -> ReleaseGuard {
         ReleaseGuard::on(self.file.as_deref())
     }
 }
@@ -232,25 +233,25 @@ impl SearchNotes {
 /// A release of addresses by this node. It invalidates the notes of earlier searches and of
 /// searches that overlap with it.
 #[derive(Debug)]
-pub struct ReleaseGuard<'f>(Option<&'f Path>);
+pub struct ReleaseGuard(Option<PathBuf>);
 
-impl<'f> ReleaseGuard<'f> {
+impl ReleaseGuard {
     /// Begins a release on the node whose notes are in `file`. With `None`, there are no notes to
     /// invalidate.
-    pub fn on(file: Option<&'f Path>) -> Self {
+    pub fn on(file: Option<&Path>) -> Self {
         file.into_iter().for_each(invalidate);
-        ReleaseGuard(file)
+        ReleaseGuard(file.map(Path::to_owned))
     }
 
-    /// Begins a release on this node.
-    pub fn here() -> ReleaseGuard<'static> {
-        ReleaseGuard::on(Some(Path::new(FILE)))
+    /// Begins a release on the node with these files.
+    pub fn of_node(files: &NodeFiles) -> Self {
+        ReleaseGuard::on(Some(&files.path(FILE)))
     }
 }
 
-impl Drop for ReleaseGuard<'_> {
+impl Drop for ReleaseGuard {
     fn drop(&mut self) {
-        self.0.into_iter().for_each(invalidate);
+        self.0.iter().for_each(|file| invalidate(file));
     }
 }
 

@@ -21,6 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use os::atomic_file::{self, is_draft};
 use os::lock::{HostLock, LONGEST_WAIT, LockError};
+use os::node_files::NodeFiles;
+use time::OffsetDateTime;
 
 /// The directory of entries. Tests use another one.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
@@ -29,6 +31,7 @@ pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 #[derive(Debug, Clone)]
 pub struct Journal {
     directory: PathBuf,
+    files: NodeFiles,
 }
 
 /// The journal with its lock taken. Only the process with the lock replays deferred DELs.
@@ -54,6 +57,15 @@ impl Journal {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Journal {
             directory: directory.into(),
+            files: NodeFiles::of_this_node(),
+        }
+    }
+
+    /// Creates the journal of the node with these files.
+    pub fn of_node(files: &NodeFiles) -> Self {
+        Journal {
+            directory: files.path(DEFAULT_DIRECTORY),
+            files: files.clone(),
         }
     }
 
@@ -197,8 +209,8 @@ impl Journal {
     /// # Errors
     /// Returns an error if the lock file cannot be opened or locked.
     pub fn try_lock(&self) -> Result<Option<LockedJournal<'_>>, JournalError> {
-        match self.lock_within(Duration::ZERO) {
-            Ok(locked) => Ok(Some(locked)),
+        match HostLock::acquire_within(&self.lock_file(), Duration::ZERO) {
+            Ok(lock) => Ok(Some(self.locked(lock))),
             Err(LockError::Busy { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -209,16 +221,20 @@ impl Journal {
     /// # Errors
     /// Returns an error if another process keeps the lock for longer, or if the lock file cannot be
     /// opened.
-    pub fn lock(&self) -> Result<LockedJournal<'_>, JournalError> {
-        self.lock_within(LONGEST_WAIT).map_err(JournalError::from)
+    pub async fn lock(&self) -> Result<LockedJournal<'_>, JournalError> {
+        let lock = self.files.lock(&self.lock_file(), LONGEST_WAIT).await?;
+        Ok(self.locked(lock))
     }
 
-    fn lock_within(&self, wait: Duration) -> Result<LockedJournal<'_>, LockError> {
-        let lock = HostLock::acquire_within(&self.directory.join("lock"), wait)?;
-        Ok(LockedJournal {
+    fn lock_file(&self) -> PathBuf {
+        self.directory.join("lock")
+    }
+
+    fn locked(&self, lock: HostLock) -> LockedJournal<'_> {
+        LockedJournal {
             journal: self,
             _lock: lock,
-        })
+        }
     }
 
     /// Returns the entries of an attachment, for any datastore.
@@ -379,15 +395,15 @@ impl LockedJournal<'_> {
         )
     }
 
-    /// Moves an entry whose replay failed behind the others.
+    /// Moves an entry whose replay failed at `now` behind the others.
     ///
     /// # Errors
     /// Returns an error if the entry's time cannot be changed.
-    pub fn postpone(&self, entry: &Path) -> Result<(), JournalError> {
+    pub fn postpone(&self, entry: &Path, now: OffsetDateTime) -> Result<(), JournalError> {
         let postponed = File::options()
             .write(true)
             .open(entry)
-            .and_then(|file| file.set_modified(SystemTime::now()));
+            .and_then(|file| file.set_modified(now.into()));
         postponed.map_err(JournalError::at("postpone", entry))
     }
 

@@ -1,7 +1,6 @@
 //! Creates the Node object in a datastore that only this node uses. There, neither kubelet nor
 //! calico-node creates it, and IPAM assigns no address to a node without one.
 
-use datastore::Datastore;
 use datastore::bootstrap::ensure_node;
 use libcalico::api::{Node, NodeSpec, ObjectKey};
 use libcalico::store::{Entry, Revision, Sharing, Store, StoreError};
@@ -11,7 +10,7 @@ use crate::alloc::inputs::AllocationInputs;
 
 /// Returns true if an ADD creates a missing Node: if only this node uses the datastore.
 #[must_use]
-pub fn is_created_by_add(store: &Datastore) -> bool {
+pub fn is_created_by_add(store: &impl Store) -> bool {
     match store.sharing() {
         Sharing::ThisNode => true,
         Sharing::Cluster => false,
@@ -25,7 +24,7 @@ pub fn is_created_by_add(store: &Datastore) -> bool {
 /// # Errors
 /// Returns an error if the datastore's file cannot be written or read.
 pub async fn ensure(
-    store: &Datastore,
+    store: &impl Store,
     name: &str,
     inputs: &mut AllocationInputs,
 ) -> Result<(), StoreError> {
@@ -42,7 +41,7 @@ pub async fn ensure(
 
 /// Adds to the inputs the Node that an ADD would create, for a call that only checks if an ADD
 /// would work.
-pub fn assume(store: &Datastore, name: &str, inputs: &mut AllocationInputs) {
+pub fn assume(store: &impl Store, name: &str, inputs: &mut AllocationInputs) {
     let node = Node::new(name, NodeSpec::default());
     if inputs.node.is_none() && is_created_by_add(store) && validate_node(&node).is_ok() {
         let (key, revision) = (ObjectKey::global(name), Revision(String::new()));

@@ -13,13 +13,15 @@ mod result;
 mod second_interface;
 mod validate;
 
+use std::time::Duration;
+
 use allocation::cluster_state;
 use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
-use libcalico::store::{ProfileOrigin, Store};
+use libcalico::store::{ProfileOrigin, Store as _};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult};
-use tokio::time::Instant;
+use os::clock::Clock as _;
 
 use self::attachment::Attachment;
 use crate::context::Context;
@@ -27,28 +29,29 @@ use crate::interface::{self, InterfaceConfig};
 use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};
 use crate::timings::Timings;
+use crate::world::World;
 use crate::{deferred_del, interface_names, ipam};
 use dataplane::{ExistingInterface, PriorInterface};
 
 /// Connects the container to the network, and returns the result to print.
-pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
+pub async fn add<W: World>(cx: &Context<W>, timings: &mut Timings) -> Result<CniResult, CniError> {
     validate::request(&cx.call, &cx.workload)?;
-    let mtu = cx.interface().mtu()?;
-    let netns = interface::open_netns(&cx.call)?;
+    let mtu = cx.interface().mtu(&cx.files, &cx.clock).await?;
+    let netns = interface::open_netns(&cx.network, &cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
     Box::pin(readiness::wait_for_gates(cx)).await?;
 
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let existing_interface = cx
-        .interface()
-        .find_existing(PriorInterface::Unknown, netns.as_ref())?;
+    let request = cx.ipam_request();
+    let existing_interface =
+        cx.interface()
+            .find_existing(&cx.network, PriorInterface::Unknown, netns.as_ref())?;
     // The prefetch creates the handle, so an ADD that may still be refused must not prefetch.
     let may_be_refused = matches!(existing_interface, ExistingInterface::Conflicting(_));
     let prefetch = request
         .as_ref()
         .filter(|_| !may_be_refused)
         .and_then(|request| request.prefetch(&cx.store));
-    let begun = Instant::now();
+    let begun = cx.clock.elapsed();
     let AddReads {
         existing,
         has_profile,
@@ -103,13 +106,12 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
         }
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
-            let assigned =
-                ipam::assign(&cx.store, &cx.call, &request.workload, addresses, replaced).await?;
+            let assigned = ipam::assign(cx, &request.workload, addresses, replaced).await?;
             Box::pin(ensure_still_unlocked(&attachment, &assigned, begun)).await?;
             timings.stage("ipam");
             let (created, endpoint, ipam) =
                 busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
-            readiness::wait_for_policy(cx, &request.workload, &endpoint);
+            Box::pin(readiness::wait_for_policy(cx, &request.workload, &endpoint)).await;
             result::from_created(&created, ipam, &cx.call)
         }
     };
@@ -118,14 +120,15 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
 /// Releases the addresses of `calico-ipam` and fails if the datastore was locked since `begun`.
 async fn ensure_still_unlocked(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     assigned: &AssignedAddresses,
-    begun: Instant,
+    begun: Duration,
 ) -> Result<(), CniError> {
     if assigned.request.is_none() {
         return Ok(());
     }
-    match cluster_state::ensure_still_unlocked(&attachment.cx.store, begun).await {
+    let cx = attachment.cx;
+    match cluster_state::ensure_still_unlocked(&cx.store, &cx.clock, begun).await {
         Ok(()) => Ok(()),
         Err(error) => Err(attachment
             .roll_back(assigned, "assigning the addresses", error.into())
@@ -135,7 +138,7 @@ async fn ensure_still_unlocked(
 
 /// Returns the profile to create, named after the network; `None` if `policy.type` is set, or if
 /// the datastore derives profiles (CNI-140).
-fn profile_to_create(cx: &Context) -> Option<Profile> {
+fn profile_to_create(cx: &Context<impl World>) -> Option<Profile> {
     let conf = &cx.call.conf;
     if !conf.policy.policy_type.is_empty() {
         return None;

@@ -5,14 +5,18 @@ use std::time::Duration;
 
 use allocation::cluster_state;
 use allocation::journal::{DatastoreIdentity, Journal};
-use datastore::{Datastore, DatastoreConfig};
+use dataplane::KernelNetwork;
+use datastore::{ClusterStore as _, Datastore, DatastoreConfig};
 use installer::agent::{NodePlugins, ReplayPass};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::failure::Failure;
+use os::clock::SystemClock;
+use os::node_files::NodeFiles;
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
+use crate::world::ThisNode;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -62,13 +66,17 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
         return Ok(ReplayPass::default());
     };
     locked.remove_abandoned();
-    let node = node_name_or_empty(&plugins.conf);
-    let replayer = Replayer {
+    let files = NodeFiles::of_this_node();
+    let node = node_name_or_empty(&plugins.conf, &files);
+    let replayer = Replayer::<ThisNode> {
         conf: &plugins.conf,
         environment: |_| None,
         datastore_config: &config,
         store: &store,
         api: &api,
+        clock: &SystemClock::start(),
+        network: &KernelNetwork,
+        files: &files,
         node: &node,
         replaying_container: "",
         target,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 
-use ipam_plugin::cni;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::VmiPod;
 use libcalico::net::Cidr;
@@ -20,16 +20,17 @@ use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
 use crate::endpoint::ExistingEndpoint;
-use crate::interface::{InterfaceConfig, LinkSettings};
+use crate::interface::LinkSettings;
 use crate::interface_names::attached_ifname;
 use crate::ipam;
 use crate::reads;
 use crate::timings::Timings;
-use dataplane::{EndpointPlan, NetnsFd, PriorInterface};
+use crate::world::World;
+use dataplane::{EndpointPlan, PodNetwork as _, PriorInterface};
 
 /// Compares interface, host routes, settings, endpoint and addresses with prevResult. The error
 /// lists the differences.
-pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
+pub async fn check(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(
             Code::INVALID_CONFIG,
@@ -48,7 +49,9 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
     let endpoint = objects.endpoints.iter().find(is_named);
     let (own, further) = recorded.split_addresses(endpoint.map(|entry| &entry.value));
 
-    let mut differences = recorded.compare_kernel(cx.interface(), &ifname, &own, &previous)?;
+    let mut differences = recorded
+        .compare_kernel(cx, &ifname, &own, &previous)
+        .await?;
     timings.stage("dataplane");
     differences.extend(compare_endpoint(cx, endpoint, &recorded));
     // Another IPAM plugin knows no second interface.
@@ -135,17 +138,18 @@ impl RecordedAttachment {
 
     /// Compares the kernel's state with the plan of the ADD. Returns no differences for a gRPC
     /// dataplane. `addresses` are those that the ADD assigned.
-    fn compare_kernel(
+    async fn compare_kernel(
         &self,
-        config: InterfaceConfig<'_>,
+        cx: &Context<impl World>,
         ifname: &str,
         addresses: &[IpAddr],
         result: &CniResult,
     ) -> Result<Vec<String>, CniError> {
+        let config = cx.interface();
         if config.grpc_socket().is_some() {
             return Ok(Vec::new());
         }
-        let configured_mtu = config.mtu()?;
+        let configured_mtu = config.mtu(&cx.files, &cx.clock).await?;
         let mtu = self
             .container_end
             .as_ref()
@@ -171,14 +175,16 @@ impl RecordedAttachment {
             host_routes: config.has_host_routes(&of_ipam),
             ..desired
         };
-        let netns = NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?;
-        let differences = dataplane::verify(&plan, &netns).map_err(dataplane_error)?;
+        let network = &cx.network;
+        let netns = network.open_netns(Path::new(&config.call.netns));
+        let differences = network.verify(&plan, &netns.map_err(netns_error)?);
+        let differences = differences.map_err(dataplane_error)?;
         Ok(differences.iter().map(ToString::to_string).collect())
     }
 }
 
 fn compare_endpoint(
-    cx: &Context,
+    cx: &Context<impl World>,
     endpoint: Option<&ExistingEndpoint>,
     recorded: &RecordedAttachment,
 ) -> Vec<String> {
@@ -232,12 +238,12 @@ fn compare_endpoint(
 /// the VMI keeps its addresses. `further` are addresses that the endpoint does not list: only those
 /// that are allocated to the container are a difference.
 async fn compare_allocations(
-    cx: &Context,
+    cx: &Context<impl World>,
     vmi: Option<VmiPod>,
     own: &[IpAddr],
     further: &[IpAddr],
 ) -> Result<Vec<String>, CniError> {
-    let Some(request) = ipam::request(&cx.call, &cx.workload.node, vmi) else {
+    let Some(request) = cx.ipam_request() else {
         let failure = ipam::call_plugin(&cx.call, "CHECK").err();
         let plugin = &cx.call.conf.ipam.ipam_type;
         return Ok(failure
@@ -245,6 +251,7 @@ async fn compare_allocations(
             .map(|error| format!("IPAM plugin {plugin}: {error}"))
             .collect());
     };
+    let request = IpamRequest { vmi, ..request };
     let unreadable = |error| store_error("read the address blocks", &error);
     let mut found: BTreeSet<_> = cni::differences(&cx.store, &request, own)
         .await

@@ -3,18 +3,23 @@
 use std::time::Duration;
 
 use allocation::journal::{self, Journal};
-use datastore::{Datastore, DatastoreConfig};
+use dataplane::KernelNetwork;
+use datastore::{ClusterStore as _, Datastore, DatastoreConfig};
+use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings};
-use libcalico::store::{EndpointForm, Store};
+use libcalico::store::{EndpointForm, Store as _};
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 use node_process::node_name;
-use tokio::time::Instant;
+use os::clock::{Clock as _, SystemClock};
+use os::node_files::NodeFiles;
 
 use crate::interface::InterfaceConfig;
+use crate::ipam;
 use crate::pod_lookup;
+use crate::world::{ThisNode, World};
 
 /// The time in which the datastore, and a separate API server, must answer at least one request of
 /// a DEL.
@@ -22,7 +27,7 @@ const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
 /// A CNI call and the connections that serve it.
 #[derive(Debug)]
-pub struct Context {
+pub struct Context<W: World> {
     /// The decoded call.
     pub call: Box<Call>,
     /// The node, the container or pod, and the interface. In a DEL the name of the node may be
@@ -31,62 +36,88 @@ pub struct Context {
     /// The settings of the connection to the datastore.
     pub datastore_config: DatastoreConfig,
     /// The datastore. Opening it sends no request.
-    pub store: Datastore,
+    pub store: W::Store,
     /// The Kubernetes API. Opening it sends no request.
-    pub api: KubernetesApi,
-    /// The time until which requests wait for a busy API server.
-    pub busy_until: Instant,
+    pub api: KubernetesApi<W::Store>,
+    /// The clock, whose elapsed time began with the call.
+    pub clock: W::Clock,
+    /// The network of the node.
+    pub network: W::Network,
+    /// The files and locks of the node.
+    pub files: NodeFiles,
+    /// The time of [`Context::clock`] until which requests wait for a busy API server.
+    pub busy_until: Duration,
     /// The journal of deferred DELs.
     pub journal: Journal,
 }
 
-impl Context {
-    /// Determines the node's name and opens the datastore without sending a request.
-    /// `request_timeout` replaces the configured time limit of a request; `None` keeps that limit.
-    pub fn open(call: Box<Call>, request_timeout: Option<Duration>) -> Result<Self, CniError> {
-        let node = match call.command {
-            Command::Del => node_name_or_empty(&call.conf),
-            // Without the file, the name could be the kernel's host name, which may be that of
-            // another node. GC would then release that node's addresses.
-            Command::Add | Command::Status | Command::Gc => {
-                ensure_nodename_file(&call.conf)?;
-                node_name::from_conf(&call.conf)?
-            }
-            Command::Check | Command::Version => node_name::from_conf(&call.conf)?,
-        };
+impl Context<ThisNode> {
+    /// Opens the datastore of a call on this node without sending a request. `request_timeout`
+    /// replaces the configured time limit of a request; `None` keeps that limit.
+    pub fn open(
+        call: Box<Call>,
+        files: NodeFiles,
+        request_timeout: Option<Duration>,
+    ) -> Result<Self, CniError> {
+        let clock = SystemClock::start();
+        let node = node_of(&call, &files)?;
         let datastore_config = datastore_settings::from_conf(&call.conf, request_timeout)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let api = pod_lookup::open_api(&call, &datastore_config)?;
-        let busy_until = match call.command {
+        Context {
+            workload: workload_of(&call, node),
+            journal: Journal::of_node(&files),
+            call,
+            datastore_config,
+            store,
+            api,
+            busy_until: Duration::ZERO,
+            clock,
+            network: KernelNetwork,
+            files,
+        }
+        .begin()
+    }
+}
+
+impl<W: World> Context<W> {
+    /// Applies the limits of the verb to the requests of the call. Refuses an ADD whose endpoint
+    /// cannot be stored.
+    fn begin(mut self) -> Result<Self, CniError> {
+        self.busy_until = match self.call.command {
             Command::Del => {
-                store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
-                if let KubernetesApi::Separate(api) = &api {
+                self.store
+                    .expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
+                if let KubernetesApi::Separate(api) = &self.api {
                     api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
                 }
                 // A DEL cuts the traffic and records its remaining work before it waits for a busy
                 // server.
-                Instant::now()
+                self.clock.elapsed()
             }
-            command => Instant::now() + busy_server::longest_wait(command),
+            command => self.clock.elapsed() + busy_server::longest_wait(command),
         };
-        busy_server::wait_until(busy_until, &store, &api);
-        match (call.command, store.endpoint_form()) {
+        self.wait_for_busy_server_until(self.busy_until);
+        match (self.call.command, self.store.endpoint_form()) {
             // Without a pod, the last step of the ADD would fail.
-            (Command::Add, EndpointForm::PodAnnotations) => call.args.require_pod().map(drop)?,
+            (Command::Add, EndpointForm::PodAnnotations) => {
+                self.call.args.require_pod().map(drop)?
+            }
             (_, EndpointForm::PodAnnotations | EndpointForm::Object) => {}
         }
-        let workload = workload_of(&call, node);
-        let journal = Journal::new(journal::DEFAULT_DIRECTORY);
-        Ok(Context {
-            call,
-            workload,
-            datastore_config,
-            store,
-            api,
-            busy_until,
-            journal,
-        })
+        Ok(self)
+    }
+
+    /// Makes requests wait for a busy API server until this time of [`Context::clock`].
+    pub fn wait_for_busy_server_until(&self, until: Duration) {
+        let longest = until.saturating_sub(self.clock.elapsed());
+        busy_server::wait_at_most(longest, &self.files, &self.store, &self.api);
+    }
+
+    /// Returns the request of this call to `calico-ipam`; `None` for another IPAM plugin.
+    pub fn ipam_request(&self) -> Option<IpamRequest> {
+        ipam::request(&self.call, &self.workload.node, &self.files)
     }
 
     /// Returns K8S_POD_UID of CNI_ARGS where pods contain the endpoints (CNI-223), and an empty text
@@ -116,9 +147,23 @@ impl Context {
     }
 }
 
+/// Returns the name of the node. In a DEL the name may be unknown and is then empty.
+fn node_of(call: &Call, files: &NodeFiles) -> Result<String, CniError> {
+    match call.command {
+        Command::Del => Ok(node_name_or_empty(&call.conf, files)),
+        // Without the file, the name could be the kernel's host name, which may be that of another
+        // node. GC would then release that node's addresses.
+        Command::Add | Command::Status | Command::Gc => {
+            ensure_nodename_file(&call.conf, files)?;
+            node_name::from_conf(&call.conf)
+        }
+        Command::Check | Command::Version => node_name::from_conf(&call.conf),
+    }
+}
+
 /// Fails while the nodename file, which calico-node writes when it starts, is required and missing
 /// (CNI-71).
-fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
+fn ensure_nodename_file(conf: &NetConf, files: &NodeFiles) -> Result<(), CniError> {
     let node = &conf.node;
     match conf.datastore.kind() {
         DatastoreType::Local => return Ok(()),
@@ -127,7 +172,7 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     if node.nodename_file_optional {
         return Ok(());
     }
-    std::fs::metadata(&node.nodename_file)
+    std::fs::metadata(files.path(&node.nodename_file))
         .map(drop)
         .map_err(|error| {
             CniError::new(
@@ -143,8 +188,8 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
 
 /// Returns the name of the node; empty if no source gives a name. If the required nodename file is
 /// missing, does not return the kernel's host name, which may be the name of another node.
-pub fn node_name_or_empty(conf: &NetConf) -> String {
-    if let Err(error) = ensure_nodename_file(conf) {
+pub fn node_name_or_empty(conf: &NetConf, files: &NodeFiles) -> String {
+    if let Err(error) = ensure_nodename_file(conf, files) {
         tracing::warn!(
             %error,
             "cannot use the nodename file; using nodename of the configuration"

@@ -5,12 +5,12 @@ mod replayer;
 mod urgency;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
-use datastore::Datastore;
-use ipam_plugin::busy_server;
+use datastore::ClusterStore;
 use netconf::{CniError, Code};
-use tokio::time::Instant;
+use os::clock::Clock as _;
 use tracing::Instrument as _;
 
 use self::replayer::{ADD_LIMIT, Replayed};
@@ -18,19 +18,21 @@ pub use self::replayer::{ReplayOutcome, Replayer};
 use self::urgency::{AddTarget, Urgency};
 use crate::cni_error::journal_error;
 use crate::context::Context;
-use crate::{ipam, reads};
+use crate::reads;
+use crate::world::World;
 
 /// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
 /// Returns the entry for the remaining work of this call's DEL.
-pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
+pub fn pending_del(cx: &Context<impl World>, reason: &CniError) -> PendingDel {
     let call = &cx.call;
     let mut workload = cx.workload.clone();
     if workload.node.is_empty() {
         workload.node = UNKNOWN_NODE.into();
     }
-    let handles = ipam::request(call, &cx.workload.node, None)
+    let handles = cx
+        .ipam_request()
         .map(|request| request.handles())
         .unwrap_or_default();
     let endpoint = workload
@@ -39,7 +41,7 @@ pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
         .unwrap_or_default();
     // A DEL must not fail on its prevResult.
     let result = call.conf.read_prev_result(call.version).ok().flatten();
-    let now = time::OffsetDateTime::now_utc();
+    let now = cx.clock.now();
     PendingDel {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
@@ -64,12 +66,15 @@ pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
 
 /// Prepares the replays of a call of the plugin whose datastore has responded. Reads the identity
 /// of the datastore: the configuration may name another datastore now than at the time of the DEL.
-async fn replayer_for_call(cx: &Context) -> Replayer<'_> {
+async fn replayer_for_call<W: World>(cx: &Context<W>) -> Replayer<'_, W> {
     let Context {
         call,
         datastore_config,
         store,
         api,
+        clock,
+        network,
+        files,
         ..
     } = cx;
     let target = read_identity(store, cx.datastore_name()).await;
@@ -81,6 +86,9 @@ async fn replayer_for_call(cx: &Context) -> Replayer<'_> {
         datastore_config,
         store,
         api,
+        clock,
+        network,
+        files,
         node,
         replaying_container,
         target,
@@ -89,7 +97,7 @@ async fn replayer_for_call(cx: &Context) -> Replayer<'_> {
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity
 /// cannot be read, the datastore is identified by its name alone.
-async fn read_identity(store: &Datastore, name: String) -> DatastoreIdentity {
+async fn read_identity(store: &impl ClusterStore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(
             datastore = %name, %error,
@@ -104,13 +112,15 @@ async fn read_identity(store: &Datastore, name: String) -> DatastoreIdentity {
 }
 
 /// Returns true if the journal contains a deferred DEL of the call's attachment.
-pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
+pub fn is_pending(cx: &Context<impl World>) -> Result<bool, JournalError> {
     let call = &cx.call;
     cx.journal
         .contains(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-fn entries_of_container(cx: &Context) -> Result<Vec<(PathBuf, PendingDel)>, JournalError> {
+fn entries_of_container(
+    cx: &Context<impl World>,
+) -> Result<Vec<(PathBuf, PendingDel)>, JournalError> {
     let call = &cx.call;
     cx.journal
         .entries_of_container(&call.conf.name, &call.container_id, &call.ifname)
@@ -121,7 +131,7 @@ fn entries_of_container(cx: &Context) -> Result<Vec<(PathBuf, PendingDel)>, Jour
 /// of the addresses that it requests, are all tried, and the others within the limit of an ADD,
 /// those of the addresses in its list first. Fails, for example, if one of the same container
 /// cannot be replayed, or if the journal, which may contain one, cannot be read.
-pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
+pub async fn replay_before_add(cx: &Context<impl World>) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
     }
@@ -130,7 +140,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         return Ok(());
     }
     let pod = reads::pod_with_namespace(cx).await?;
-    let requested = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
+    let requested = cx.ipam_request().and_then(|request| request.ip);
     let target = AddTarget::new(&cx.call, requested, pod.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
     let mut pending_dels = entries.iter().flat_map(|entry| &entry.pending_del);
@@ -141,7 +151,7 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     let replayer = replayer_for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
     let locked = if must_wait {
-        cx.journal.lock().map(Some)
+        cx.journal.lock().await.map(Some)
     } else {
         cx.journal.try_lock()
     };
@@ -171,9 +181,9 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
 /// Replays the deferred DELs of the call's container. An entry that certainly belongs to another
 /// datastore stays, and so does one whose container has got an address since. Fails if the
 /// datastore of an entry is uncertain, and after a failed replay.
-async fn replay_own(
-    cx: &Context,
-    replayer: &Replayer<'_>,
+async fn replay_own<W: World>(
+    cx: &Context<W>,
+    replayer: &Replayer<'_, W>,
     locked: &LockedJournal<'_>,
 ) -> Result<(), CniError> {
     let call = &cx.call;
@@ -212,24 +222,24 @@ async fn replay_own(
     )))
 }
 
-fn is_own(cx: &Context, pending_del: &PendingDel) -> bool {
+fn is_own(cx: &Context<impl World>, pending_del: &PendingDel) -> bool {
     let call = &cx.call;
     pending_del.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Replays a bounded number of deferred DELs, unless another process replays now.
-pub async fn replay_some(cx: &Context) {
+pub async fn replay_some(cx: &Context<impl World>) {
     lock_and_replay(cx, cx.busy_until, false).await;
 }
 
 /// Removes this datastore's entries of the call's attachment from the journal, because its DEL is
 /// complete, and then replays deferred DELs of others. Does nothing if another process has the
 /// journal's lock: the replay of such an entry then finds nothing to release.
-pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
+pub async fn remove_own_and_replay(cx: &Context<impl World>, busy_until: Duration) {
     lock_and_replay(cx, busy_until, true).await;
 }
 
-async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
+async fn lock_and_replay(cx: &Context<impl World>, busy_until: Duration, removes_own: bool) {
     // The usual case.
     if cx.journal.is_empty() {
         return;
@@ -270,7 +280,7 @@ async fn lock_and_replay(cx: &Context, busy_until: Instant, removes_own: bool) {
 
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the
 /// datastore. Does nothing if another process has the journal's lock.
-pub async fn record_identity(cx: &Context) {
+pub async fn record_identity(cx: &Context<impl World>) {
     let target = read_identity(&cx.store, cx.datastore_name()).await;
     let locked = cx.journal.try_lock();
     if let Err(error) =
@@ -286,13 +296,13 @@ pub async fn record_identity(cx: &Context) {
 /// Runs `work` without waiting for a busy API server, because other processes wait for the
 /// journal's lock until `work` ends.
 async fn without_waiting_for_busy_server<T>(
-    cx: &Context,
-    busy_until: Instant,
+    cx: &Context<impl World>,
+    busy_until: Duration,
     work: impl Future<Output = T>,
 ) -> T {
-    busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
+    cx.wait_for_busy_server_until(Duration::ZERO);
     let outcome = work.await;
-    busy_server::wait_until(busy_until, &cx.store, &cx.api);
+    cx.wait_for_busy_server_until(busy_until);
     outcome
 }
 

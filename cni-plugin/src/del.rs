@@ -22,7 +22,7 @@ use ipam_plugin::cni::IpamRequest;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
-use tokio::time::{Instant, timeout_at};
+use os::clock::{Clock as _, run_until};
 
 use self::found_endpoints::FoundEndpoints;
 use crate::cni_error::time_limit_error;
@@ -33,6 +33,7 @@ use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, DelReadError, DelReads, RecordedIdentity, UnreadDel};
 use crate::timings::Timings;
+use crate::world::World;
 use crate::{deferred_del, interface_names, ipam};
 
 /// The time limit of the first pass of a DEL. A runtime may kill a DEL after a minute.
@@ -47,7 +48,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The runtime may kill a DEL at any time, so the first pass records the remaining work without
 /// waiting for a busy API server. If a server was busy and work remains, a second pass waits for
 /// the server.
-pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
+pub async fn del(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), CniError> {
     if interface_names::is_further(cx)? {
         tracing::warn!(
             ifname = cx.call.ifname,
@@ -56,7 +57,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
         );
         return Ok(());
     }
-    let begun = Instant::now();
+    let begun = cx.clock.elapsed();
     let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
         || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
@@ -64,11 +65,12 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
         return first;
     }
     let deadline = begun + busy_server::longest_wait(Command::Del);
-    busy_server::wait_until(deadline, &cx.store, &cx.api);
-    match timeout_at(deadline, remove(cx, timings, deadline, deadline)).await {
+    cx.wait_for_busy_server_until(deadline);
+    let second = remove(cx, timings, deadline, deadline);
+    match run_until(&cx.clock, deadline, second).await {
         // The first pass succeeded or recorded the remaining work, so the runtime does not have to
         // repeat the DEL.
-        Ok(Err(error)) if first.is_ok() => {
+        Some(Err(error)) if first.is_ok() => {
             tracing::warn!(
                 %error,
                 "the second pass of this DEL failed"
@@ -82,12 +84,12 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
 /// Removes the objects until `deadline`. Records the remaining work, or fails so that the runtime
 /// repeats the DEL.
 async fn remove(
-    cx: &Context,
+    cx: &Context<impl World>,
     timings: &mut Timings,
-    deadline: Instant,
-    busy_until: Instant,
+    deadline: Duration,
+    busy_until: Duration,
 ) -> Result<(), CniError> {
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let request = cx.ipam_request();
     let handles = request
         .as_ref()
         .map(|request| request.handles_to_read(&cx.store))
@@ -104,14 +106,17 @@ async fn remove(
     };
     timings.stage("read");
     let found = FoundEndpoints::new(cx, endpoints, listings)?;
-    let removal = cx.interface().remove(&cx.store, found.recorded()).await?;
+    let removal = cx
+        .interface()
+        .remove(&cx.network, &cx.store, found.recorded())
+        .await?;
     timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let vmi = if found.is_superseded {
         Ok(None)
     } else {
-        in_time(deadline, vmi_of(cx, vmi_pod)).await
+        in_time(cx, deadline, vmi_of(cx, vmi_pod)).await
     };
     let (vmi, vmi_error) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     // The other attachment has the addresses.
@@ -120,8 +125,8 @@ async fn remove(
     let endpoints = ContainerEndpoints::new(&cx.store, cx.workload.clone())
         .including_unnamed(cx.pod_uid())
         .with_listings(found.listings);
-    let released = ipam::release::release(&cx.store, &cx.call, calico, endpoints);
-    let released = in_time(deadline, released).await;
+    let released = ipam::release::release(cx, calico, endpoints);
+    let released = in_time(cx, deadline, released).await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
     timings.stage("release");
     removal.finish()?;
@@ -133,7 +138,7 @@ async fn remove(
             }
             // Deferred DELs that are not replayed in time are left to a later call or the agent.
             let replay = deferred_del::remove_own_and_replay(cx, busy_until);
-            _ = timeout_at(deadline, replay).await;
+            _ = run_until(&cx.clock, deadline, replay).await;
             Ok(())
         }
         Err(ReleaseError::Deferrable(error)) => {
@@ -152,17 +157,18 @@ async fn remove(
 
 /// Returns the outcome of `work`, or at `deadline` an error for which the DEL is deferred.
 async fn in_time<T>(
-    deadline: Instant,
+    cx: &Context<impl World>,
+    deadline: Duration,
     work: impl Future<Output = Result<T, ReleaseError>>,
 ) -> Result<T, ReleaseError> {
-    timeout_at(deadline, work)
+    run_until(&cx.clock, deadline, work)
         .await
-        .unwrap_or_else(|_| Err(ReleaseError::Deferrable(time_limit_error())))
+        .unwrap_or_else(|| Err(ReleaseError::Deferrable(time_limit_error())))
 }
 
 /// Returns the pod's VMI; `None` if there is none or the VMI does not keep its addresses.
 async fn vmi_of(
-    cx: &Context,
+    cx: &Context<impl World>,
     pod: Result<Option<Pod>, PodLookupError>,
 ) -> Result<Option<VmiPod>, ReleaseError> {
     let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
@@ -173,14 +179,17 @@ async fn vmi_of(
 
 /// Removes the interface, and records the remaining work. Does neither for a pod's interface that
 /// has another name than CNI_IFNAME, unless prevResult shows that the ADD created it.
-async fn remove_interface_and_defer(cx: &Context, unread: &UnreadDel) -> Result<(), CniError> {
+async fn remove_interface_and_defer(
+    cx: &Context<impl World>,
+    unread: &UnreadDel,
+) -> Result<(), CniError> {
     let UnreadDel { cause, identity } = unread;
     tracing::warn!(
         error = %cause, "cannot release the endpoint and the addresses in the datastore",
     );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let was_created = was_created_by_add(cx);
-    if is_pod && was_created != Some(true) && cx.interface().is_of_another_interface()? {
+    if is_pod && was_created != Some(true) && cx.interface().is_of_another_interface(&cx.network)? {
         if was_created.is_none() {
             return Err(ambiguous_interface_error(cx, cause));
         }
@@ -193,7 +202,7 @@ async fn remove_interface_and_defer(cx: &Context, unread: &UnreadDel) -> Result<
     }
     let removal = cx
         .interface()
-        .remove(&cx.store, RecordedEndpoint::Unknown)
+        .remove(&cx.network, &cx.store, RecordedEndpoint::Unknown)
         .await?;
     let by_plugin = ipam::release_by_plugin(&cx.call);
     removal.finish()?;
@@ -206,7 +215,7 @@ async fn remove_interface_and_defer(cx: &Context, unread: &UnreadDel) -> Result<
 /// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a
 /// valid `prevResult`. KubeVirt renames the pod's end of the interface, so the name in the pod
 /// proves nothing.
-fn was_created_by_add(cx: &Context) -> Option<bool> {
+fn was_created_by_add(cx: &Context<impl World>) -> Option<bool> {
     let call = &cx.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
     let names = |name: &str| {
@@ -220,7 +229,7 @@ fn was_created_by_add(cx: &Context) -> Option<bool> {
 
 /// Returns the error for a pod's end of the interface that has another name: it was renamed since
 /// the ADD, or no ADD created it.
-fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
+fn ambiguous_interface_error(cx: &Context<impl World>, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let details = format!(
         "the pod's end of {host} is not named {ifname}, and without prevResult only the datastore \
@@ -231,7 +240,11 @@ fn ambiguous_interface_error(cx: &Context, cause: &CniError) -> CniError {
 
 /// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to
 /// repeat the DEL.
-fn defer(cx: &Context, cause: &CniError, identity: RecordedIdentity) -> Result<(), CniError> {
+fn defer(
+    cx: &Context<impl World>,
+    cause: &CniError,
+    identity: RecordedIdentity,
+) -> Result<(), CniError> {
     let failed = |error: JournalError| {
         let details = format!(
             "the interface is removed, but the journal cannot record the remaining cleanup: {error}"

@@ -9,6 +9,7 @@ use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
 use netconf::{CniError, Code};
+use os::clock::Clock;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -46,8 +47,12 @@ impl EndpointWrite {
     /// Writes the endpoint and returns it. Verifies a write with an unknown outcome: the write may
     /// have taken effect, and then the addresses in the endpoint must not be assigned to another
     /// container.
-    pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
-        let endpoint = self.write(store).await?;
+    pub async fn apply<S: Store>(
+        self,
+        store: &S,
+        clock: &impl Clock,
+    ) -> Result<WorkloadEndpoint, WriteFailure> {
+        let endpoint = self.write(store, clock.now()).await?;
         let (key, addresses) = (endpoint.key(), endpoint.spec.ip_networks.join(","));
         tracing::info!(
             addresses, endpoint = %key, interface = endpoint.spec.interface_name,
@@ -56,17 +61,17 @@ impl EndpointWrite {
         Ok(endpoint)
     }
 
-    async fn write<S: Store>(mut self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
+    async fn write<S: Store>(
+        mut self,
+        store: &S,
+        now: OffsetDateTime,
+    ) -> Result<WorkloadEndpoint, WriteFailure> {
         validate(&self.endpoint)?;
         if self.existing.is_none() {
-            self.endpoint
-                .metadata
-                .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+            self.endpoint.metadata.stamp(Uuid::new_v4(), now);
         }
         if let Some(profile) = &mut self.profile {
-            profile
-                .metadata
-                .stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+            profile.metadata.stamp(Uuid::new_v4(), now);
         }
         let mut unknown_outcomes = 0;
         loop {

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use datastore::Datastore;
 use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::InterfaceAlias;
@@ -19,13 +18,16 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::endpoint::{ContainerEndpoints, ExistingEndpoint};
 use crate::ipam::release::{leaked, release_leaked};
+use crate::world::World;
 use crate::{deferred_del, reads};
-use dataplane::{self, DataplaneError, RunningContainer, SuspectContainer, SuspectInterface};
+use dataplane::{
+    DataplaneError, PodNetwork as _, RunningContainer, SuspectContainer, SuspectInterface,
+};
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. Unless
 /// the configuration sets `gc_running_containers`, keeps those of containers that run or, with a
 /// gRPC dataplane, may run.
-pub async fn gc(cx: &Context) -> Result<(), CniError> {
+pub async fn gc(cx: &Context<impl World>) -> Result<(), CniError> {
     reads::ensure_cluster_is_ready(cx).await?;
     deferred_del::replay_some(cx).await;
     deferred_del::record_identity(cx).await;
@@ -34,8 +36,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         .map(|attachment| attachment.container_id.clone())
         .collect();
 
-    let node = &cx.workload.node;
-    let leaked = leaked(&cx.store, &cx.call, node, &valid).await;
+    let leaked = leaked(cx, &valid).await;
     let leaked = leaked.map_err(|error| read_error("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers
@@ -59,14 +60,19 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             }
     });
     if !stale.is_empty() {
-        let aliases = dataplane::interface_aliases().map_err(unreadable)?;
+        let aliases = cx.network.interface_aliases().map_err(unreadable)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let interfaces = dataplane::suspect_interfaces(&suspects(cx, &valid, &leaked, &stale))
+    let interfaces = cx
+        .network
+        .suspect_interfaces(&suspects(cx, &valid, &leaked, &stale))
         .map_err(unreadable)?;
     let running = match conf.feature_control.gc_running_containers {
         true => Vec::new(),
-        false => dataplane::running_containers(&interfaces).map_err(unreadable)?,
+        false => cx
+            .network
+            .running_containers(&interfaces)
+            .map_err(unreadable)?,
     };
     let mut failures = Vec::new();
     let mut kept: BTreeSet<String> = running
@@ -81,7 +87,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             ..
         } = interface.clone();
         if !kept.contains(&container_id)
-            && let Err(error) = interface.remove()
+            && let Err(error) = cx.network.remove_suspect(interface)
         {
             failures.push(format!(
                 "cannot remove interface {ifname} of container {container_id}, whose addresses and \
@@ -108,7 +114,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             "cannot remove the interface names of deleted containers",
         );
     }
-    failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &kept).await);
+    failures.extend(release_leaked(cx, leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
     let Some(first) = failures.first() else {
         return Ok(());
@@ -123,7 +129,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
 /// Returns the endpoints to examine: all endpoints, or where pods contain them, those of the pods
 /// that own leaked addresses. The plugin may get pods but not list them (DS-83).
 async fn endpoints(
-    cx: &Context,
+    cx: &Context<impl World>,
     leaked: &LeakedAddresses,
 ) -> Result<Vec<ExistingEndpoint>, StoreError> {
     match cx.store.endpoint_form() {
@@ -133,7 +139,7 @@ async fn endpoints(
 }
 
 async fn endpoints_of_pods(
-    cx: &Context,
+    cx: &Context<impl World>,
     leaked: &LeakedAddresses,
 ) -> Result<Vec<ExistingEndpoint>, StoreError> {
     let of_pod = |(namespace, name): &(String, String)| {
@@ -165,7 +171,7 @@ async fn endpoints_of_pods(
 /// Returns true if an endpoint of this node belongs to an attachment that no longer exists and,
 /// where the endpoint's profiles show the network, to this network. Of a pod's endpoint, only the
 /// container ID is compared: a pod has one endpoint, with the interface name of its first ADD.
-fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
+fn is_stale(cx: &Context<impl World>, entry: &ExistingEndpoint) -> bool {
     let spec = &entry.value.spec;
     let is_valid = cx
         .call
@@ -187,7 +193,7 @@ fn is_stale(cx: &Context, entry: &ExistingEndpoint) -> bool {
 /// Returns true if the alias of the interface shows that a pod's endpoint belongs to another
 /// network.
 fn is_of_another_network(
-    cx: &Context,
+    cx: &Context<impl World>,
     aliases: &BTreeMap<String, InterfaceAlias>,
     entry: &ExistingEndpoint,
 ) -> bool {
@@ -238,7 +244,7 @@ fn read_error(object: &str, error: &dyn fmt::Display) -> CniError {
 }
 
 fn suspects(
-    cx: &Context,
+    cx: &Context<impl World>,
     valid: &BTreeSet<String>,
     leaked: &LeakedAddresses,
     stale: &[ExistingEndpoint],
@@ -278,7 +284,7 @@ fn suspects(
 }
 
 /// Returns the alias that the interface of an endpoint has if it belongs to this network.
-fn own_alias(cx: &Context, entry: &ExistingEndpoint) -> InterfaceAlias {
+fn own_alias(cx: &Context<impl World>, entry: &ExistingEndpoint) -> InterfaceAlias {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.as_deref().unwrap_or_default();
     match spec.orchestrator.as_str() {
@@ -289,7 +295,7 @@ fn own_alias(cx: &Context, entry: &ExistingEndpoint) -> InterfaceAlias {
     }
 }
 
-fn report_running(cx: &Context, running: &RunningContainer) -> String {
+fn report_running(cx: &Context<impl World>, running: &RunningContainer) -> String {
     let RunningContainer {
         container_id,
         ifname,
@@ -309,10 +315,10 @@ fn report_running(cx: &Context, running: &RunningContainer) -> String {
 
 /// Returns the endpoint for the removal of its addresses, which only happens while the endpoint
 /// belongs to the stale container.
-fn endpoints_of<'s>(
-    cx: &'s Context,
+fn endpoints_of<'s, W: World>(
+    cx: &'s Context<W>,
     entry: &ExistingEndpoint,
-) -> ContainerEndpoints<'s, Datastore> {
+) -> ContainerEndpoints<'s, W::Store> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
     let pod = PodIdentity {

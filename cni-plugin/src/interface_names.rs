@@ -10,8 +10,9 @@ use crate::cni_error::journal_error;
 use crate::context::Context;
 use crate::endpoint::POD_INTERFACE;
 use crate::interface::InterfaceConfig;
+use crate::world::World;
 
-fn name<'c>(cx: &'c Context, ifname: &'c str) -> InterfaceName<'c> {
+fn name<'c>(cx: &'c Context<impl World>, ifname: &'c str) -> InterfaceName<'c> {
     InterfaceName {
         network: &cx.call.conf.name,
         container_id: &cx.call.container_id,
@@ -29,7 +30,7 @@ fn are_recorded(config: InterfaceConfig<'_>) -> bool {
 /// recorded the name, or prevResult is the result of the ADD of another name. Fails if the record
 /// cannot be read and prevResult does not decide, because the DEL of a further name would cut the
 /// connection of the pod.
-pub fn is_further(cx: &Context) -> Result<bool, CniError> {
+pub fn is_further(cx: &Context<impl World>) -> Result<bool, CniError> {
     let (call, config) = (&cx.call, cx.interface());
     if !are_recorded(config) {
         return Ok(false);
@@ -62,7 +63,11 @@ pub fn is_further(cx: &Context) -> Result<bool, CniError> {
 /// Returns true if an earlier ADD of the container had another CNI_IFNAME. `first` is the present
 /// name of the interface of that ADD; anybody in the pod can change it. `recorded` is the name in
 /// the endpoint.
-pub fn has_other_first(cx: &Context, first: &str, recorded: &str) -> Result<bool, CniError> {
+pub fn has_other_first(
+    cx: &Context<impl World>,
+    first: &str,
+    recorded: &str,
+) -> Result<bool, CniError> {
     let ifname = &cx.call.ifname;
     match cx.store.endpoint_form() {
         EndpointForm::Object => return Ok(recorded != ifname),
@@ -82,7 +87,7 @@ pub fn has_other_first(cx: &Context, first: &str, recorded: &str) -> Result<bool
 }
 
 /// Records CNI_IFNAME as a further name, so that its DEL changes nothing.
-pub fn record_further(cx: &Context) -> Result<(), CniError> {
+pub fn record_further(cx: &Context<impl World>) -> Result<(), CniError> {
     cx.journal
         .record_interface(InterfaceRole::Second, name(cx, &cx.call.ifname))
         .map_err(journal_error)
@@ -90,7 +95,7 @@ pub fn record_further(cx: &Context) -> Result<(), CniError> {
 
 /// Records that CNI_IFNAME is the name with which this ADD creates the interface. Fails if the node
 /// would keep the name as a further one, because then no DEL would release the addresses.
-pub fn record_first(cx: &Context) -> Result<(), CniError> {
+pub fn record_first(cx: &Context<impl World>) -> Result<(), CniError> {
     let name = name(cx, &cx.call.ifname);
     if !are_recorded(cx.interface()) {
         return Ok(());
@@ -120,7 +125,7 @@ pub fn record_first(cx: &Context) -> Result<(), CniError> {
 }
 
 /// Removes the records of the container, after a DEL of its interface.
-pub fn remove_all(cx: &Context) {
+pub fn remove_all(cx: &Context<impl World>) {
     if are_recorded(cx.interface())
         && let Err(error) = cx
             .journal
@@ -167,10 +172,11 @@ mod tests {
 
     use super::*;
     use crate::testing::open;
+    use crate::world::ThisNode;
 
     const POD: &str = "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web";
 
-    fn context(args: &str, conf: Value, files: &tempfile::TempDir) -> Context {
+    fn context(args: &str, conf: Value, files: &tempfile::TempDir) -> Context<ThisNode> {
         open("DEL", args, conf, files.path())
     }
 
@@ -221,7 +227,7 @@ mod tests {
             conf["prevResult"] = json!({ "cniVersion": "1.0.0", "interfaces": ends, "ips": [] });
             context(args, conf, &files)
         };
-        let is_further = |cx: &Context| is_further(cx).unwrap();
+        let is_further = |cx: &Context<ThisNode>| is_further(cx).unwrap();
         assert!(is_further(&with_result(POD, "first0")));
         assert!(!is_further(&with_result(POD, "eth0")) && !is_further(&with_result("", "first0")));
         let cx = context(POD, local(&files), &files);

@@ -13,18 +13,19 @@ use allocation::alloc::inputs::AllocationInputs;
 use allocation::error::cni_error;
 use allocation::release::{AddressToRelease, release_addresses};
 use allocation::vmi;
-use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
-use libcalico::kubernetes::VmiPod;
 use libcalico::workload::WorkloadIdentity;
 use netconf::{Call, CniError, CniResult};
-use os::clock::SystemClock;
+use os::clock::Clock as _;
 use os::lock::HostLock;
+use os::node_files::NodeFiles;
 
 use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;
+use crate::context::Context;
 use crate::endpoint::ContainerEndpoints;
+use crate::world::World;
 use dataplane::BusyRoute;
 
 pub use exec::{call_plugin, release_by_plugin, status_of_plugin};
@@ -80,23 +81,20 @@ pub struct AssignedAddresses {
 }
 
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin.
-/// `vmi` is the pod's VMI if the VMI keeps its addresses.
-pub fn request(call: &Call, node: &str, vmi: Option<VmiPod>) -> Option<IpamRequest> {
-    call.conf.ipam.is_calico().then(|| IpamRequest {
-        vmi,
-        ..IpamRequest::from_call(call, node)
-    })
+pub fn request(call: &Call, node: &str, files: &NodeFiles) -> Option<IpamRequest> {
+    let is_calico = call.conf.ipam.is_calico();
+    is_calico.then(|| IpamRequest::from_call(call, node, files))
 }
 
 /// Assigns addresses. `existing` is the endpoint of the container or pod, if one was found. After a
 /// failure, the addresses assigned so far are released, or stay allocated until the DEL.
 pub async fn assign(
-    store: &Datastore,
-    call: &Call,
+    cx: &Context<impl World>,
     workload: &WorkloadIdentity,
     addresses: AddressRequest,
     existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
+    let call = &cx.call;
     match addresses {
         AddressRequest::Fixed(addresses) => {
             let assigned = AssignedAddresses::new(requested::result(&addresses), None);
@@ -106,7 +104,7 @@ pub async fn assign(
             })
         }
         AddressRequest::Calico(calico) if !calico.requested.is_empty() => {
-            Box::pin(requested::assign(store, call, workload, *calico, existing)).await
+            Box::pin(requested::assign(cx, workload, *calico, existing)).await
         }
         AddressRequest::Calico(calico) => {
             let CalicoRequest {
@@ -119,7 +117,8 @@ pub async fn assign(
                 request.predecessor =
                     existing.and_then(|existing| requested::earlier_sandbox(&request, existing));
             }
-            let assignment = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
+            let clock = cx.clock.restarted();
+            let assignment = cni::add(&cx.store, &clock, &request, inputs, lock).await?;
             let result =
                 ensure_has_addresses(assignment.result).map_err(
                     |error| match families_not_asked(call, &request) {
@@ -188,10 +187,10 @@ impl AssignedAddresses {
     /// keeps its addresses.
     pub async fn unassign(
         &self,
-        store: &Datastore,
-        call: &Call,
+        cx: &Context<impl World>,
         workload: &WorkloadIdentity,
     ) -> Result<(), CniError> {
+        let store = &cx.store;
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();
         // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep
@@ -220,9 +219,9 @@ impl AssignedAddresses {
             return Ok(());
         }
         let Some(request) = request else {
-            return release_by_plugin(call);
+            return release_by_plugin(&cx.call);
         };
-        let (handle, clock) = (request.handle(), SystemClock::start());
+        let (handle, clock) = (request.handle(), cx.clock.restarted());
         if let Some(vmi) = &request.vmi {
             // The addresses stay allocated to the VMI; only this pod is removed from their owners.
             let restored = Box::pin(vmi::restore_owner(
@@ -305,6 +304,7 @@ impl AssignedAddresses {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::kubernetes::VmiPod;
     use netconf::Code;
     use serde_json::json;
 
@@ -316,7 +316,7 @@ mod tests {
         let files = tempfile::tempdir().unwrap();
         let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
         let mut call = open("ADD", "", conf, files.path()).call;
-        let mut asked = request(&call, "node1", None).unwrap();
+        let mut asked = request(&call, "node1", &NodeFiles::of_this_node()).unwrap();
         assert_eq!(families_not_asked(&call, &asked), None);
         asked.assign_ipv4 = false;
         assert!(
@@ -338,10 +338,9 @@ mod tests {
         let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
         let call = open("ADD", "", conf, files.path()).call;
         let assigned = |vmi| {
-            AssignedAddresses::new(
-                CniResult::default(),
-                request(&call, "node1", vmi).map(Box::new),
-            )
+            let request = request(&call, "node1", &NodeFiles::of_this_node()).unwrap();
+            let request = IpamRequest { vmi, ..request };
+            AssignedAddresses::new(CniResult::default(), Some(Box::new(request)))
         };
         let fixed = AssignedAddresses {
             is_recorded: false,

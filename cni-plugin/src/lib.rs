@@ -38,3 +38,4 @@ pub mod status;
 mod testing;
 pub mod timings;
 pub mod vmi;
+pub mod world;

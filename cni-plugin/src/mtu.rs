@@ -3,12 +3,13 @@
 
 use std::io;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use libcalico::failure::Failure;
 use netconf::conf::{InterfaceConf, MTU_MAX, MTU_MIN};
 use os::atomic_file::regular_file;
+use os::clock::Clock;
+use os::node_files::NodeFiles;
 
 const MTU_FILE: &str = "/var/lib/calico/mtu";
 
@@ -17,15 +18,30 @@ const REREADS: u32 = 5;
 const REREAD_PAUSE: Duration = Duration::from_millis(10);
 
 /// Returns the MTU of the interface in this configuration.
-pub fn of_interface(conf: &InterfaceConf) -> Result<u32, Failure> {
-    effective(conf.mtu, conf.require_mtu_file, Path::new(MTU_FILE))
+pub async fn of_interface(
+    conf: &InterfaceConf,
+    files: &NodeFiles,
+    clock: &impl Clock,
+) -> Result<u32, Failure> {
+    effective(
+        conf.mtu,
+        conf.require_mtu_file,
+        &files.path(MTU_FILE),
+        clock,
+    )
+    .await
 }
 
 /// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU
 /// takes precedence, and an unreadable or invalid file is then only logged. A missing file that is
 /// `required` is always an error.
-fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, Failure> {
-    match read(file) {
+async fn effective(
+    configured: u32,
+    required: bool,
+    file: &Path,
+    clock: &impl Clock,
+) -> Result<u32, Failure> {
+    match read(file, clock).await {
         Ok(None) if required => Err(unreadable(file, "the file does not exist")
             .way_out("start calico-node, or set \"require_mtu_file\": false")),
         Ok(_) if configured != 0 => Ok(configured),
@@ -43,19 +59,20 @@ fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, Failur
 }
 
 /// Returns the number in the file; `None` if the file does not exist.
-fn read(file: &Path) -> Result<Option<u32>, Failure> {
-    read_by(file, || regular_file::utf8(file))
+async fn read(file: &Path, clock: &impl Clock) -> Result<Option<u32>, Failure> {
+    read_by(file, clock, || regular_file::utf8(file)).await
 }
 
 /// Does the same as [`read`], with the contents that `read_once` returns.
-fn read_by(
+async fn read_by(
     file: &Path,
+    clock: &impl Clock,
     mut read_once: impl FnMut() -> io::Result<String>,
 ) -> Result<Option<u32>, Failure> {
     let mut content = String::new();
     for attempt in 0..=REREADS {
         if attempt > 0 {
-            thread::sleep(REREAD_PAUSE);
+            clock.sleep(REREAD_PAUSE).await;
         }
         content = match read_once() {
             Ok(content) => content,
@@ -90,7 +107,13 @@ fn unreadable(file: &Path, cause: impl std::fmt::Display) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use os::clock::SystemClock;
+
     use super::*;
+
+    async fn of_file(configured: u32, required: bool, file: &Path) -> Result<u32, Failure> {
+        effective(configured, required, file, &SystemClock::start()).await
+    }
 
     fn file(content: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -98,27 +121,38 @@ mod tests {
         file
     }
 
-    #[test]
-    fn configured_mtu_overrides_even_a_damaged_file() {
-        assert_eq!(effective(1400, false, file("1450").path()).unwrap(), 1400);
+    #[tokio::test]
+    async fn configured_mtu_overrides_even_a_damaged_file() {
         assert_eq!(
-            effective(1400, false, file("garbage").path()).unwrap(),
+            of_file(1400, false, file("1450").path()).await.unwrap(),
             1400
         );
         assert_eq!(
-            effective(1400, false, Path::new("/no/such/file")).unwrap(),
+            of_file(1400, false, file("garbage").path()).await.unwrap(),
+            1400
+        );
+        assert_eq!(
+            of_file(1400, false, Path::new("/no/such/file"))
+                .await
+                .unwrap(),
             1400
         );
     }
 
-    #[test]
-    fn mtu_file_is_used_if_no_mtu_is_configured() {
-        assert_eq!(effective(0, false, file(" 1450\n").path()).unwrap(), 1450);
-        assert_eq!(effective(0, false, Path::new("/no/such/file")).unwrap(), 0);
+    #[tokio::test]
+    async fn mtu_file_is_used_if_no_mtu_is_configured() {
+        assert_eq!(
+            of_file(0, false, file(" 1450\n").path()).await.unwrap(),
+            1450
+        );
+        assert_eq!(
+            of_file(0, false, Path::new("/no/such/file")).await.unwrap(),
+            0
+        );
     }
 
-    #[test]
-    fn special_mtu_file_is_an_error() {
+    #[tokio::test]
+    async fn special_mtu_file_is_an_error() {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("mtu");
         assert!(
@@ -129,16 +163,18 @@ mod tests {
                 .success()
         );
         for path in [&fifo, Path::new("/dev/zero")] {
-            let error = effective(0, false, path).unwrap_err();
+            let error = of_file(0, false, path).await.unwrap_err();
             let (error, path) = (error.to_string(), path.display());
             let begin = format!("failed to read MTU file {path}: ");
             assert!(error.starts_with(&begin), "{error}");
         }
     }
 
-    #[test]
-    fn missing_required_mtu_file_is_an_error() {
-        let error = effective(1400, true, Path::new("/no/such/file")).unwrap_err();
+    #[tokio::test]
+    async fn missing_required_mtu_file_is_an_error() {
+        let error = of_file(1400, true, Path::new("/no/such/file"))
+            .await
+            .unwrap_err();
         assert!(
             error
                 .to_string()
@@ -147,18 +183,18 @@ mod tests {
         );
     }
 
-    #[test]
-    fn malformed_mtu_file_is_reported_with_its_contents() {
-        let error = effective(0, false, file("15oo").path()).unwrap_err();
+    #[tokio::test]
+    async fn malformed_mtu_file_is_reported_with_its_contents() {
+        let error = of_file(0, false, file("15oo").path()).await.unwrap_err();
         assert!(error.to_string().contains("\"15oo\""), "{error}");
-        let error = effective(0, false, file("").path()).unwrap_err();
+        let error = of_file(0, false, file("").path()).await.unwrap_err();
         assert!(error.to_string().contains(": \"\" is not a"), "{error}");
     }
 
-    #[test]
-    fn mtu_file_out_of_range_is_an_error_that_names_the_file() {
+    #[tokio::test]
+    async fn mtu_file_out_of_range_is_an_error_that_names_the_file() {
         for content in ["65536", "67"] {
-            let (out, file) = (effective(0, false, file(content).path()), content);
+            let (out, file) = (of_file(0, false, file(content).path()).await, content);
             let error = out.unwrap_err().to_string();
             assert!(
                 error.starts_with("MTU file /") && error.contains(&format!(": {file} is neither")),
@@ -166,14 +202,19 @@ mod tests {
             );
             assert!(error.contains("from 68 to 65535"), "{error}");
         }
-        assert_eq!(effective(0, false, file("0").path()).unwrap(), 0);
-        assert_eq!(effective(1400, false, file("65536").path()).unwrap(), 1400);
+        assert_eq!(of_file(0, false, file("0").path()).await.unwrap(), 0);
+        assert_eq!(
+            of_file(1400, false, file("65536").path()).await.unwrap(),
+            1400
+        );
     }
 
-    #[test]
-    fn mtu_file_being_rewritten_is_read_again() {
+    #[tokio::test]
+    async fn mtu_file_being_rewritten_is_read_again() {
         let mut contents = ["", "\n", "1430"].into_iter();
-        let read = read_by(Path::new("mtu"), || Ok(contents.next().unwrap().to_owned()));
+        let clock = SystemClock::start();
+        let once = || Ok(contents.next().unwrap().to_owned());
+        let read = read_by(Path::new("mtu"), &clock, once).await;
         assert_eq!((read.unwrap(), contents.next()), (Some(1430), None));
     }
 }

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use allocation::cluster_state;
-use datastore::Datastore;
+use datastore::{ClusterStore as _, Datastore};
 use ipam_plugin::datastore_settings;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 use node_process::process;
+use os::node_files::NodeFiles;
 
 use crate::context::Context;
 use crate::timings::Timings;
@@ -56,7 +57,10 @@ fn serve(call: Box<Call>, mut timings: Timings) -> ! {
 async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError> {
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
-    let cx = match (Context::open(call, request_timeout), command) {
+    let cx = match (
+        Context::open(call, NodeFiles::of_this_node(), request_timeout),
+        command,
+    ) {
         (Err(error), Command::Status) => return Err(status::not_available(&error)),
         (cx, _) => cx?,
     };

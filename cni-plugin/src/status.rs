@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use datastore::ClusterStore as _;
 use ipam_plugin::{busy_server, cni};
 use netconf::{CniError, Code};
-use tokio::time::{Instant, timeout_at};
+use os::clock::{Clock as _, run_until};
 
 use crate::context::Context;
+use crate::world::World;
 use crate::{deferred_del, ipam, mtu, reads};
-use dataplane::has_ipv6;
+use dataplane::PodNetwork as _;
 
 /// The time limit of the requests to the datastore, and of STATUS of another IPAM plugin.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -20,11 +22,12 @@ const REPORTING: Duration = Duration::from_millis(500);
 /// Fails if the MTU, the datastore or the IPAM plugin is not ready for an ADD, for example because
 /// of an alarm of etcd. A busy API server is no failure, because an ADD waits for it. Every failure
 /// has code 50.
-pub async fn status(cx: &Context) -> Result<(), CniError> {
-    let deadline = Instant::now() + DEADLINE;
-    mtu::of_interface(&cx.call.conf.interface)
+pub async fn status(cx: &Context<impl World>) -> Result<(), CniError> {
+    let deadline = cx.clock.elapsed() + DEADLINE;
+    mtu::of_interface(&cx.call.conf.interface, &cx.files, &cx.clock)
+        .await
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
+    let request = cx.ipam_request();
     let reads = async {
         Ok(match &request {
             Some(request) => Some(reads::for_status(cx, request).await?),
@@ -34,11 +37,11 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
             }
         })
     };
-    let reads = timeout_at(deadline + REPORTING, reads).await;
-    let mut inputs = reads.unwrap_or_else(|_| Err(timeout_error(cx)));
+    let reads = run_until(&cx.clock, deadline + REPORTING, reads).await;
+    let mut inputs = reads.unwrap_or_else(|| Err(timeout_error(cx)));
     // Reads succeed during an alarm, and each ADD fails.
     if inputs.is_ok()
-        && let Ok(Some(alarm)) = timeout_at(deadline, cx.store.find_alarm()).await
+        && let Some(Some(alarm)) = run_until(&cx.clock, deadline, cx.store.find_alarm()).await
     {
         inputs = Err(CniError::internal(alarm.to_string()));
     }
@@ -49,13 +52,13 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     let ready = ready.and_then(|()| {
         ensure_kernel_has(
             request.as_ref().is_some_and(|it| it.assign_ipv6),
-            has_ipv6(),
+            cx.network.has_ipv6(),
         )
     });
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
     // Deferred DELs that are not replayed in the remaining time are left to a later call or the
     // agent.
-    let _ = timeout_at(deadline, deferred_del::replay_some(cx)).await;
+    let _ = run_until(&cx.clock, deadline, deferred_del::replay_some(cx)).await;
     Ok(())
 }
 
@@ -71,7 +74,7 @@ fn ensure_kernel_has(wants_ipv6: bool, has_ipv6: bool) -> Result<(), CniError> {
     )
 }
 
-fn timeout_error(cx: &Context) -> CniError {
+fn timeout_error(cx: &Context<impl World>) -> CniError {
     CniError::internal(format!(
         "datastore {} took more than {} s",
         cx.datastore_name(),

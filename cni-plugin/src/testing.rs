@@ -3,11 +3,11 @@
 
 use std::future::pending;
 use std::path::Path;
-use std::process::Command as Process;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use allocation::journal::{Journal, PendingDel};
+use os::node_files::NodeFiles;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,9 +15,8 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::advance;
 
 use crate::context::Context;
+use crate::world::ThisNode;
 
-/// The environment variable of the copy of a test that runs with an empty /run.
-const WITH_EMPTY_RUN: &str = "CNI_PLUGIN_TESTS_WITH_EMPTY_RUN";
 /// The number of times that all tasks run before the clock advances. Every task waits for the clock
 /// after fewer turns.
 const YIELDS_PER_SECOND: usize = 2000;
@@ -58,7 +57,7 @@ impl Clock {
 }
 
 /// Returns the context of a call for the pod shop/web on node1 with the datastore `server`.
-pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
+pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context<ThisNode> {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes",
         "calico_api_group": "crd.projectcalico.org/v1",
@@ -73,7 +72,7 @@ pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Contex
 }
 
 /// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys.
-pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
+pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context<ThisNode> {
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => command,
@@ -95,42 +94,11 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
     }
     conf["ipam"] = json!({ "type": "calico-ipam" });
     let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
-    let context = Context::open(Box::new(call), None).unwrap();
+    let context = Context::open(Box::new(call), NodeFiles::below(files), None).unwrap();
     Context {
         journal: Journal::new(files.join("journal")),
         ..context
     }
-}
-
-/// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again
-/// with an empty /run, and returns false. The reason is that the calls on a node to a busy server
-/// take turns by means of a file in /run.
-pub(crate) fn has_empty_run() -> bool {
-    if std::env::var_os(WITH_EMPTY_RUN).is_some() {
-        return true;
-    }
-    let thread = std::thread::current();
-    let test = thread
-        .name()
-        .filter(|name| *name != "main")
-        .expect("without --test-threads=1");
-    let script = r#"mount -t tmpfs tmpfs /run && exec "$0" "$@""#;
-    let mut unshare = Process::new("unshare");
-    unshare
-        .args(["--map-root-user", "--mount", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap());
-    let outcome = unshare
-        .args(["--exact", test, "--nocapture"])
-        .env(WITH_EMPTY_RUN, "1")
-        .output()
-        .unwrap();
-    let output =
-        [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(
-        outcome.status.success() && output[0].contains("1 passed"),
-        "{output:#?}"
-    );
-    false
 }
 
 pub(crate) struct Reply {
@@ -182,7 +150,7 @@ pub(crate) fn without_pods(request: &str, forbidden: &str) -> Option<Reply> {
 }
 
 /// Records a deferred DEL of a pod that the API server no longer has.
-pub(crate) fn record_del_of_a_gone_pod(cx: &Context) {
+pub(crate) fn record_del_of_a_gone_pod(cx: &Context<ThisNode>) {
     let pending_del = PendingDel {
         network: "net1".into(),
         container_id: "c9".into(),

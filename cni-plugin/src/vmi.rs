@@ -6,13 +6,14 @@ use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
 use allocation::reads::find;
 use allocation::vmi::{DetectedVmi, Ownership, detect};
-use datastore::Datastore;
 use ipam_plugin::cni;
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, VmiPod, may_be_virt_launcher};
 use libcalico::names::EndpointIdentifiers;
-use os::clock::SystemClock;
+use libcalico::store::Store;
+use os::clock::Clock;
+use os::node_files::NodeFiles;
 
 use crate::endpoint::{self, OtherEndpoints};
 use crate::ipam::release::complete;
@@ -28,30 +29,31 @@ pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
 
 /// Removes a pod from the owners of its VMI's addresses, for a deferred DEL, unless an ADD made it
 /// an owner since.
-pub async fn release_deferred(
-    store: &Datastore,
+pub async fn release_deferred<S: Store>(
+    store: &S,
+    clock: &impl Clock,
+    files: &NodeFiles,
     pending_del: &PendingDel,
     vmi: &VmiPod,
-    endpoints: &Result<OtherEndpoints<'_, Datastore>, IpamError>,
+    endpoints: &Result<OtherEndpoints<'_, S>, IpamError>,
 ) -> Result<(), IpamError> {
     let handle = HandleId::for_vmi(&pending_del.network, &pending_del.endpoint.0, &vmi.vmi_name);
-    let _releasing = ReleaseGuard::here();
+    let _releasing = ReleaseGuard::of_node(files);
     let ownership = Ownership {
         handle,
         vmi,
         node: &pending_del.node,
         before: pending_del.limit(),
     };
-    let clock = SystemClock::start();
-    let begun = cni::release_ownership(store, &clock, ownership).await?;
+    let begun = cni::release_ownership(store, clock, ownership).await?;
     complete(begun, endpoints).await.map(drop)
 }
 
 /// Reads the VMI of a deferred DEL's pod, whose endpoint has this key. Returns `None`, for example,
 /// if the endpoint belongs to a newer sandbox of the pod, or if the pod is deleted.
-pub async fn detect_deferred(
-    store: &Datastore,
-    api: &Datastore,
+pub async fn detect_deferred<S: Store>(
+    store: &S,
+    api: &S,
     pending_del: &PendingDel,
     key: &ObjectKey,
 ) -> Result<Option<VmiPod>, VmiError> {

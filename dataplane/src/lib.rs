@@ -1,8 +1,8 @@
 //! The Linux dataplane: the interface pair, addresses, routes and kernel settings of one endpoint.
 //!
 //! [`plan`] computes the desired state, [`setup()`] applies it (ADD), [`verify()`] compares the
-//! kernel with it (CHECK), and [`Teardown`] removes it (DEL). [`grpc`] lets another program carry
-//! out ADD and DEL instead.
+//! kernel with it (CHECK), and [`Teardown`] removes it (DEL). The plugin calls them through
+//! [`PodNetwork`]. [`grpc`] lets another program carry out ADD and DEL instead.
 
 mod compare;
 mod dead_link;
@@ -19,6 +19,7 @@ pub mod netns;
 mod ownership;
 pub mod plan;
 mod plugin_calls;
+mod pod_network;
 mod processes;
 mod setup;
 mod suspects;
@@ -36,6 +37,7 @@ pub use netlink::NetlinkError;
 pub use netns::{NetnsError, NetnsFd};
 pub use ownership::{ConflictReason, ConflictingInterface};
 pub use plan::{DesiredInterface, EndpointPlan, PriorInterface};
+pub use pod_network::{PodNetwork, Removal};
 pub use setup::{InterfacePair, Stage, remove, setup};
 pub use suspects::{
     RunningContainer, SuspectContainer, SuspectInterface, has_interface, interface_aliases,

@@ -13,6 +13,7 @@ use libcalico::store::{
 
 use crate::Local;
 use crate::bootstrap::{self, CLUSTER_TYPE_OF_API_SERVER, InitialObjects};
+use crate::cluster_store::ClusterStore;
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{API_GROUP_FILE, ApiSource, BusyRule, CalicoObjects, Kubernetes};
@@ -69,95 +70,6 @@ impl Datastore {
         }
     }
 
-    /// Returns the identity of the datastore, or `None` if the datastore has none. Adds an identity
-    /// to a file that lacks one.
-    ///
-    /// # Errors
-    /// For example, the datastore is unreachable or lacks the object that contains the identity.
-    pub async fn identity(&self) -> Result<Option<String>, StoreError> {
-        let (kind, id) = match self {
-            Datastore::Kubernetes(api) => {
-                let namespace = api
-                    .get::<Namespace>(&ObjectKey::global(FIRST_NAMESPACE))
-                    .await?;
-                ("kubernetes", namespace.value.metadata.uid)
-            }
-            Datastore::Etcd(etcd) => {
-                let cluster = etcd
-                    .get::<ClusterInformation>(&ObjectKey::global("default"))
-                    .await?;
-                ("etcd", cluster.value.spec.cluster_guid)
-            }
-            Datastore::Local(local) => ("local", local.identity()?),
-        };
-        Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
-    }
-
-    /// Returns the number of requests sent so far, without those of watches and of
-    /// [`pages`](Self::pages).
-    pub fn requests(&self) -> u64 {
-        each_store!(self, store => store.requests())
-    }
-
-    /// Ends later requests to a server, except those of watches and of [`pages`](Self::pages), as
-    /// soon as `patience` has elapsed from now, if the server has responded to no request by then.
-    /// A second call has no effect.
-    pub fn expect_first_answer_within(&self, patience: Duration) {
-        match self {
-            Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
-            Datastore::Local(_) => {}
-            Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
-        }
-    }
-
-    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`
-    /// while this process still uses `crd.projectcalico.org/v1`. Call this after finding the
-    /// ClusterInformation missing or not ready.
-    pub async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
-        }
-    }
-
-    /// Returns true if this process uses `projectcalico.org/v3`, and kube-controllers has locked
-    /// `crd.projectcalico.org/v1` for a migration that has not ended yet.
-    pub async fn has_marked_v1(&self) -> Result<bool, StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_marked_v1().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
-        }
-    }
-
-    /// Returns true if the datastore is an API server and the settings name the API group of
-    /// Calico's objects.
-    pub fn has_configured_group(&self) -> bool {
-        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
-    }
-
-    /// Reads and writes in `projectcalico.org/v3` from now on, and tries to store this choice for
-    /// later processes on this node. Has no effect on other datastores than an API server.
-    pub async fn switch_to_v3(&self) -> Result<(), StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
-        }
-    }
-
-    /// Makes requests to an API server wait by `rule` while it is busy (429), even beyond the time
-    /// limit of a request.
-    pub fn wait_while_busy(&self, rule: BusyRule) {
-        if let Datastore::Kubernetes(kubernetes) = self {
-            kubernetes.wait_while_busy(rule);
-        }
-    }
-
-    /// Returns true if a request has had to wait for a busy API server (429) since the first call
-    /// of [`wait_while_busy`](Self::wait_while_busy).
-    pub fn was_busy(&self) -> bool {
-        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
-    }
-
     /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot. Fails for
     /// an API server.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
@@ -168,16 +80,6 @@ impl Datastore {
             Datastore::Kubernetes(_) => return Err(StoreError::Other(NO_PAIRS.into())),
         };
         Ok(pairs.into_iter().flatten().collect())
-    }
-
-    /// Returns the error with which etcd refuses writes because of an alarm, for example if its
-    /// space is exhausted. Returns `None` without an alarm, if the alarms cannot be read, and for
-    /// other datastores.
-    pub async fn find_alarm(&self) -> Option<StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.find_alarm()).await,
-            Datastore::Local(_) | Datastore::Kubernetes(_) => None,
-        }
     }
 
     /// Passes the pairs of [`scan`](Self::scan) to `on_pair`. Those of a file are read one by one.
@@ -262,6 +164,81 @@ impl Datastore {
             "k8s,kdd"
         } else {
             "k8s"
+        }
+    }
+}
+
+impl ClusterStore for Datastore {
+    async fn identity(&self) -> Result<Option<String>, StoreError> {
+        let (kind, id) = match self {
+            Datastore::Kubernetes(api) => {
+                let namespace = api
+                    .get::<Namespace>(&ObjectKey::global(FIRST_NAMESPACE))
+                    .await?;
+                ("kubernetes", namespace.value.metadata.uid)
+            }
+            Datastore::Etcd(etcd) => {
+                let cluster = etcd
+                    .get::<ClusterInformation>(&ObjectKey::global("default"))
+                    .await?;
+                ("etcd", cluster.value.spec.cluster_guid)
+            }
+            Datastore::Local(local) => ("local", local.identity()?),
+        };
+        Ok((!id.is_empty()).then(|| format!("{kind} {id}")))
+    }
+
+    fn requests(&self) -> u64 {
+        each_store!(self, store => store.requests())
+    }
+
+    fn expect_first_answer_within(&self, patience: Duration) {
+        match self {
+            Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
+            Datastore::Local(_) => {}
+            Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
+        }
+    }
+
+    async fn has_migrated_to_v3(&self) -> Result<bool, StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_migrated_to_v3().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
+        }
+    }
+
+    async fn has_marked_v1(&self) -> Result<bool, StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.has_marked_v1().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
+        }
+    }
+
+    fn has_configured_group(&self) -> bool {
+        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
+    }
+
+    async fn switch_to_v3(&self) -> Result<(), StoreError> {
+        match self {
+            Datastore::Kubernetes(kubernetes) => kubernetes.switch_to_v3().await,
+            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
+        }
+    }
+
+    fn wait_while_busy(&self, rule: BusyRule) {
+        if let Datastore::Kubernetes(kubernetes) = self {
+            kubernetes.wait_while_busy(rule);
+        }
+    }
+
+    fn was_busy(&self) -> bool {
+        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
+    }
+
+    async fn find_alarm(&self) -> Option<StoreError> {
+        match self {
+            Datastore::Etcd(etcd) => Box::pin(etcd.find_alarm()).await,
+            Datastore::Local(_) | Datastore::Kubernetes(_) => None,
         }
     }
 }

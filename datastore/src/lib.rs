@@ -12,6 +12,7 @@
 
 mod backoff;
 pub mod bootstrap;
+mod cluster_store;
 pub mod config;
 mod datastore;
 mod deadline;
@@ -31,6 +32,7 @@ mod server_url;
 mod tls;
 pub mod watch;
 
+pub use cluster_store::ClusterStore;
 pub use config::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 pub use datastore::{CalicoWatcher, Datastore};
 pub use error::describe_error_chain;

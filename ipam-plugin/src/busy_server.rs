@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use datastore::{BusyRule, Datastore};
-use libcalico::store::Store;
+use datastore::{BusyRule, ClusterStore};
 use netconf::{CniError, Command};
-use tokio::time::Instant;
+use os::node_files::NodeFiles;
 
 use crate::kubernetes_api::KubernetesApi;
-use os::lock;
 
 /// The file that a process locks while it sends requests to a busy API server.
 pub const LOCK_FILE: &str = "/var/run/calico/api-server-busy.lock";
@@ -24,13 +22,18 @@ pub fn longest_wait(command: Command) -> Duration {
 }
 
 /// Makes requests of this process wait for a busy API server (429), in turn with the node's other
-/// processes, until `until` at the latest. Before a request waits, the process releases its IPAM
-/// locks.
-pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
+/// processes, for no longer than `longest` from now. Before a request waits, the process releases
+/// its IPAM locks.
+pub fn wait_at_most<S: ClusterStore>(
+    longest: Duration,
+    files: &NodeFiles,
+    store: &S,
+    api: &KubernetesApi<S>,
+) {
     let rule = BusyRule {
-        file: LOCK_FILE.into(),
-        until,
-        before_waiting: lock::release_ipam_locks,
+        file: files.path(LOCK_FILE),
+        longest,
+        locks: files.clone(),
     };
     if let Some(api) = api.separate() {
         api.wait_while_busy(rule.clone());
@@ -41,13 +44,13 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
 /// Returns the result of a STATUS from `status`, the result of its checks. A STATUS that ran out of
 /// time while waiting for a busy server succeeds, because runtimes would otherwise report the node
 /// as not ready.
-pub fn status(
+pub fn status<S: ClusterStore>(
     status: Result<(), CniError>,
-    store: &Datastore,
-    api: &KubernetesApi,
+    store: &S,
+    api: &KubernetesApi<S>,
 ) -> Result<(), CniError> {
     match status {
-        Err(error) if store.has_given_up() || api.separate().is_some_and(Store::has_given_up) => {
+        Err(error) if store.has_given_up() || api.separate().is_some_and(S::has_given_up) => {
             tracing::warn!(
                 %error, "the API server is busy; STATUS succeeds, because an ADD waits",
             );
@@ -58,6 +61,6 @@ pub fn status(
 }
 
 /// Returns true if an API server was busy during this call.
-pub fn server_was_busy(store: &Datastore, api: &KubernetesApi) -> bool {
-    store.was_busy() || api.separate().is_some_and(Datastore::was_busy)
+pub fn server_was_busy<S: ClusterStore>(store: &S, api: &KubernetesApi<S>) -> bool {
+    store.was_busy() || api.separate().is_some_and(S::was_busy)
 }

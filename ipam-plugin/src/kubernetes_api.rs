@@ -2,22 +2,22 @@
 //! and pods. The API server may be the datastore, or a server beside it.
 
 use datastore::config::ClientPlace;
-use datastore::{Datastore, DatastoreConfig};
+use datastore::{ClusterStore, Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_virt_launcher;
-use libcalico::store::{Answers, ReadBatch, Store, StoreError};
+use libcalico::store::{Answers, ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::datastore_settings;
 
 /// The access to the API server.
 #[derive(Debug)]
-pub enum KubernetesApi {
+pub enum KubernetesApi<S = Datastore> {
     /// The call needs none of these objects, and the datastore is not the API server.
     Unused,
     /// The datastore is the API server.
     Datastore,
     /// The API server is separate from the datastore (CNI-69).
-    Separate(Datastore),
+    Separate(S),
 }
 
 impl KubernetesApi {
@@ -73,9 +73,11 @@ impl KubernetesApi {
             .map(KubernetesApi::Separate)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }
+}
 
+impl<S: ClusterStore> KubernetesApi<S> {
     /// Returns the store to read from, or `None` if the call needs no object.
-    pub fn reached<'a>(&'a self, datastore: &'a Datastore) -> Option<&'a Datastore> {
+    pub fn reached<'a>(&'a self, datastore: &'a S) -> Option<&'a S> {
         match self {
             KubernetesApi::Unused => None,
             KubernetesApi::Datastore => Some(datastore),
@@ -84,7 +86,7 @@ impl KubernetesApi {
     }
 
     /// Returns the API server beside the datastore, or `None` without one.
-    pub fn separate(&self) -> Option<&Datastore> {
+    pub fn separate(&self) -> Option<&S> {
         match self {
             KubernetesApi::Unused | KubernetesApi::Datastore => None,
             KubernetesApi::Separate(api) => Some(api),
@@ -98,7 +100,7 @@ impl KubernetesApi {
 
     /// Returns the number of requests sent to a separate API server; zero without one.
     pub fn requests(&self) -> u64 {
-        self.separate().map_or(0, Datastore::requests)
+        self.separate().map_or(0, S::requests)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Reads the objects that `calico-ipam` as a separate process needs about its pod.
 
-use datastore::{Datastore, DatastoreConfig};
+use datastore::{ClusterStore, DatastoreConfig};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::Labels;
 use libcalico::kubernetes::{Namespace, Pod, VmiPod};
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::{ReadBatch, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::IpamRequest;
@@ -39,11 +39,11 @@ impl PodQueries {
     }
 
     /// A missing namespace is an error; a missing pod has no VMI.
-    pub(crate) async fn read(
+    pub(crate) async fn read<S: ClusterStore>(
         self,
         call: &Call,
-        api: &KubernetesApi,
-        store: &Datastore,
+        api: &KubernetesApi<S>,
+        store: &S,
     ) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
         let (Some(api), Some(pod), true) = (api.reached(store), call.args.pod(), self.is_any())

@@ -11,7 +11,6 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::StoreError;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
-use tokio::time::Instant;
 
 use crate::cli;
 use crate::cni::{self, IpamRequest};
@@ -25,7 +24,8 @@ use allocation::{cluster_state, own_node};
 use dataplane::host_link::HostLinks;
 use node_process::process::is_path_to_own_netns;
 use node_process::{node_name, process};
-use os::clock::SystemClock;
+use os::clock::{Clock, SystemClock};
+use os::node_files::NodeFiles;
 
 const COMPONENT: &str = "ipam";
 
@@ -66,7 +66,8 @@ fn serve(call: Call) -> ! {
 
 /// Returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
-    let mut ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?);
+    let (clock, files) = (SystemClock::start(), NodeFiles::of_this_node());
+    let mut ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?, &files);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
@@ -76,18 +77,14 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     // Never dropped, like the runtime, because the process exits after this call.
     let store = ManuallyDrop::new(store);
     let store = &*store;
-    let clock = SystemClock::start();
     let queries = PodQueries::for_call(call, &config);
     let api = ManuallyDrop::new(KubernetesApi::for_call(
         &call.conf,
         &config,
         queries.is_any(),
     )?);
-    busy_server::wait_until(
-        Instant::now() + busy_server::longest_wait(call.command),
-        store,
-        &api,
-    );
+    let longest_wait = busy_server::longest_wait(call.command);
+    busy_server::wait_at_most(longest_wait, &files, store, &api);
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
@@ -97,7 +94,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
                 let (inputs, lookup) = join(inputs, queries.read(call, &api, store)).await;
                 Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
             };
-            let begun = Instant::now();
+            let begun = clock.elapsed();
             let (mut inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
             tracing::debug!(
                 pools = inputs.pools.len(),
@@ -111,7 +108,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             let added = cni::add(store, &clock, &ipam, inputs, None).await?;
             // After a failure the addresses stay allocated until the DEL, which uses the right API
             // group.
-            cluster_state::ensure_still_unlocked(store, begun).await?;
+            cluster_state::ensure_still_unlocked(store, &clock, begun).await?;
             added.result.to_json(call.version)
         }
         Command::Del => {

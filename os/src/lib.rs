@@ -3,5 +3,7 @@
 pub mod atomic_file;
 pub mod child;
 pub mod clock;
+pub mod file_wait;
 pub mod input_file;
 pub mod lock;
+pub mod node_files;

@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
+#[cfg(doc)]
+use crate::node_files::NodeFiles;
+
 /// Default path of the lock file. `ipam_lock_file` overrides it (IPAM-43).
 pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
 /// Longest wait before an operation continues without the lock. Upstream waits forever, so that one
@@ -27,22 +30,6 @@ pub struct HostLock {
 
 /// The locked file; `None` after an early release.
 type LockedFile = Arc<Mutex<Option<File>>>;
-
-/// The IPAM locks of this process, which may serve several calls.
-static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
-
-/// Releases all IPAM locks of this process before it waits for a busy API server, so that other
-/// processes need not wait too.
-pub fn release_ipam_locks() {
-    for held in IPAM_LOCKS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .drain(..)
-        .filter_map(|held| held.upgrade())
-    {
-        *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-}
 
 /// The reason why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -71,23 +58,7 @@ pub enum LockError {
 }
 
 impl HostLock {
-    /// Takes the lock as an IPAM lock, which [`release_ipam_locks`] may release early. If this
-    /// fails, logs the reason and returns `None`. Blocks the thread for up to [`LONGEST_WAIT`].
-    pub fn acquire(path: &Path) -> Option<HostLock> {
-        let lock = Self::acquire_within(path, LONGEST_WAIT);
-        let lock =
-            lock.inspect_err(|error| tracing::warn!(%error, "continuing without the IPAM lock"));
-        lock.ok().map(Self::register_as_ipam_lock)
-    }
-
-    /// Takes the lock as an IPAM lock if it is free and the file can be locked.
-    pub fn try_acquire(path: &Path) -> Option<HostLock> {
-        Self::acquire_within(path, Duration::ZERO)
-            .ok()
-            .map(Self::register_as_ipam_lock)
-    }
-
-    /// Returns true until [`release_ipam_locks`] releases the lock.
+    /// Returns true until [`NodeFiles::release_ipam_locks`] releases the lock.
     pub fn is_held(&self) -> bool {
         self.held
             .lock()
@@ -95,12 +66,9 @@ impl HostLock {
             .is_some()
     }
 
-    fn register_as_ipam_lock(self) -> Self {
-        let mut all = IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|held| held.strong_count() > 0);
-        all.push(Arc::downgrade(&self.held));
-        drop(all);
-        self
+    /// Returns a reference by which [`NodeFiles::release_ipam_locks`] releases the lock early.
+    pub(crate) fn early_release(&self) -> EarlyRelease {
+        EarlyRelease(Arc::downgrade(&self.held))
     }
 
     /// Takes the lock, waiting no longer than `wait`.
@@ -150,37 +118,21 @@ impl HostLock {
     }
 }
 
-/// The node's lock, taken when a release is ready to write. Before that, a release may wait for
-/// writes of endpoints.
-#[derive(Debug, Default)]
-pub struct ReleaseLock<'f> {
-    file: Option<&'f Path>,
-    lock: Option<HostLock>,
-}
+/// A reference to a lock that another part of the process has.
+#[derive(Debug)]
+pub(crate) struct EarlyRelease(Weak<Mutex<Option<File>>>);
 
-impl<'f> ReleaseLock<'f> {
-    /// Creates a value that uses no lock if `file` is `None`.
-    pub fn new(file: Option<&'f Path>) -> Self {
-        ReleaseLock { file, lock: None }
-    }
-
-    /// Returns the lock, or `None` if it was not taken yet or could not be taken.
-    pub fn lock(&self) -> Option<&HostLock> {
-        self.lock.as_ref()
-    }
-
-    /// Takes the lock in the first call. Returns true if the lock was not available at once:
-    /// earlier reads may be stale.
-    pub fn take(&mut self) -> bool {
-        let Some(file) = self.file.take() else {
-            return false;
-        };
-        self.lock = HostLock::try_acquire(file);
-        if self.lock.is_none() {
-            self.lock = HostLock::acquire(file);
-            return true;
+impl EarlyRelease {
+    /// Releases the lock. Does nothing if it is released already.
+    pub(crate) fn release(self) {
+        if let Some(held) = self.0.upgrade() {
+            *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        false
+    }
+
+    /// Returns true as long as the lock's value exists.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -242,7 +194,7 @@ mod tests {
     fn host_lock_is_a_flock_on_a_private_file_in_a_created_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/calico/ipam.lock");
-        let lock = HostLock::acquire(&path).unwrap();
+        let lock = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
         assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
@@ -260,7 +212,7 @@ mod tests {
     fn second_acquire_blocks_until_release() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam.lock");
-        let first = HostLock::acquire(&path).unwrap();
+        let first = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
         thread::scope(|scope| {
             let second = scope.spawn(|| HostLock::acquire_within(&path, Duration::from_secs(60)));
             while !HostLock::is_waited_for(&path) {
@@ -276,7 +228,7 @@ mod tests {
     fn timed_out_acquire_does_not_retain_the_lock_later() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ipam.lock");
-        let first = HostLock::acquire(&path).unwrap();
+        let first = HostLock::acquire_within(&path, Duration::ZERO).unwrap();
         let error = HostLock::acquire_within(&path, Duration::from_millis(30)).unwrap_err();
         assert!(matches!(error, LockError::Busy { .. }), "{error}");
         drop(first);
@@ -301,65 +253,5 @@ mod tests {
             HostLock::acquire_shared_within(&path, Duration::ZERO),
             Err(LockError::Busy { .. })
         ));
-    }
-
-    /// Other tests of this process have IPAM locks, so the test runs itself in a child process.
-    #[test]
-    fn only_address_locks_are_released_early() {
-        const CHILD: &str = "CALICO_TEST_LET_OTHERS_IN";
-        if std::env::var_os(CHILD).is_none() {
-            let name = "lock::tests::only_address_locks_are_released_early";
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-            assert!(
-                child
-                    .args(["--exact", name])
-                    .env(CHILD, "1")
-                    .status()
-                    .unwrap()
-                    .success()
-            );
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let [first, second, other] = ["first", "second", "other"].map(|name| dir.path().join(name));
-        let is_free = |path: &Path| HostLock::acquire_within(path, Duration::ZERO).is_ok();
-        let locks = [
-            HostLock::acquire(&first).unwrap(),
-            HostLock::try_acquire(&second).unwrap(),
-        ];
-        let _stays = HostLock::acquire_within(&other, Duration::ZERO).unwrap();
-        assert!(!is_free(&first) && locks.iter().all(HostLock::is_held));
-        release_ipam_locks();
-        assert!(is_free(&first) && is_free(&second) && !is_free(&other));
-        assert!(!locks.iter().any(HostLock::is_held));
-        let again = HostLock::acquire(&first).unwrap();
-        drop(locks);
-        assert!(again.is_held() && !is_free(&first));
-    }
-
-    #[test]
-    fn failure_to_acquire_the_optional_host_lock_is_no_error() {
-        assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
-    }
-
-    #[test]
-    fn release_lock_reports_a_wait_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("lock");
-        let mut free = ReleaseLock::new(Some(&file));
-        assert!(!free.take() && free.lock().is_some());
-        thread::scope(|scope| {
-            let second = scope.spawn(|| {
-                let mut second = ReleaseLock::new(Some(&file));
-                (second.take(), second.take(), second.lock().is_some())
-            });
-            while !HostLock::is_waited_for(&file) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            drop(free);
-            assert_eq!(second.join().unwrap(), (true, false, true));
-        });
-        let mut none = ReleaseLock::new(None);
-        assert!(!none.take() && none.lock().is_none());
     }
 }

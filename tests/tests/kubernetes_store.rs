@@ -1,5 +1,6 @@
 //! The Store on a real API server, in both API groups.
 
+use datastore::ClusterStore as _;
 use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;

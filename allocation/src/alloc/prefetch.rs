@@ -20,6 +20,7 @@ use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHan
 use crate::alloc::reserved_handle;
 use os::clock::Clock;
 use os::lock::HostLock;
+use os::node_files::NodeFiles;
 
 /// Name prefix of the pods in which VMIs run. The handle of their addresses is not known before the
 /// pod was read.
@@ -44,11 +45,12 @@ pub struct Prefetch {
 impl Prefetch {
     /// Returns the prefetch for a request that wants one address each of `families` for the pod
     /// `pod` of `namespace`; `pod` and `namespace` are empty outside Kubernetes. Returns `None` if
-    /// a prefetch is impossible or saves nothing. `files` are the node's lock file and the file
-    /// with the block hints.
+    /// a prefetch is impossible or saves nothing. `lock_file` is the node's lock, and `hints` the
+    /// file with the block hints.
     pub fn new<S: Store>(
         store: &S,
-        files: (&Path, &Path),
+        files: &NodeFiles,
+        (lock_file, hints): (&Path, &Path),
         network: &str,
         (namespace, pod): (&str, &str),
         families: &[IpVersion],
@@ -58,8 +60,8 @@ impl Prefetch {
             WriteModel::PerObject if pod.starts_with(VIRT_LAUNCHER) => return None,
             WriteModel::PerObject => {}
         }
-        let lock = HostLock::try_acquire(files.0)?;
-        let hints = BlockHints::read_locked(&lock, Some(files.1))?;
+        let lock = files.free_ipam_lock(lock_file)?;
+        let hints = BlockHints::read_locked(&lock, Some(hints))?;
         let last = hints.blocks_of(network, namespace);
         let blocks = families.iter().map(|version| {
             let block = last
@@ -167,13 +169,20 @@ impl ReservedHandle {
 /// Deletes the file with the hints, so that no ADD on this node prefetches until another ADD has
 /// succeeded. Call this if the datastore is not ready. `own_prefetch` is the call's own prefetch,
 /// which has the node's lock.
-pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, own_prefetch: Option<&Prefetch>) {
+pub async fn stop(
+    files: &NodeFiles,
+    lock_file: Option<&Path>,
+    recent_file: Option<&Path>,
+    own_prefetch: Option<&Prefetch>,
+) {
     let Some(file) = recent_file.filter(|file| file.exists()) else {
         return;
     };
     // The process that has the lock may be about to write the file.
-    let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_LOCK_WAIT).ok();
-    let _lock = own_prefetch.is_none().then(|| lock_file.and_then(wait));
+    let _lock = match (own_prefetch, lock_file) {
+        (None, Some(lock_file)) => Some(files.lock(lock_file, LONGEST_LOCK_WAIT).await),
+        (Some(_), _) | (None, None) => None,
+    };
     if let Err(error) = fs::remove_file(file) {
         tracing::debug!(
             file = %file.display(), %error,

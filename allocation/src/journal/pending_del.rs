@@ -189,14 +189,14 @@ impl PendingDel {
         }
     }
 
-    /// Returns the age of the entry. `written` is the file's modification time.
-    pub fn age(&self, written: SystemTime) -> Duration {
+    /// Returns the age of the entry at `now`. `written` is the file's modification time.
+    pub fn age(&self, written: SystemTime, now: SystemTime) -> Duration {
         let noted = if self.noted == 0 {
             written
         } else {
             UNIX_EPOCH + Duration::from_secs(self.noted)
         };
-        SystemTime::now().duration_since(noted).unwrap_or_default()
+        now.duration_since(noted).unwrap_or_default()
     }
 }
 
@@ -328,13 +328,13 @@ mod tests {
                 noted,
                 ..PendingDel::default()
             }
-            .age(now - hour)
+            .age(now - hour, now)
             .as_secs()
                 / 3600
         };
         assert_eq!((age(0), age(noted)), (1, 2));
         assert_eq!(
-            PendingDel::default().age(now + hour),
+            PendingDel::default().age(now + hour, now),
             Duration::ZERO,
             "a clock that was set back"
         );

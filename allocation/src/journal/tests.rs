@@ -30,8 +30,8 @@ fn owed_to(locked: &LockedJournal<'_>, name: &str, identity: &str) -> Vec<String
         .collect()
 }
 
-#[test]
-fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
+#[tokio::test]
+async fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path().join("not-there-yet"));
     assert!(journal.is_empty());
@@ -43,7 +43,7 @@ fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
     let owes = |ifname: &str| journal.contains("net", "a", ifname).unwrap();
     assert!(owes("eth0") && !owes("eth1"));
 
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     let [(path, found)] = &locked.pending(&target("one", ""))[..] else {
         panic!()
     };
@@ -54,8 +54,8 @@ fn recorded_entry_is_found_by_datastore_and_removed_after_replay() {
     assert_eq!(owed_to(&locked, "two", ""), ["b"]);
 }
 
-#[test]
-fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
+#[tokio::test]
+async fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     // Recorded before and after the node learned the datastore's identity.
@@ -64,13 +64,14 @@ fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
         .unwrap();
     journal
         .lock()
+        .await
         .unwrap()
         .record_identity(&target("etcd http://old:2379", "etcd 1"))
         .unwrap();
     journal
         .record(&pending_del("after", "etcd http://old:2379"))
         .unwrap();
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     let mut found = owed_to(&locked, "etcd http://new:2379", "etcd 1");
     found.sort();
     assert_eq!(found, ["after", "before"]);
@@ -84,12 +85,12 @@ fn deferred_del_stays_replayable_after_the_datastore_is_renamed() {
     );
 }
 
-#[test]
-fn entry_without_identity_belongs_to_the_first_datastore_reached_by_name() {
+#[tokio::test]
+async fn entry_without_identity_belongs_to_the_first_datastore_reached_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "etcd a")).unwrap();
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     locked.record_identity(&target("etcd b", "etcd 2")).unwrap();
     assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
     locked.record_identity(&target("etcd a", "etcd 1")).unwrap();
@@ -98,8 +99,8 @@ fn entry_without_identity_belongs_to_the_first_datastore_reached_by_name() {
     assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
 }
 
-#[test]
-fn datastore_identity_is_requested_only_if_an_entry_may_match() {
+#[tokio::test]
+async fn datastore_identity_is_requested_only_if_an_entry_may_match() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let may_contain = || [journal.may_contain("etcd a"), journal.may_contain("etcd b")];
@@ -111,7 +112,7 @@ fn datastore_identity_is_requested_only_if_an_entry_may_match() {
         [true, true],
         "the node does not know yet that these are two datastores"
     );
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     locked.record_identity(&target("etcd b", "etcd 2")).unwrap();
     assert_eq!(may_contain(), [true, false]);
     locked.record_identity(&target("etcd a", "etcd 1")).unwrap();
@@ -171,8 +172,8 @@ fn re_recorded_deferred_del_retains_its_first_time() {
     );
 }
 
-#[test]
-fn adopted_deferred_del_belongs_to_the_new_datastore() {
+#[tokio::test]
+async fn adopted_deferred_del_belongs_to_the_new_datastore() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal
@@ -181,7 +182,7 @@ fn adopted_deferred_del_belongs_to_the_new_datastore() {
             ..pending_del("a", "etcd a")
         })
         .unwrap();
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     let entry = journal.entries().unwrap().remove(0).path;
     locked.adopt(&entry, &target("etcd b", "etcd 2")).unwrap();
     assert_eq!(owed_to(&locked, "etcd c", "etcd 2"), ["a"]);
@@ -195,8 +196,8 @@ fn adopted_deferred_del_belongs_to_the_new_datastore() {
     assert!(error.to_string().contains("none.json"), "{error}");
 }
 
-#[test]
-fn postponed_deferred_del_is_tried_last() {
+#[tokio::test]
+async fn postponed_deferred_del_is_tried_last() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -213,40 +214,44 @@ fn postponed_deferred_del_is_tried_last() {
         file.set_modified(long_ago + Duration::from_secs(number))
             .unwrap();
     }
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     assert_eq!(owed_to(&locked, "one", ""), ["c0", "c1", "c2"]);
     locked
-        .postpone(&journal.entries().unwrap()[0].path)
+        .postpone(
+            &journal.entries().unwrap()[0].path,
+            OffsetDateTime::now_utc(),
+        )
         .unwrap();
     assert_eq!(owed_to(&locked, "one", ""), ["c1", "c2", "c0"]);
 }
 
-#[test]
-fn journal_lock_admits_a_single_process() {
+#[tokio::test]
+async fn journal_lock_admits_a_single_process() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    let held = journal.lock().unwrap();
+    let held = journal.lock().await.unwrap();
     assert!(journal.try_lock().unwrap().is_none());
     drop(held);
     assert!(journal.try_lock().unwrap().is_some());
 }
 
-#[test]
-fn journal_lock_wait_ends_with_a_timeout() {
+#[tokio::test]
+async fn journal_lock_wait_ends_with_a_timeout() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    let held = journal.lock().unwrap();
-    let error = journal.lock_within(Duration::from_millis(30)).unwrap_err();
+    let held = journal.lock().await.unwrap();
+    let short = Duration::from_millis(30);
+    let error = HostLock::acquire_within(&journal.lock_file(), short).unwrap_err();
     assert!(
         error.to_string().contains("lock stayed locked for 30ms"),
         "{error}"
     );
     drop(held);
-    journal.lock().unwrap();
+    journal.lock().await.unwrap();
 }
 
-#[test]
-fn only_drafts_of_ended_processes_are_removed() {
+#[tokio::test]
+async fn only_drafts_of_ended_processes_are_removed() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
@@ -262,7 +267,7 @@ fn only_drafts_of_ended_processes_are_removed() {
     assert!(!journal.is_empty(), "or nobody would look");
     journal.record(&pending_del("a", "one")).unwrap();
 
-    let locked = journal.lock().unwrap();
+    let locked = journal.lock().await.unwrap();
     locked.remove_abandoned();
     assert!(!abandoned.exists() && being_written.path().exists());
     assert_eq!(owed_to(&locked, "one", "").len(), 1);
@@ -289,13 +294,13 @@ fn container_id_longer_than_a_file_name_is_recorded() {
     assert!(journal.contains("net", &long, "eth0").unwrap());
 }
 
-#[test]
-fn invalid_journal_entry_does_not_hide_other_entries() {
+#[tokio::test]
+async fn invalid_journal_entry_does_not_hide_other_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
     fs::write(directory.path().join("broken.json"), "{").unwrap();
-    assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
+    assert_eq!(owed_to(&journal.lock().await.unwrap(), "one", ""), ["a"]);
 }
 
 /// A symbolic link to itself stands for a failing disk, because root can read a file of any mode.
@@ -393,8 +398,8 @@ fn special_file_in_the_journal_is_an_unreadable_entry() {
     }
 }
 
-#[test]
-fn damaged_journal_entry_is_not_overwritten() {
+#[tokio::test]
+async fn damaged_journal_entry_is_not_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     journal.record(&pending_del("a", "one")).unwrap();
@@ -402,5 +407,5 @@ fn damaged_journal_entry_is_not_overwritten() {
     fs::write(&damaged, "{").unwrap();
     journal.record(&pending_del("a", "one")).unwrap();
     assert_eq!(fs::read_to_string(damaged).unwrap(), "{");
-    assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
+    assert_eq!(owed_to(&journal.lock().await.unwrap(), "one", ""), ["a"]);
 }

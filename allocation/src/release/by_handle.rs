@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::reads::find_each;
 use crate::retry::{OPERATION_TIME, Retry};
 use os::clock::Clock;
-use os::lock::ReleaseLock;
+use os::node_files::ReleaseLock;
 
 /// The handles to release, as read.
 #[derive(Debug, Clone, Default)]
@@ -286,7 +286,7 @@ impl<'a, C: Clock> ReadHandles<'a, C> {
             mut retry,
         } = self;
         debug_assert!(leaving.iter().all(|address| unlisted.contains(address.ip)));
-        if lock.take() {
+        if lock.take().await {
             let inputs = state.into_inputs();
             return Ok(HandleWrite::ReadAgain(HandleRelease { inputs, ids, retry }));
         }

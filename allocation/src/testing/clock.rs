@@ -1,7 +1,7 @@
 //! A clock that moves only through [`TestClock::advance`] and [`Clock::sleep`].
 
 use std::future::Future;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -12,7 +12,8 @@ use os::clock::Clock;
 /// A clock that starts at 2026-08-22 01:02:03.1234 UTC.
 #[derive(Debug, Default)]
 pub struct TestClock {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
+    started: Duration,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -35,11 +36,11 @@ impl TestClock {
 
 impl Clock for TestClock {
     fn now(&self) -> OffsetDateTime {
-        datetime!(2026-08-22 01:02:03.1234 UTC) + self.elapsed()
+        datetime!(2026-08-22 01:02:03.1234 UTC) + self.state.lock().unwrap().elapsed
     }
 
     fn elapsed(&self) -> Duration {
-        self.state.lock().unwrap().elapsed
+        self.state.lock().unwrap().elapsed - self.started
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
@@ -47,5 +48,11 @@ impl Clock for TestClock {
         state.elapsed += duration;
         state.last_sleep = duration;
         std::future::ready(())
+    }
+
+    fn restarted(&self) -> Self {
+        let state = Arc::clone(&self.state);
+        let started = state.lock().unwrap().elapsed;
+        TestClock { state, started }
     }
 }

@@ -3,7 +3,7 @@
 
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::store::{EndpointForm, Store};
+use libcalico::store::{EndpointForm, Store as _};
 use netconf::CniError;
 use tokio::task::yield_now;
 
@@ -12,6 +12,7 @@ use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{CreateError, CreatedInterface, LinkSettings, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::timings::Timings;
+use crate::world::World;
 use dataplane::BusyRoute;
 
 /// The number of times that other tasks run before the creation of the interface blocks this
@@ -34,7 +35,7 @@ pub(super) enum AttachFailure {
 /// Creates the interface and writes the endpoint with the name and the MAC address of the
 /// interface, which an API server does not store.
 pub(super) async fn attach_and_record(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     timings: &mut Timings,
     assigned: &AssignedAddresses,
     write: EndpointWrite,
@@ -59,7 +60,7 @@ pub(super) async fn attach_and_record(
         has_vmi: request.vmi.is_some(),
     };
     let config = attachment.interface();
-    let create = || config.create(netns.as_ref(), new);
+    let create = || config.create(&cx.network, netns.as_ref(), new);
     let is_independent = match cx.store.endpoint_form() {
         // The annotations contain no property of the interface.
         EndpointForm::PodAnnotations => true,
@@ -74,7 +75,7 @@ pub(super) async fn attach_and_record(
             }
             create().await
         };
-        let (written, created) = join(write.apply(&cx.store), create_meanwhile).await;
+        let (written, created) = join(write.apply(&cx.store, &cx.clock), create_meanwhile).await;
         match created {
             Ok(created) => (created, written),
             Err(error) => {
@@ -100,7 +101,9 @@ pub(super) async fn attach_and_record(
         };
         timings.stage("dataplane");
         let endpoint = with_interface(write.endpoint, &created);
-        let written = EndpointWrite { endpoint, ..write }.apply(&cx.store).await;
+        let written = EndpointWrite { endpoint, ..write }
+            .apply(&cx.store, &cx.clock)
+            .await;
         if written.is_ok() {
             timings.stage("write");
         }
@@ -119,7 +122,7 @@ pub(super) async fn attach_and_record(
 /// result is `Busy` or an outcome is unknown. `written` is the outcome of the write of the
 /// endpoint; `Ok(None)` if it was not started.
 async fn after_failed_create(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     assigned: &AssignedAddresses,
     error: CreateError,
     written: Result<Option<WorkloadEndpoint>, WriteFailure>,
@@ -159,13 +162,14 @@ pub(super) fn with_interface(
 /// Undoes an ADD that could not write its endpoint, and returns the error of the ADD. The addresses
 /// stay allocated if the endpoint may be written or the interface could not be removed.
 async fn after_failed_write(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     assigned: &AssignedAddresses,
     created: &CreatedInterface,
     failure: WriteFailure,
 ) -> CniError {
     const STEP: &str = "writing the WorkloadEndpoint";
-    let removed = created.remove(attachment.interface()).await;
+    let network = &attachment.cx.network;
+    let removed = created.remove(network, attachment.interface()).await;
     let error = with_removal_outcome(failure.error, &removed);
     if failure.may_be_written {
         return keep_for_del(assigned, STEP, "WorkloadEndpoint", error);
@@ -200,7 +204,7 @@ pub(super) fn with_removal_outcome(error: CniError, removed: &Result<(), CniErro
     }
 }
 
-impl Attachment<'_> {
+impl<W: World> Attachment<'_, W> {
     /// Undoes the assignment of the addresses. Returns `error`, extended by the outcome.
     pub(super) async fn roll_back(
         &self,
@@ -208,9 +212,7 @@ impl Attachment<'_> {
         step: &str,
         error: CniError,
     ) -> CniError {
-        let outcome = assigned
-            .unassign(&self.cx.store, &self.cx.call, &self.request.workload)
-            .await;
+        let outcome = assigned.unassign(self.cx, &self.request.workload).await;
         with_detail(error, &assigned.describe_failure(step, &outcome))
     }
 }

@@ -11,25 +11,33 @@ use crate::context::Context;
 use crate::endpoint::{self, ExistingEndpoint};
 use crate::interface::InterfaceConfig;
 use crate::reads::WorkloadRequest;
-use dataplane::{NetnsFd, PriorInterface};
+use crate::world::{Netns, World};
+use dataplane::PriorInterface;
 
-pub(super) struct Attachment<'c> {
-    pub(super) cx: &'c Context,
+pub(super) struct Attachment<'c, W: World> {
+    pub(super) cx: &'c Context<W>,
     pub(super) request: &'c WorkloadRequest,
     /// The MTU of both ends in bytes; 0 is the kernel's default.
     pub(super) mtu: u32,
     /// The result of `interface::open_netns`.
-    pub(super) netns: Option<NetnsFd>,
+    pub(super) netns: Option<Netns<W>>,
     /// The interface that had the name of the host interface before this ADD.
     pub(super) prior: PriorInterface,
 }
 
-impl<'c> Attachment<'c> {
+impl<'c, W: World> Attachment<'c, W> {
     pub(super) fn interface(&self) -> InterfaceConfig<'c> {
         InterfaceConfig {
             call: &self.cx.call,
             workload: &self.request.workload,
         }
+    }
+
+    /// Fails if the ADD may no longer replace the interface that has the name of the host's end.
+    pub(super) fn ensure_not_overtaken(&self) -> Result<(), CniError> {
+        let (network, netns) = (&self.cx.network, self.netns.as_ref());
+        self.interface()
+            .ensure_not_overtaken(network, self.prior, netns)
     }
 
     /// Returns the endpoint as it is before the interface exists. Rejects an endpoint that cannot

@@ -6,21 +6,22 @@ use std::net::IpAddr;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::busy;
 use allocation::release::release_addresses;
-use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
-use os::clock::{Clock, SystemClock};
+use os::clock::Clock as _;
 
 use super::attach_and_record::{ATTACH_STEP, AttachFailure, attach_and_record};
 use super::attachment::Attachment;
 use crate::cni_error::store_error;
+use crate::context::Context;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};
 use crate::timings::Timings;
+use crate::world::World;
 use dataplane::BusyRoute;
 
 /// The maximum number of addresses of one family that an ADD tries.
@@ -33,16 +34,14 @@ const ADVICE: &str = "list the routes with `calico doctor`; remove unused routes
 /// `calico-ipam` chose, another address may replace the busy one. Busy addresses are released after
 /// the endpoint lists the final addresses.
 pub(super) async fn attach(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     timings: &mut Timings,
     mut assigned: AssignedAddresses,
     mut existing: Option<ExistingEndpoint>,
     profile: Option<Profile>,
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        let config = attachment.interface();
-        if let Err(error) = config.ensure_not_overtaken(attachment.prior, attachment.netns.as_ref())
-        {
+        if let Err(error) = attachment.ensure_not_overtaken() {
             return Err(Box::pin(attachment.roll_back(&assigned, ATTACH_STEP, error)).await);
         }
         let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
@@ -63,7 +62,7 @@ pub(super) async fn attach(
         };
         match attach_and_record(attachment, timings, &assigned, write).await {
             Ok((created, endpoint)) => {
-                Box::pin(release_unused(&attachment.cx.store, &assigned)).await;
+                Box::pin(release_unused(attachment.cx, &assigned)).await;
                 return Ok((created, endpoint, assigned.result));
             }
             Err(AttachFailure::Busy { route, written }) => {
@@ -80,7 +79,7 @@ pub(super) async fn attach(
 
 /// Replaces a busy address. If that fails, undoes the ADD and returns an error.
 async fn replace(
-    attachment: &Attachment<'_>,
+    attachment: &Attachment<'_, impl World>,
     assigned: &mut AssignedAddresses,
     route: BusyRoute,
 ) -> Result<(), CniError> {
@@ -92,12 +91,7 @@ async fn replace(
         .as_ref()
         .and_then(|request| request.busy_file.as_deref())
     {
-        busy::record(
-            file,
-            route.address,
-            &route.route,
-            SystemClock::start().now(),
-        );
+        busy::record(file, route.address, &route.route, attachment.cx.clock.now());
     }
     assigned.busy.push(route.clone());
     let cause = if tried < MAX_ADDRESSES {
@@ -106,7 +100,7 @@ async fn replace(
             hint = "this ADD requests another address",
             "the host has a route to the address that IPAM chose"
         );
-        match assign_replacement(&attachment.cx.store, assigned, route.address).await {
+        match assign_replacement(attachment.cx, assigned, route.address).await {
             Ok(()) => return Ok(()),
             Err(error) => Some(error),
         }
@@ -144,11 +138,11 @@ fn no_address_error(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
 /// Replaces the busy address `ip` by another address of the same family. The busy address stays
 /// allocated.
 async fn assign_replacement(
-    store: &Datastore,
+    cx: &Context<impl World>,
     assigned: &mut AssignedAddresses,
     ip: IpAddr,
 ) -> Result<(), CniError> {
-    let clock = SystemClock::start();
+    let (store, clock) = (&cx.store, cx.clock.restarted());
     let Some(request) = &assigned.request else {
         return Err(CniError::internal("the address was not chosen by IPAM"));
     };
@@ -173,9 +167,9 @@ async fn assign_replacement(
 }
 
 /// Releases the addresses that a successful ADD does not use. The endpoint must list none of them.
-async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
+async fn release_unused(cx: &Context<impl World>, assigned: &AssignedAddresses) {
     if let Some(earlier) = &assigned.earlier {
-        earlier.release(store).await;
+        earlier.release(cx).await;
     }
     let Some(request) = assigned
         .request
@@ -192,7 +186,7 @@ async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     };
     let requests: Vec<_> = assigned.busy.iter().map(release).collect();
     let _releasing = request.begin_release();
-    if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
+    if let Err(error) = release_addresses(&cx.store, &cx.clock.restarted(), &requests).await {
         tracing::warn!(
             %handle, %error,
             hint = "the DEL of the container tries again",

@@ -1,26 +1,17 @@
 //! The waits of an ADD: for the `readiness_gates` of the configuration, and for the pod's policy.
 
-use std::ffi::OsStr;
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::time::Duration;
 
 use libcalico::api::WorkloadEndpoint;
 use libcalico::names;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{CniError, Code};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use os::clock::Clock;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::context::Context;
 use crate::reads;
-
-/// The polling interval for the file of an endpoint while the directory of the file cannot be
-/// watched.
-const POLL_INTERVAL: Duration = Duration::from_millis(500);
+use crate::world::World;
 
 #[derive(Debug, Clone, Copy)]
 struct GateTimeouts {
@@ -39,18 +30,22 @@ const GATE_TIMEOUTS: GateTimeouts = GateTimeouts {
 /// Waits for the readiness gates, if some are configured, after a check that the datastore is
 /// ready. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may be
 /// disabled (CNI-77, IPAM-100).
-pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
+pub(super) async fn wait_for_gates(cx: &Context<impl World>) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
         return Ok(());
     }
     reads::ensure_cluster_is_ready(cx).await?;
-    wait_for_all(gates, GATE_TIMEOUTS)
+    wait_for_all(gates, GATE_TIMEOUTS, &cx.clock).await
 }
 
 /// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe
 /// at once; upstream waits for one interval first (CNI-257).
-fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError> {
+async fn wait_for_all(
+    gates: &[String],
+    timeouts: GateTimeouts,
+    clock: &impl Clock,
+) -> Result<(), CniError> {
     let is_encrypted = gates.iter().any(|gate| gate.starts_with("https://"));
     let trusted = if is_encrypted {
         host_roots()
@@ -67,9 +62,10 @@ fn wait_for_all(gates: &[String], timeouts: GateTimeouts) -> Result<(), CniError
         .tls_config(TlsConfig::builder().root_certs(trusted).build())
         .build()
         .new_agent();
-    gates
-        .iter()
-        .try_for_each(|gate| wait_for_gate(&agent, gate, timeouts))
+    for gate in gates {
+        wait_for_gate(&agent, gate, timeouts, clock).await?;
+    }
+    Ok(())
 }
 
 /// Returns the CA certificates of the host, which upstream uses too (CNI-77), or Mozilla's if the
@@ -85,8 +81,13 @@ fn host_roots() -> RootCerts {
         .into()
 }
 
-fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Result<(), CniError> {
-    let deadline = Instant::now() + timeouts.total;
+async fn wait_for_gate(
+    agent: &ureq::Agent,
+    gate: &str,
+    timeouts: GateTimeouts,
+    clock: &impl Clock,
+) -> Result<(), CniError> {
+    let deadline = clock.elapsed() + timeouts.total;
     loop {
         let refusal = match agent.get(gate).call() {
             Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
@@ -106,21 +107,21 @@ fn wait_for_gate(agent: &ureq::Agent, gate: &str, timeouts: GateTimeouts) -> Res
             gate, %refusal,
             "readiness gate is not ready; waiting until the timeout"
         );
-        if Instant::now() + timeouts.interval > deadline {
+        if clock.elapsed() + timeouts.interval > deadline {
             return Err(CniError::new(
                 Code::TRY_AGAIN,
                 format!("readiness gate {gate} is not ready: {refusal}"),
             )
             .with_details(format!("gave up after {} s", timeouts.total.as_secs())));
         }
-        thread::sleep(timeouts.interval);
+        clock.sleep(timeouts.interval).await;
     }
 }
 
 /// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the
 /// endpoint. A timeout is not an error: the pod starts, and its policy takes effect later.
-pub(super) fn wait_for_policy(
-    cx: &Context,
+pub(super) async fn wait_for_policy(
+    cx: &Context<impl World>,
     workload: &WorkloadIdentity,
     endpoint: &WorkloadEndpoint,
 ) {
@@ -134,63 +135,13 @@ pub(super) fn wait_for_policy(
     let file =
         names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
     let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
-    if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
+    let directory = cx.files.path(&conf.endpoint_status_dir);
+    if !cx.files.wait_for(&directory, &file, timeout).await {
         tracing::warn!(
             file, directory = %conf.endpoint_status_dir,
             hint = "the pod may start before its policy; the limit is policy_setup_timeout_seconds",
             "no file by which Felix reports the policy of the pod"
         );
-    }
-}
-
-fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
-    let deadline = Instant::now() + timeout;
-    loop {
-        match watch(directory, file, deadline) {
-            Ok(exists) => return exists,
-            Err(error) => {
-                tracing::debug!(
-                    directory = %directory.display(), %error,
-                    "cannot watch the directory of the endpoint's file; trying again"
-                )
-            }
-        }
-        if directory.join(file).exists() {
-            return true;
-        }
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        if remaining.is_zero() {
-            return false;
-        }
-        thread::sleep(remaining.min(POLL_INTERVAL));
-    }
-}
-
-/// Waits for `file` with inotify; returns false at `deadline`. The watch starts before the first
-/// check, so that no file is missed.
-fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
-    inotify.add_watch(directory, events)?;
-    if directory.join(file).exists() {
-        return Ok(true);
-    }
-    loop {
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        if remaining.is_zero() {
-            return Ok(false);
-        }
-        let wait = PollTimeout::try_from(remaining).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)], wait) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let is_file = |event: &InotifyEvent| event.name.as_deref() == Some(OsStr::new(file));
-        match inotify.read_events() {
-            Ok(events) if events.iter().any(is_file) => return Ok(true),
-            Ok(_) | Err(Errno::EAGAIN) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 
@@ -200,6 +151,9 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use os::clock::SystemClock;
 
     use super::*;
 
@@ -231,8 +185,8 @@ mod tests {
     }
 
     /// Each gate has one answer more than it needs.
-    #[test]
-    fn each_gate_is_probed_until_its_first_success() {
+    #[tokio::test]
+    async fn each_gate_is_probed_until_its_first_success() {
         let ((open, of_open), (late, of_late)) = (
             gate(&["200 OK", "200 OK"]),
             gate(&["503 No", "500 No", "204 Yes", "204 Yes"]),
@@ -243,7 +197,9 @@ mod tests {
                 total: Duration::from_secs(60),
                 ..SHORT_TIMEOUTS
             },
+            &SystemClock::start(),
         )
+        .await
         .unwrap();
         assert_eq!(
             (
@@ -254,10 +210,12 @@ mod tests {
         );
     }
 
-    #[test]
-    fn closed_readiness_gate_is_reported_with_its_url() {
+    #[tokio::test]
+    async fn closed_readiness_gate_is_reported_with_its_url() {
         let (url, _) = gate(&["503 No"; 100]);
-        let error = wait_for_all(std::slice::from_ref(&url), SHORT_TIMEOUTS).unwrap_err();
+        let gates = std::slice::from_ref(&url);
+        let outcome = wait_for_all(gates, SHORT_TIMEOUTS, &SystemClock::start()).await;
+        let error = outcome.unwrap_err();
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(
             error.msg.contains(&url) && error.msg.contains("503"),
@@ -265,51 +223,12 @@ mod tests {
         );
     }
 
-    #[test]
-    fn readiness_gate_without_a_valid_url_is_a_configuration_error() {
-        let error = wait_for_all(&["not a url".into()], SHORT_TIMEOUTS).unwrap_err();
+    #[tokio::test]
+    async fn readiness_gate_without_a_valid_url_is_a_configuration_error() {
+        let gates = ["not a url".into()];
+        let outcome = wait_for_all(&gates, SHORT_TIMEOUTS, &SystemClock::start()).await;
+        let error = outcome.unwrap_err();
         assert_eq!(error.code, Code::INVALID_CONFIG);
         assert!(error.msg.contains("not a url"), "{error}");
-    }
-
-    const NAME: &str = "k8s name-space%2Fpodname eth0";
-
-    #[test]
-    fn existing_file_ends_the_wait_at_once() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join(NAME), "").unwrap();
-        assert!(wait_for_file(directory.path(), NAME, Duration::ZERO));
-    }
-
-    #[test]
-    fn created_file_ends_the_wait() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().to_owned();
-        let writer = std::thread::spawn(move || {
-            std::fs::write(path.join("another"), "").unwrap();
-            std::fs::write(path.join("new"), "").unwrap();
-            std::fs::rename(path.join("new"), path.join(NAME)).unwrap();
-        });
-        assert!(wait_for_file(
-            directory.path(),
-            NAME,
-            Duration::from_secs(60)
-        ));
-        writer.join().unwrap();
-    }
-
-    #[test]
-    fn file_wait_ends_with_the_timeout() {
-        let directory = tempfile::tempdir().unwrap();
-        assert!(!wait_for_file(
-            directory.path(),
-            NAME,
-            Duration::from_millis(30)
-        ));
-        assert!(!wait_for_file(
-            &directory.path().join("missing"),
-            NAME,
-            Duration::from_millis(30)
-        ));
     }
 }

@@ -9,14 +9,13 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
-use crate::ipam;
 use crate::timings::Timings;
-use dataplane::NetnsFd;
+use crate::world::{Netns, World};
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and
 /// addresses, and gets the network's profile (CNI-149). Creates a missing interface again.
-pub(super) async fn rejoin(
-    attachment: &Attachment<'_>,
+pub(super) async fn rejoin<W: World>(
+    attachment: &Attachment<'_, W>,
     timings: &mut Timings,
     existing: ExistingEndpoint,
     profile: Option<Profile>,
@@ -30,7 +29,7 @@ pub(super) async fn rejoin(
     let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
-        Some(netns) if config.is_missing(netns, &updated)? => {
+        Some(netns) if config.is_missing(&cx.network, netns, &updated)? => {
             Some(restore(attachment, netns, &updated).await?)
         }
         _ => None,
@@ -45,13 +44,13 @@ pub(super) async fn rejoin(
         existing: Some(existing),
         profile,
     };
-    let endpoint = match (write.apply(&cx.store).await, &restored) {
+    let endpoint = match (write.apply(&cx.store, &cx.clock).await, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
         (Err(failure), Some(new)) => {
             return Err(with_removal_outcome(
                 failure.error,
-                &new.remove(config).await,
+                &new.remove(&cx.network, config).await,
             ));
         }
     };
@@ -61,14 +60,15 @@ pub(super) async fn rejoin(
 
 /// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer
 /// allocated to the container: a DEL that was killed may have released it.
-async fn restore(
-    attachment: &Attachment<'_>,
-    netns: &NetnsFd,
+async fn restore<W: World>(
+    attachment: &Attachment<'_, W>,
+    netns: &Netns<W>,
     endpoint: &WorkloadEndpoint,
 ) -> Result<CreatedInterface, CniError> {
     let missing = missing_addresses(attachment.cx, endpoint).await?;
     if missing.is_empty() {
         return Ok(attachment.interface().restore(
+            &attachment.cx.network,
             netns,
             endpoint,
             attachment.mtu,
@@ -87,10 +87,10 @@ async fn restore(
 /// Returns the addresses of an endpoint that are no longer allocated to the container. Returns none
 /// for another IPAM plugin: many plugins do not implement CHECK.
 async fn missing_addresses(
-    cx: &Context,
+    cx: &Context<impl World>,
     endpoint: &WorkloadEndpoint,
 ) -> Result<Vec<String>, CniError> {
-    let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else {
+    let Some(mut request) = cx.ipam_request() else {
         return Ok(Vec::new());
     };
     // The network in the first profile assigned the addresses, so their handle contains the name of

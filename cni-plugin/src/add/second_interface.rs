@@ -16,6 +16,7 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::interface::InterfaceConfig;
 use crate::ipam::AddressRequest;
+use crate::world::World;
 use crate::{endpoint, interface_names};
 use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 
@@ -29,7 +30,7 @@ use dataplane::{ConflictReason, ConflictingInterface, ExistingInterface};
 /// have a route through the interface to each address of the endpoint. `mtu` is that of the
 /// interface in bytes.
 pub(super) async fn first_result(
-    cx: &Context,
+    cx: &Context<impl World>,
     found: &ExistingInterface,
     endpoint: Option<&WorkloadEndpoint>,
     request: &AddressRequest,

@@ -1,4 +1,5 @@
 use libcalico::ipam::AnyOf;
+use os::node_files::NodeFiles;
 use serde_json::{Value, json};
 
 use super::*;
@@ -230,7 +231,7 @@ fn list_annotation_selects_its_families() {
         let files = tempfile::tempdir().unwrap();
         let conf = json!({ "datastore_type": "local", "datastore_path": files.path().join("db") });
         let call = open("ADD", "", conf, files.path()).call;
-        let mut request = crate::ipam::request(&call, "node1", None).unwrap();
+        let mut request = crate::ipam::request(&call, "node1", &NodeFiles::of_this_node()).unwrap();
         request.ip = Some("10.0.0.7".parse().unwrap());
         found.apply_to(&mut request);
         assert!(request.any_of.is_some() && request.ip.is_none());

@@ -6,23 +6,25 @@ use std::time::Duration;
 use allocation::error::{IpamError, cni_error};
 use allocation::journal::{DatastoreIdentity, LockedJournal, PendingDel};
 use allocation::release::ReleaseInputs;
-use datastore::{Datastore, DatastoreConfig};
+use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{EndpointForm, Store, StoreError};
 use libcalico::workload::WorkloadIdentity;
 use netconf::{CniError, NetConf};
 use node_process::logging::Subject;
+use os::clock::Clock as _;
+use os::node_files::NodeFiles;
 use time::OffsetDateTime;
-use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::urgency::Urgency;
 use crate::cni_error::{journal_error, naming_error, store_error};
 use crate::endpoint::{ContainerEndpoints, OtherEndpoints};
 use crate::ipam::release::DeferredHandles;
+use crate::world::World;
 use crate::{ipam, vmi};
-use dataplane::has_interface;
+use dataplane::PodNetwork as _;
 
 /// The limit of a call other than ADD and of a pass of the agent.
 const DEFAULT_LIMIT: ReplayLimit = ReplayLimit {
@@ -137,8 +139,8 @@ fn has_nothing_to_release(
 }
 
 /// Moves an entry behind the others: an entry whose replay always fails must not block these.
-fn postpone(locked: &LockedJournal<'_>, entry: &Path) {
-    if let Err(error) = locked.postpone(entry) {
+fn postpone(locked: &LockedJournal<'_>, entry: &Path, now: OffsetDateTime) {
+    if let Err(error) = locked.postpone(entry, now) {
         tracing::warn!(
             entry = %entry.display(), %error,
             "cannot postpone the journal entry"
@@ -147,7 +149,7 @@ fn postpone(locked: &LockedJournal<'_>, entry: &Path) {
 }
 
 /// The datastore whose deferred DELs are replayed, and the other inputs of a replay.
-pub struct Replayer<'a> {
+pub struct Replayer<'a, W: World> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
     /// The lookup of the environment variables that complete the configuration.
@@ -155,9 +157,15 @@ pub struct Replayer<'a> {
     /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,
     /// The datastore.
-    pub store: &'a Datastore,
+    pub store: &'a W::Store,
     /// The Kubernetes API.
-    pub api: &'a KubernetesApi,
+    pub api: &'a KubernetesApi<W::Store>,
+    /// The clock.
+    pub clock: &'a W::Clock,
+    /// The network of the node.
+    pub network: &'a W::Network,
+    /// The files and locks of the node.
+    pub files: &'a NodeFiles,
     /// The node of deferred DELs that do not name one; empty if the node's name is unknown.
     pub node: &'a str,
     /// The ID of the container whose call replays; empty for the agent.
@@ -166,7 +174,7 @@ pub struct Replayer<'a> {
     pub target: DatastoreIdentity,
 }
 
-impl Replayer<'_> {
+impl<W: World> Replayer<'_, W> {
     /// Replays a bounded number of deferred DELs.
     pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
         self.replay_by_urgency(locked, DEFAULT_LIMIT, |_| Urgency::NotRequired)
@@ -183,14 +191,14 @@ impl Replayer<'_> {
         limit: ReplayLimit,
         urgency: impl Fn(&PendingDel) -> Urgency,
     ) -> ReplayOutcome {
-        let begun = Instant::now();
+        let begun = self.clock.elapsed();
         let mut entries = self.pending_entries(locked);
         entries.sort_by_key(|(_, pending_del)| urgency(pending_del));
         let (mut attempts, mut replayed, total) = (0, 0, entries.len());
         // Each with the endpoints that cannot be removed.
         let mut failed_pods = BTreeMap::<_, BTreeSet<_>>::new();
         for (entry, pending_del) in entries {
-            let is_over = attempts >= limit.entries || begun.elapsed() >= limit.time;
+            let is_over = attempts >= limit.entries || self.clock.elapsed() - begun >= limit.time;
             if is_over && urgency(&pending_del) != Urgency::Required {
                 break;
             }
@@ -239,7 +247,7 @@ impl Replayer<'_> {
                     }
                 }
             }
-            postpone(locked, &entry);
+            postpone(locked, &entry, self.clock.now());
             if outcome.is_err_and(|failure| !failure.is_of_one_object) {
                 break;
             }
@@ -343,8 +351,16 @@ impl Replayer<'_> {
                 "keeping the addresses of a deferred DEL"
             );
         } else {
-            let released =
-                ipam::release::release_deferred(store, pending_del, inputs, &endpoints).await;
+            let (clock, files) = (self.clock.restarted(), self.files);
+            let released = ipam::release::release_deferred(
+                store,
+                &clock,
+                files,
+                pending_del,
+                inputs,
+                &endpoints,
+            )
+            .await;
             if !released.map_err(|error| ReplayFailure::from(&error))? {
                 return Ok(Replayed::kept());
             }
@@ -366,12 +382,15 @@ impl Replayer<'_> {
         pending_del: &PendingDel,
         newer: &BTreeMap<IpAddr, OffsetDateTime>,
     ) -> bool {
-        let now = OffsetDateTime::now_utc();
+        let now = self.clock.now();
         let is_recent = |at: &OffsetDateTime| (now - LONGEST_ADD..=now).contains(at);
         if newer.values().any(is_recent) || self.conf.dataplane_options.grpc_socket().is_some() {
             return false;
         }
-        match has_interface(&pending_del.container_id, newer.keys()) {
+        let has_interface = self
+            .network
+            .has_interface(&pending_del.container_id, newer.keys());
+        match has_interface {
             Ok(has_interface) => !has_interface,
             Err(error) => {
                 tracing::warn!(
@@ -386,7 +405,7 @@ impl Replayer<'_> {
     async fn release_vmi(
         &self,
         pending_del: &PendingDel,
-        endpoints: &Result<OtherEndpoints<'_, Datastore>, IpamError>,
+        endpoints: &Result<OtherEndpoints<'_, W::Store>, IpamError>,
     ) -> Result<(), ReplayFailure> {
         if !vmi::may_have_had_vmi(pending_del)
             || !kubernetes_api::is_configured(self.conf, self.datastore_config)
@@ -397,11 +416,7 @@ impl Replayer<'_> {
         let api = match self.api {
             // The call itself sends no request to the Kubernetes API.
             KubernetesApi::Unused => {
-                opened = KubernetesApi::with_environment(
-                    self.conf,
-                    self.datastore_config,
-                    self.environment,
-                )?;
+                opened = W::open_api(self.conf, self.datastore_config, self.environment)?;
                 &opened
             }
             api => api,
@@ -418,7 +433,9 @@ impl Replayer<'_> {
         let detected = vmi::detect_deferred(self.store, api, pending_del, &key).await;
         let detected = detected.map_err(|error| ReplayFailure::from(&IpamError::from(error)))?;
         let Some(vmi) = detected else { return Ok(()) };
-        let released = vmi::release_deferred(self.store, pending_del, &vmi, endpoints).await;
+        let (clock, files) = (self.clock.restarted(), self.files);
+        let released =
+            vmi::release_deferred(self.store, &clock, files, pending_del, &vmi, endpoints).await;
         released.map_err(|error| ReplayFailure::from(&error))
     }
 

@@ -14,6 +14,7 @@ use super::replayer::has_other_endpoint;
 use super::*;
 use crate::endpoint::ContainerEndpoints;
 use crate::testing::open;
+use crate::world::ThisNode;
 
 fn workload(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> WorkloadIdentity {
     let (node, container_id, endpoint) = ("node1".into(), container_id.into(), ifname.into());
@@ -39,7 +40,7 @@ fn pending_del_of(workload: &WorkloadIdentity) -> PendingDel {
 }
 
 /// Returns a deferred DEL of the endpoint with this name in the namespace `shop`.
-fn pending_del_named(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
+fn pending_del_named(cx: &Context<impl World>, container: &str, endpoint: &str) -> PendingDel {
     PendingDel {
         network: "net1".into(),
         container_id: container.into(),
@@ -129,7 +130,7 @@ async fn endpoint_of_a_successor_without_a_container_id_is_retained() {
     }
 }
 
-fn context_of_add(files: &Path, args: &str) -> Context {
+fn context_of_add(files: &Path, args: &str) -> Context<ThisNode> {
     open(
         "ADD",
         args,

@@ -9,6 +9,7 @@ use crate::cni_error::naming_error;
 use crate::context::Context;
 use crate::endpoint::{self, ExistingEndpoint, Listing};
 use crate::interface::RecordedEndpoint;
+use crate::world::World;
 
 /// The endpoints that a DEL has found.
 pub(super) struct FoundEndpoints {
@@ -27,7 +28,7 @@ pub(super) struct FoundEndpoints {
 impl FoundEndpoints {
     /// Interprets the endpoints of the container or pod, of any interface, and their addresses.
     pub(super) fn new(
-        cx: &Context,
+        cx: &Context<impl World>,
         endpoints: Vec<ExistingEndpoint>,
         mut listings: Option<Vec<Listing>>,
     ) -> Result<Self, CniError> {
@@ -66,7 +67,7 @@ impl FoundEndpoints {
 /// Returns true if the endpoint is this container's. The endpoint of another container of the same
 /// pod stays, because this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a
 /// later pod of the same name whose ADD has not finished stays as well (CNI-262).
-fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
+fn belongs_to_container(cx: &Context<impl World>, entry: &ExistingEndpoint) -> bool {
     let is_own = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !is_own {
         let holder = &entry.value.spec.container_id;
@@ -85,7 +86,7 @@ fn belongs_to_container(cx: &Context, entry: &ExistingEndpoint) -> bool {
 /// `is_named`: the interface to delete has an endpoint. `others`: the endpoints with other
 /// interface names. `is_unread`: an endpoint of the container cannot be read.
 fn has_other_interface(
-    cx: &Context,
+    cx: &Context<impl World>,
     is_named: bool,
     others: &[ExistingEndpoint],
     is_unread: bool,
@@ -95,7 +96,9 @@ fn has_other_interface(
     };
     let is_shared = match (&cx.workload.orchestrator, cx.store.endpoint_form()) {
         (Orchestrator::Cni(_), _) if !others.is_empty() => true,
-        (Orchestrator::Cni(_), _) => is_unread && cx.interface().is_of_another_interface()?,
+        (Orchestrator::Cni(_), _) => {
+            is_unread && cx.interface().is_of_another_interface(&cx.network)?
+        }
         (Orchestrator::Kubernetes(_), EndpointForm::Object) if others.iter().any(is_own) => true,
         (Orchestrator::Kubernetes(_), _)
             if others.is_empty() && (is_named || was_created_by_add(cx) == Some(true)) =>
@@ -105,7 +108,7 @@ fn has_other_interface(
         // The endpoint of a pod with annotations has the name of eth0 for any interface, and a
         // deleted pod has no endpoint.
         (Orchestrator::Kubernetes(_), EndpointForm::Object | EndpointForm::PodAnnotations) => {
-            cx.interface().is_of_another_interface()?
+            cx.interface().is_of_another_interface(&cx.network)?
         }
     };
     if is_shared {

@@ -10,16 +10,17 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::{Store, StoreError};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
+use crate::world::ThisNode;
 
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
 struct DelCall {
-    cx: Context,
+    cx: Context<ThisNode>,
     files: TempDir,
 }
 

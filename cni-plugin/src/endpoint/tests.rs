@@ -11,6 +11,7 @@ use libcalico::store::{
     Answers, EndpointForm, ProfileOrigin, ReadBatch, Revision, Sharing, WriteModel,
 };
 use libcalico::workload::{ContainerIdentity, Orchestrator, PodIdentity, WorkloadIdentity};
+use os::clock::SystemClock;
 use time::OffsetDateTime;
 
 use super::*;
@@ -118,7 +119,10 @@ async fn endpoint_write_with_a_lost_response_is_applied_once() {
     for applies in [true, false] {
         let directory = tempfile::tempdir().unwrap();
         let store = Breaking::new(&directory, applies, false);
-        let written = write("10.0.0.1").apply(&store).await.unwrap();
+        let written = write("10.0.0.1")
+            .apply(&store, &SystemClock::start())
+            .await
+            .unwrap();
         let stored = store
             .get::<WorkloadEndpoint>(&written.key())
             .await
@@ -136,7 +140,10 @@ async fn endpoint_write_with_a_lost_response_is_applied_once() {
 async fn unverifiable_endpoint_write_is_reported_as_perhaps_written() {
     let directory = tempfile::tempdir().unwrap();
     let failure = write("10.0.0.1")
-        .apply(&Breaking::new(&directory, true, true))
+        .apply(
+            &Breaking::new(&directory, true, true),
+            &SystemClock::start(),
+        )
         .await
         .unwrap_err();
     assert!(failure.may_be_written, "{failure:?}");
@@ -149,7 +156,10 @@ async fn foreign_endpoint_is_not_mistaken_for_the_own_write() {
     let store = Breaking::new(&directory, false, false);
     let other = endpoint("c1", "10.0.0.2");
     store.inner.create(&other.key(), &other).await.unwrap();
-    let failure = write("10.0.0.1").apply(&store).await.unwrap_err();
+    let failure = write("10.0.0.1")
+        .apply(&store, &SystemClock::start())
+        .await
+        .unwrap_err();
     assert!(!failure.may_be_written, "{failure:?}");
     assert!(failure.error.msg.contains("already exists"), "{failure:?}");
 }

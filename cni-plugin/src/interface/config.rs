@@ -7,6 +7,8 @@ use libcalico::net::Cidr;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::{Call, CniError, CniResult, Code};
 use node_process::process;
+use os::clock::Clock;
+use os::node_files::NodeFiles;
 
 use crate::cni_error::dataplane_error;
 use crate::ipam::AssignedAddresses;
@@ -94,8 +96,9 @@ impl<'c> InterfaceConfig<'c> {
     }
 
     /// Returns the configured MTU of both ends, for [`LinkSettings`].
-    pub fn mtu(&self) -> Result<u32, CniError> {
-        mtu::of_interface(&self.call.conf.interface)
+    pub async fn mtu(&self, files: &NodeFiles, clock: &impl Clock) -> Result<u32, CniError> {
+        mtu::of_interface(&self.call.conf.interface, files, clock)
+            .await
             .map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
 

@@ -1,8 +1,8 @@
 //! Handles an existing interface that has the name of the host's end.
 
 use allocation::reads::attributes_of;
-use datastore::Datastore;
 use libcalico::ipam::{Attribute, HandleId, Holder, OwnerSlot};
+use libcalico::store::Store;
 use libcalico::workload::Orchestrator;
 use netconf::{Call, CniError};
 
@@ -10,7 +10,7 @@ use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
 use dataplane::{
     ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, ExistingInterface,
-    NetnsFd, PriorInterface, existing_interface,
+    PodNetwork, PriorInterface,
 };
 
 const ADVICE: &str =
@@ -21,26 +21,26 @@ const OTHER_NAMESPACE: &str = "pod of another namespace";
 impl InterfaceConfig<'_> {
     /// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or
     /// without a namespace. `prior` is the interface found by an earlier call.
-    pub fn find_existing(
+    pub fn find_existing<N: PodNetwork>(
         &self,
+        network: &N,
         prior: PriorInterface,
-        netns: Option<&NetnsFd>,
+        netns: Option<&N::Netns>,
     ) -> Result<ExistingInterface, CniError> {
         let Some(netns) = netns.filter(|_| self.grpc_socket().is_none()) else {
             return Ok(ExistingInterface::Replaceable(PriorInterface::Unknown));
         };
         let (host_ifname, container_ifname, alias) =
             (&self.host_ifname(), &self.call.ifname, &self.alias());
-        existing_interface(
-            DesiredInterface {
-                host_ifname,
-                container_ifname,
-                alias,
-                prior,
-            },
-            netns,
-        )
-        .map_err(dataplane_error)
+        let desired = DesiredInterface {
+            host_ifname,
+            container_ifname,
+            alias,
+            prior,
+        };
+        network
+            .existing_interface(desired, netns)
+            .map_err(dataplane_error)
     }
 
     /// Returns the interface that the ADD may replace. It may replace an interface with
@@ -48,7 +48,7 @@ impl InterfaceConfig<'_> {
     /// interface is allocated to the pod or container of this call.
     pub async fn replaceable(
         &self,
-        store: &Datastore,
+        store: &impl Store,
         found: ExistingInterface,
     ) -> Result<PriorInterface, CniError> {
         let conflicting = match found {
@@ -110,12 +110,14 @@ impl InterfaceConfig<'_> {
 
     /// Fails if the ADD may not replace the interface that has the name of the host's end now,
     /// usually because another ADD of this pod created it since this ADD began.
-    pub fn ensure_not_overtaken(
+    pub fn ensure_not_overtaken<N: PodNetwork>(
         &self,
+        network: &N,
         prior: PriorInterface,
-        netns: Option<&NetnsFd>,
+        netns: Option<&N::Netns>,
     ) -> Result<(), CniError> {
-        let ExistingInterface::Conflicting(found) = self.find_existing(prior, netns)? else {
+        let ExistingInterface::Conflicting(found) = self.find_existing(network, prior, netns)?
+        else {
             return Ok(());
         };
         Err(dataplane_error(DataplaneError::HostInterfaceConflict(
@@ -128,7 +130,7 @@ impl InterfaceConfig<'_> {
     /// cannot be read.
     pub async fn is_allocated_to_pod(
         &self,
-        store: &Datastore,
+        store: &impl Store,
         found: &ConflictingInterface,
     ) -> bool {
         if !self.call.conf.ipam.is_calico() {

@@ -1,9 +1,9 @@
-//! Converts between the interface of a call and [`dataplane`], the kernel's dataplane.
+//! Converts between the interface of a call and the node's network.
 
 use std::path::Path;
 
-use datastore::Datastore;
 use libcalico::api::WorkloadEndpoint;
+use libcalico::store::Store;
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
@@ -12,8 +12,8 @@ use super::config::{
 };
 use crate::cni_error::{dataplane_error, netns_error};
 use dataplane::{
-    self, ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr,
-    NetnsError, NetnsFd, PriorInterface, Teardown, TeardownTarget,
+    ConflictReason, DataplaneError, EndpointPlan, ExistingInterface, HostLinkProof, MacAddr,
+    PodNetwork, PriorInterface, Removal, TeardownTarget,
 };
 
 /// The endpoint that the datastore contains for the interface to be removed.
@@ -31,9 +31,10 @@ pub enum RecordedEndpoint<'a> {
 }
 
 /// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
-pub(super) fn create(
+pub(super) fn create<N: PodNetwork>(
     config: &InterfaceConfig<'_>,
-    netns: Option<&NetnsFd>,
+    network: &N,
+    netns: Option<&N::Netns>,
     new: NewInterface<'_>,
 ) -> CreateResult {
     let assigned = new.assigned;
@@ -48,11 +49,11 @@ pub(super) fn create(
         ..config.plan(&assigned.addresses, new.link, new.prior)
     };
     match netns {
-        Some(netns) => run_setup(&plan, netns),
-        None => run_setup(
-            &plan,
-            &NetnsFd::open(Path::new(&config.call.netns)).map_err(netns_error)?,
-        ),
+        Some(netns) => run_setup(network, &plan, netns),
+        None => {
+            let netns = network.open_netns(Path::new(&config.call.netns));
+            run_setup(network, &plan, &netns.map_err(netns_error)?)
+        }
     }
 }
 
@@ -60,23 +61,27 @@ impl InterfaceConfig<'_> {
     /// Returns true if neither end of the interface of `endpoint` exists. An interface without a
     /// name cannot be looked up, and an interface of a gRPC dataplane cannot be inspected: both
     /// count as existing.
-    pub fn is_missing(
+    pub fn is_missing<N: PodNetwork>(
         &self,
-        netns: &NetnsFd,
+        network: &N,
+        netns: &N::Netns,
         endpoint: &WorkloadEndpoint,
     ) -> Result<bool, CniError> {
         let host_ifname = &endpoint.spec.interface_name;
         if self.grpc_socket().is_some() || host_ifname.is_empty() {
             return Ok(false);
         }
-        dataplane::is_absent(host_ifname, &self.call.ifname, netns).map_err(dataplane_error)
+        network
+            .is_absent(host_ifname, &self.call.ifname, netns)
+            .map_err(dataplane_error)
     }
 
     /// Creates the interface of an endpoint again after [`is_missing`](Self::is_missing), with the
     /// addresses of the endpoint and, if it is valid, the MAC address.
-    pub fn restore(
+    pub fn restore<N: PodNetwork>(
         &self,
-        netns: &NetnsFd,
+        network: &N,
+        netns: &N::Netns,
         endpoint: &WorkloadEndpoint,
         mtu: u32,
         prior: PriorInterface,
@@ -92,7 +97,7 @@ impl InterfaceConfig<'_> {
             host_ifname,
             ..self.plan(&addresses, LinkSettings { mtu, mac }, prior)
         };
-        let created = run_setup(&plan, netns)?;
+        let created = run_setup(network, &plan, netns)?;
         let CreatedInterface {
             host_ifname, mac, ..
         } = &created;
@@ -105,16 +110,16 @@ impl InterfaceConfig<'_> {
 
     /// Returns true if the host interface that DEL would find by its name belongs to another
     /// attachment of the container. A runtime also deletes interfaces whose ADD failed.
-    pub fn is_of_another_interface(&self) -> Result<bool, CniError> {
+    pub fn is_of_another_interface(&self, network: &impl PodNetwork) -> Result<bool, CniError> {
         if self.grpc_socket().is_some() {
             return Ok(false);
         }
         // The file may be a namespace of another type, which is as good as none.
-        let can_enter = |netns: &NetnsFd| netns.run_in(|| Ok::<_, NetnsError>(())).is_ok();
-        let netns = NetnsFd::open(Path::new(&self.call.netns))
+        let netns = network
+            .open_netns(Path::new(&self.call.netns))
             .ok()
-            .filter(can_enter);
-        let found = self.find_existing(PriorInterface::Unknown, netns.as_ref())?;
+            .filter(|netns| network.can_enter(netns));
+        let found = self.find_existing(network, PriorInterface::Unknown, netns.as_ref())?;
         let ExistingInterface::Conflicting(found) = found else {
             return Ok(false);
         };
@@ -122,8 +127,8 @@ impl InterfaceConfig<'_> {
     }
 }
 
-fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
-    let pair = dataplane::setup(plan, netns).map_err(|error| match error {
+fn run_setup<N: PodNetwork>(network: &N, plan: &EndpointPlan, netns: &N::Netns) -> CreateResult {
+    let pair = network.set_up(plan, netns).map_err(|error| match error {
         DataplaneError::BusyRoute(busy) => CreateError::BusyRoute(busy),
         error @ DataplaneError::PairNotDeleted { .. } => {
             CreateError::Unknown(dataplane_error(error))
@@ -149,11 +154,12 @@ fn run_setup(plan: &EndpointPlan, netns: &NetnsFd) -> CreateResult {
 }
 
 /// Begins to delete the interface; keeps an interface that is not proved to be this attachment's.
-pub(super) async fn remove(
+pub(super) async fn remove<N: PodNetwork>(
     config: &InterfaceConfig<'_>,
-    store: &Datastore,
+    network: &N,
+    store: &impl Store,
     recorded: RecordedEndpoint<'_>,
-) -> Result<Teardown, CniError> {
+) -> Result<N::Removal, CniError> {
     let call = config.call;
     let (host_ifname, addresses) = match recorded {
         RecordedEndpoint::Found(endpoint) => endpoint.spec.host_link(),
@@ -183,13 +189,17 @@ pub(super) async fn remove(
         container_id: Some(call.container_id.clone()),
         proof,
     };
-    let teardown = Teardown::start(target.clone()).map_err(dataplane_error)?;
-    let Some(unproven) = &teardown.unproven else {
-        return Ok(teardown);
+    let removal = network
+        .start_removal(target.clone())
+        .map_err(dataplane_error)?;
+    let Some(unproven) = removal.unproven() else {
+        return Ok(removal);
     };
     if !Box::pin(config.is_allocated_to_pod(store, unproven)).await {
-        return Ok(teardown);
+        return Ok(removal);
     }
     let proof = HostLinkProof::Index(unproven.index);
-    Teardown::start(TeardownTarget { proof, ..target }).map_err(dataplane_error)
+    network
+        .start_removal(TeardownTarget { proof, ..target })
+        .map_err(dataplane_error)
 }

@@ -7,18 +7,20 @@ use allocation::error::{IpamError, cni_error};
 use allocation::exhausted::ReleaseGuard;
 use allocation::journal::PendingDel;
 use allocation::release::{ReleaseInputs, ReleasedHandles};
-use datastore::Datastore;
 use futures::future::join;
 use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses, ReleaseStep};
 use libcalico::ipam::Block;
 use libcalico::store::{EndpointForm, ReadBatch, Store, StoreError};
 use libcalico::workload::{ContainerIdentity, Orchestrator, WorkloadIdentity};
-use netconf::{Call, CniError};
-use os::clock::{Clock, SystemClock};
+use netconf::CniError;
+use os::clock::Clock;
+use os::node_files::NodeFiles;
 use time::OffsetDateTime;
 
 use super::exec;
+use crate::context::Context;
 use crate::endpoint::{ContainerEndpoints, OtherEndpoints};
+use crate::world::World;
 
 /// A failure to release addresses.
 #[derive(Debug)]
@@ -56,17 +58,17 @@ impl ReleaseError {
 /// Removes the addresses of the container from its endpoints, and then releases them, except those
 /// of a VMI. `calico` contains the request to `calico-ipam` and the allocations of its handles;
 /// with `None`, only another IPAM plugin releases addresses.
-pub async fn release(
-    store: &Datastore,
-    call: &Call,
+pub async fn release<W: World>(
+    cx: &Context<W>,
     calico: Option<(IpamRequest, ReleaseInputs)>,
-    endpoints: ContainerEndpoints<'_, Datastore>,
+    endpoints: ContainerEndpoints<'_, W::Store>,
 ) -> Result<(), ReleaseError> {
+    let store = &cx.store;
     let Some((request, inputs)) = calico else {
         accept_kept_endpoint(store, endpoints.delete_own().await)?;
-        return exec::release_by_plugin(call).map_err(ReleaseError::Permanent);
+        return exec::release_by_plugin(&cx.call).map_err(ReleaseError::Permanent);
     };
-    let clock = SystemClock::start();
+    let clock = cx.clock.restarted();
     let begun = cni::release_call(store, &clock, &request, inputs);
     // The release reads its blocks while the own endpoint is deleted.
     let (others, begun) = join(endpoints.delete_own(), begun).await;
@@ -159,6 +161,8 @@ pub async fn read_deferred(
 /// [`read_deferred`].
 pub async fn release_deferred<S: Store>(
     store: &S,
+    clock: &impl Clock,
+    files: &NodeFiles,
     del: &PendingDel,
     inputs: ReleaseInputs,
     endpoints: &Result<OtherEndpoints<'_, S>, IpamError>,
@@ -166,9 +170,8 @@ pub async fn release_deferred<S: Store>(
     if inputs.is_empty() {
         return Ok(true);
     }
-    let _releasing = ReleaseGuard::here();
-    let clock = SystemClock::start();
-    let begun = cni::release_handles(store, &clock, inputs, del.old_handle(), &del.node).await?;
+    let _releasing = ReleaseGuard::of_node(files);
+    let begun = cni::release_handles(store, clock, inputs, del.old_handle(), &del.node).await?;
     let released = complete(begun, endpoints).await?;
     Ok(!released.is_newer)
 }
@@ -176,11 +179,10 @@ pub async fn release_deferred<S: Store>(
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM
 /// plugin.
 pub async fn leaked(
-    store: &Datastore,
-    call: &Call,
-    node: &str,
+    cx: &Context<impl World>,
     valid: &BTreeSet<String>,
 ) -> Result<LeakedAddresses, IpamError> {
+    let (store, call, node) = (&cx.store, &cx.call, &cx.workload.node);
     let is_calico = call.conf.ipam.is_calico();
     match store.endpoint_form() {
         // GC examines only pods that own leaked addresses.
@@ -207,13 +209,12 @@ pub async fn leaked(
 /// Releases leaked addresses after removing them from endpoints, except those of the containers in
 /// `valid` and `kept`. Returns one text per failure.
 pub async fn release_leaked(
-    store: &Datastore,
-    call: &Call,
-    node: &str,
+    cx: &Context<impl World>,
     leaked: LeakedAddresses,
     valid: BTreeSet<String>,
     kept: &BTreeSet<String>,
 ) -> Vec<String> {
+    let (store, call, node) = (&cx.store, &cx.call, &cx.workload.node);
     if !call.conf.ipam.is_calico() {
         // GC of another plugin accepts no containers to keep beside the valid attachments.
         if !kept.is_empty() {
@@ -236,17 +237,17 @@ pub async fn release_leaked(
         // The empty interface name means all interfaces: all leaked addresses of the container are
         // released.
         let workload = WorkloadIdentity {
-            node: node.to_owned(),
+            node: node.clone(),
             container_id: container.to_owned(),
             endpoint: String::new(),
             orchestrator: Orchestrator::Cni(ContainerIdentity::new(&call.conf.name)),
         };
         ContainerEndpoints::new(store, workload)
     };
-    let _releasing = (leaked.containers() > 0).then(ReleaseGuard::here);
+    let _releasing = (leaked.containers() > 0).then(|| ReleaseGuard::of_node(&cx.files));
     let mut excluded = valid;
     excluded.extend(kept.iter().cloned());
-    let clock = SystemClock::start();
+    let clock = cx.clock.restarted();
     let mut failures = Vec::new();
     for (handle, leak) in leaked.by_handle(&excluded) {
         let endpoints = endpoints_of_container(leak.container());

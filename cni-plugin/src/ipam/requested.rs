@@ -6,16 +6,17 @@ use std::net::IpAddr;
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::alloc::predecessor::Predecessor;
 use allocation::exhausted::ReleaseGuard;
-use datastore::Datastore;
 use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::WorkloadIdentity;
 use netconf::result::{IpConfig, IpNet};
-use netconf::{Call, CniError, CniResult};
-use os::clock::SystemClock;
+use netconf::{CniError, CniResult};
+use os::clock::Clock as _;
 
 use super::{AssignedAddresses, CalicoRequest};
 use crate::cni_error::store_error;
+use crate::context::Context;
+use crate::world::World;
 
 /// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer
 /// requests.
@@ -29,8 +30,7 @@ pub struct EarlierAddresses {
 /// reallocated to the new sandbox in a single write, so that the address is not free in between. If
 /// the pod's VMI has addresses, the pod gets these instead of the requested ones.
 pub(super) async fn assign(
-    store: &Datastore,
-    call: &Call,
+    cx: &Context<impl World>,
     workload: &WorkloadIdentity,
     calico: CalicoRequest,
     existing: Option<&WorkloadEndpoint>,
@@ -46,7 +46,7 @@ pub(super) async fn assign(
     }
     request.predecessor = existing.and_then(|existing| earlier_sandbox(&request, existing));
     let mut inputs = Some(inputs);
-    let clock = SystemClock::start();
+    let (store, clock) = (&cx.store, cx.clock.restarted());
     let mut addresses = Vec::with_capacity(requested.len());
     let mut replaced_owner = None;
     for address in requested {
@@ -71,7 +71,7 @@ pub(super) async fn assign(
             }
             Err(error) => {
                 let assigned = assigned_so_far(&addresses, request, replaced_owner);
-                if let Err(error) = assigned.unassign(store, call, workload).await {
+                if let Err(error) = assigned.unassign(cx, workload).await {
                     tracing::warn!(
                         %error,
                         hint = "the DEL of the container tries again, except for a VMI's addresses",
@@ -142,13 +142,11 @@ pub(super) fn earlier_sandbox(
 impl EarlierAddresses {
     /// Releases the addresses that are allocated to the earlier sandbox; another address stays
     /// (CNI-246).
-    pub async fn release(&self, store: &Datastore) {
+    pub async fn release(&self, cx: &Context<impl World>) {
         let EarlierAddresses { sandbox, addresses } = self;
-        let _releasing = ReleaseGuard::here();
-        match sandbox
-            .release(store, &SystemClock::start(), addresses)
-            .await
-        {
+        let _releasing = ReleaseGuard::of_node(&cx.files);
+        let clock = cx.clock.restarted();
+        match sandbox.release(&cx.store, &clock, addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(

@@ -8,7 +8,7 @@ use ipam_plugin::cni::IpamRequest;
 use libcalico::api::{ObjectKey, Profile};
 use libcalico::store::{GetTicket, StoreError};
 use netconf::CniError;
-use os::clock::SystemClock;
+use os::clock::Clock as _;
 
 use super::call_batch::{CallAnswers, CallBatch};
 use super::cluster::{ClusterState, NotReady, in_present_group};
@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::endpoint::ExistingEndpoint;
 use crate::ipam::{AddressRequest, CalicoRequest};
 use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
+use crate::world::World;
 
 /// The objects that an ADD has read, and the requests derived from them.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub struct AddReads {
 /// another IPAM plugin. `prefetch` is the part of the allocation that runs at the same time as the
 /// reads. It is undone after a failure, and if the pod chooses its addresses or has a list of them.
 pub async fn for_add(
-    cx: &Context,
+    cx: &Context<impl World>,
     request: Option<IpamRequest>,
     prefetch: Option<Prefetch>,
 ) -> Result<AddReads, CniError> {
@@ -48,7 +49,7 @@ pub async fn for_add(
     }
 }
 
-async fn with_other_plugin(cx: &Context) -> Result<AddReads, CniError> {
+async fn with_other_plugin(cx: &Context<impl World>) -> Result<AddReads, CniError> {
     let read = async || {
         let mut batch = CallBatch::new(cx);
         let pending = PendingAdd::add_to(&mut batch, cx);
@@ -73,7 +74,7 @@ async fn with_other_plugin(cx: &Context) -> Result<AddReads, CniError> {
 }
 
 async fn with_calico_ipam(
-    cx: &Context,
+    cx: &Context<impl World>,
     mut request: IpamRequest,
     prefetch: Option<Prefetch>,
 ) -> Result<AddReads, CniError> {
@@ -121,7 +122,7 @@ async fn with_calico_ipam(
 /// Applies the objects read to the requests. On the embedded datastore, creates the node's Node if
 /// it is missing. Before that, only the prefetch may have written.
 async fn prepare(
-    cx: &Context,
+    cx: &Context<impl World>,
     ready: Result<(), NotReady>,
     lookup: Result<PodLookup, PodLookupError>,
     request: &mut IpamRequest,
@@ -148,14 +149,18 @@ struct AddObjects {
 }
 
 impl PendingAdd {
-    fn add_to(batch: &mut CallBatch<'_>, cx: &Context) -> Self {
+    fn add_to(batch: &mut CallBatch<'_, impl World>, cx: &Context<impl World>) -> Self {
         PendingAdd {
             endpoints: PendingEndpoints::add_to(batch, cx),
             profile: batch.datastore.get(&ObjectKey::global(&cx.call.conf.name)),
         }
     }
 
-    fn resolve(&self, answers: &CallAnswers<'_>, cx: &Context) -> Result<AddObjects, StoreError> {
+    fn resolve(
+        &self,
+        answers: &CallAnswers<'_, impl World>,
+        cx: &Context<impl World>,
+    ) -> Result<AddObjects, StoreError> {
         let endpoints = self.endpoints.resolve(answers, cx);
         Ok(AddObjects {
             existing: endpoints.readable.into_iter().next(),
@@ -190,7 +195,11 @@ struct WithInputs {
 }
 
 impl PendingWithInputs {
-    fn add_to(batch: &mut CallBatch<'_>, cx: &Context, query: &InputsQuery) -> Self {
+    fn add_to(
+        batch: &mut CallBatch<'_, impl World>,
+        cx: &Context<impl World>,
+        query: &InputsQuery,
+    ) -> Self {
         PendingWithInputs {
             add: PendingAdd::add_to(batch, cx),
             inputs: AllocationInputs::add_to(&mut batch.datastore, query),
@@ -200,8 +209,8 @@ impl PendingWithInputs {
 
     fn resolve(
         &self,
-        answers: &CallAnswers<'_>,
-        cx: &Context,
+        answers: &CallAnswers<'_, impl World>,
+        cx: &Context<impl World>,
     ) -> Result<(ClusterState, WithInputs), StoreError> {
         let state = ClusterState::of(answers)?;
         let objects = WithInputs {
@@ -214,7 +223,7 @@ impl PendingWithInputs {
 }
 
 async fn read_with_inputs(
-    cx: &Context,
+    cx: &Context<impl World>,
     request: &IpamRequest,
 ) -> Result<(ClusterState, WithInputs), StoreError> {
     let mut batch = CallBatch::new(cx);
@@ -226,11 +235,11 @@ async fn read_with_inputs(
 /// Reads the objects, and runs the prefetch at the same time. Undoes the prefetch if the datastore
 /// is not ready: a handle in the old API group counts no addresses of v3.
 async fn read_beside_prefetch(
-    cx: &Context,
+    cx: &Context<impl World>,
     request: &IpamRequest,
     prefetch: &Prefetch,
 ) -> Result<(ClusterState, WithInputs), StoreError> {
-    let (store, clock) = (&cx.store, SystemClock::start());
+    let (store, clock) = (&cx.store, cx.clock.restarted());
     let mut batch = CallBatch::new(cx);
     let query = prefetch.extend(request.inputs_query().for_first_read(store));
     let pending = PendingWithInputs::add_to(&mut batch, cx, &query);
@@ -242,7 +251,7 @@ async fn read_beside_prefetch(
         Ok((state, mut objects)) => {
             reserved.merge_into(&mut objects.inputs);
             if state != ClusterState::Ready {
-                request.stop_prefetch(Some(prefetch));
+                Box::pin(request.stop_prefetch(Some(prefetch))).await;
                 Box::pin(undo_prefetch(cx, request, &mut objects.inputs)).await;
             }
             Ok((state, objects))
@@ -255,7 +264,11 @@ async fn read_beside_prefetch(
     }
 }
 
-async fn undo_prefetch(cx: &Context, request: &IpamRequest, inputs: &mut AllocationInputs) {
-    let (clock, handle) = (SystemClock::start(), request.container_handle());
+async fn undo_prefetch(
+    cx: &Context<impl World>,
+    request: &IpamRequest,
+    inputs: &mut AllocationInputs,
+) {
+    let (clock, handle) = (cx.clock.restarted(), request.container_handle());
     prefetch::discard(&cx.store, &clock, &handle, inputs).await;
 }

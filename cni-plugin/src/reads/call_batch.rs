@@ -7,11 +7,12 @@ use libcalico::store::{Answers, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::context::Context;
 use crate::pod_lookup::{PendingPodLookup, PodLookup, PodLookupError};
+use crate::world::World;
 
 /// The reads of a call: from the datastore, and at the same time from a separate API server. The
 /// ClusterInformation is one of them.
-pub(super) struct CallBatch<'c> {
-    cx: &'c Context,
+pub(super) struct CallBatch<'c, W: World> {
+    cx: &'c Context<W>,
     /// The reads from the datastore.
     pub(super) datastore: ReadBatch,
     separate: ReadBatch,
@@ -19,8 +20,8 @@ pub(super) struct CallBatch<'c> {
 }
 
 /// The answers to a [`CallBatch`].
-pub(super) struct CallAnswers<'c> {
-    cx: &'c Context,
+pub(super) struct CallAnswers<'c, W: World> {
+    cx: &'c Context<W>,
     /// The answers of the datastore.
     pub(super) datastore: Answers,
     /// The answers of a separate API server; `None` without one.
@@ -28,8 +29,8 @@ pub(super) struct CallAnswers<'c> {
     cluster: GetTicket<ClusterInformation>,
 }
 
-impl<'c> CallBatch<'c> {
-    pub(super) fn new(cx: &'c Context) -> Self {
+impl<'c, W: World> CallBatch<'c, W> {
+    pub(super) fn new(cx: &'c Context<W>) -> Self {
         let mut datastore = ReadBatch::new();
         let cluster = datastore.get(&ObjectKey::global("default"));
         CallBatch {
@@ -51,7 +52,7 @@ impl<'c> CallBatch<'c> {
         PendingPodLookup::add_to(batch, &cx.call, &cx.datastore_config, &cx.workload.node)
     }
 
-    pub(super) async fn read(self) -> Result<CallAnswers<'c>, StoreError> {
+    pub(super) async fn read(self) -> Result<CallAnswers<'c, W>, StoreError> {
         let store = &self.cx.store;
         let (answers, ()) = self
             .read_by(async |batch| (store.read(batch).await, ()))
@@ -63,7 +64,7 @@ impl<'c> CallBatch<'c> {
     pub(super) async fn read_by<T>(
         self,
         read: impl AsyncFnOnce(&ReadBatch) -> (Result<Answers, StoreError>, T),
-    ) -> (Result<CallAnswers<'c>, StoreError>, T) {
+    ) -> (Result<CallAnswers<'c, W>, StoreError>, T) {
         let CallBatch {
             cx,
             datastore,
@@ -82,7 +83,7 @@ impl<'c> CallBatch<'c> {
     }
 }
 
-impl CallAnswers<'_> {
+impl<W: World> CallAnswers<'_, W> {
     pub(super) fn cluster_information(&self) -> Result<Option<ClusterInformation>, StoreError> {
         Ok(self.datastore.get(&self.cluster)?.map(|entry| entry.value))
     }

@@ -10,6 +10,7 @@ use super::pod::detect_vmi;
 use crate::context::Context;
 use crate::endpoint::ExistingEndpoint;
 use crate::pod::PodWithNamespace;
+use crate::world::World;
 
 /// The objects that a CHECK has read.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub struct CheckReads {
 
 /// Reads the objects that a CHECK needs. Fails if the Kubernetes API did not respond: without the
 /// pod, a missing allocation is not known to be an error.
-pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
+pub async fn for_check(cx: &Context<impl World>) -> Result<CheckReads, CniError> {
     let read = async || {
         let mut batch = CallBatch::new(cx);
         let endpoints = PendingEndpoints::add_to(&mut batch, cx);

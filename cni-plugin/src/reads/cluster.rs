@@ -1,12 +1,13 @@
 //! The state of the cluster, which every verb reads together with its other objects.
 
 use allocation::cluster_state::{self, NotReadyError, first_read_error};
+use datastore::ClusterStore as _;
 use libcalico::store::StoreError;
 use netconf::CniError;
 
 use super::call_batch::{CallAnswers, CallBatch};
 use crate::context::Context;
-use crate::ipam;
+use crate::world::World;
 
 /// The readiness of the datastore, as its ClusterInformation shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl From<NotReady> for CniError {
 }
 
 impl ClusterState {
-    pub(super) fn of(answers: &CallAnswers<'_>) -> Result<Self, StoreError> {
+    pub(super) fn of(answers: &CallAnswers<'_, impl World>) -> Result<Self, StoreError> {
         Ok(match answers.cluster_information()? {
             None => ClusterState::Missing,
             Some(cluster) if cluster.spec.datastore_ready == Some(true) => ClusterState::Ready,
@@ -58,7 +59,7 @@ impl ClusterState {
 }
 
 /// Reads the ClusterInformation. Fails if this is not possible or the datastore is not ready.
-pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
+pub async fn ensure_cluster_is_ready(cx: &Context<impl World>) -> Result<(), CniError> {
     let read = async || {
         let answers = CallBatch::new(cx).read().await?;
         Ok((ClusterState::of(&answers)?, ()))
@@ -73,20 +74,20 @@ pub async fn ensure_cluster_is_ready(cx: &Context) -> Result<(), CniError> {
 /// locked the API group and moved the objects to `projectcalico.org/v3`, switches to that group and
 /// reads again, unless the configuration names the old group.
 pub(super) async fn in_present_group<T>(
-    cx: &Context,
+    cx: &Context<impl World>,
     mut read: impl AsyncFnMut() -> Result<(ClusterState, T), StoreError>,
 ) -> Result<(Result<(), NotReady>, T), StoreError> {
     let (state, objects) = read().await?;
     if state == ClusterState::Ready {
         return Ok((Ok(()), objects));
     }
-    stop_prefetch(cx);
+    stop_prefetch(cx).await;
     let has_moved = cluster_state::has_moved(&cx.store).await;
     if has_moved && !cx.store.has_configured_group() {
         cluster_state::switch_to_v3(&cx.store).await?;
         let (state, objects) = read().await?;
         if state != ClusterState::Ready {
-            stop_prefetch(cx);
+            stop_prefetch(cx).await;
         }
         return Ok((state.ensure_ready(), objects));
     }
@@ -102,9 +103,8 @@ pub(super) async fn in_present_group<T>(
 }
 
 /// Records on the node that the datastore is not ready, so that later ADDs do not prefetch.
-fn stop_prefetch(cx: &Context) {
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
-    request
-        .iter()
-        .for_each(|request| request.stop_prefetch(None));
+async fn stop_prefetch(cx: &Context<impl World>) {
+    if let Some(request) = cx.ipam_request() {
+        Box::pin(request.stop_prefetch(None)).await;
+    }
 }

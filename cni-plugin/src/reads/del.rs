@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use allocation::cluster_state::first_read_error;
 use allocation::release::{PendingRelease, ReleaseInputs};
 use libcalico::api::ObjectKey;
@@ -6,7 +8,7 @@ use libcalico::kubernetes::Pod;
 use libcalico::store::{EndpointForm, GetTicket, Store, StoreError};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code};
-use tokio::time::{Instant, timeout_at};
+use os::clock::run_until;
 
 use super::call_batch::{CallAnswers, CallBatch};
 use super::cluster::{ClusterState, NotReady, in_present_group};
@@ -15,6 +17,7 @@ use crate::cni_error::time_limit_error;
 use crate::context::Context;
 use crate::endpoint::{ExistingEndpoint, Listing};
 use crate::pod_lookup::PodLookupError;
+use crate::world::World;
 
 /// The objects that a DEL has read.
 #[derive(Debug)]
@@ -94,21 +97,21 @@ impl From<NotReady> for DelReadError {
 /// Reads the objects that a DEL needs, until `deadline`. `handles` are the handles whose addresses
 /// the DEL may release.
 pub async fn for_del(
-    cx: &Context,
+    cx: &Context<impl World>,
     handles: &[HandleId],
-    deadline: Instant,
+    deadline: Duration,
 ) -> Result<DelReads, DelReadError> {
     if cx.workload.node.is_empty() {
         return Err(DelReadError::unread(unknown_node(cx)));
     }
     let read = in_present_group(cx, async || read_once(cx, handles).await);
-    let in_time = timeout_at(deadline, read).await;
-    let (ready, reads) = in_time.map_err(|_| DelReadError::unread(time_limit_error()))??;
+    let in_time = run_until(&cx.clock, deadline, read).await;
+    let (ready, reads) = in_time.ok_or_else(|| DelReadError::unread(time_limit_error()))??;
     ready?;
     Ok(reads)
 }
 
-fn unknown_node(cx: &Context) -> CniError {
+fn unknown_node(cx: &Context<impl World>) -> CniError {
     let file = &cx.call.conf.node.nodename_file;
     let cause = format!(
         "the name of this node is unknown: neither nodename in the configuration nor {file} \
@@ -118,7 +121,7 @@ fn unknown_node(cx: &Context) -> CniError {
 }
 
 async fn read_once(
-    cx: &Context,
+    cx: &Context<impl World>,
     handles: &[HandleId],
 ) -> Result<(ClusterState, DelReads), StoreError> {
     let mut batch = CallBatch::new(cx);
@@ -142,12 +145,12 @@ async fn read_once(
 struct PendingHandles(Option<PendingRelease>);
 
 impl PendingHandles {
-    fn add_to(batch: &mut CallBatch<'_>, handles: &[HandleId]) -> Self {
+    fn add_to(batch: &mut CallBatch<'_, impl World>, handles: &[HandleId]) -> Self {
         let is_any = !handles.is_empty();
         PendingHandles(is_any.then(|| ReleaseInputs::add_to(&mut batch.datastore, handles)))
     }
 
-    fn resolve(&self, answers: &CallAnswers<'_>) -> Result<ReleaseInputs, StoreError> {
+    fn resolve(&self, answers: &CallAnswers<'_, impl World>) -> Result<ReleaseInputs, StoreError> {
         match &self.0 {
             None => Ok(ReleaseInputs::default()),
             Some(pending) => ReleaseInputs::from_answers(&answers.datastore, pending),
@@ -160,7 +163,7 @@ impl PendingHandles {
 struct PendingPod(Option<GetTicket<Pod>>);
 
 impl PendingPod {
-    fn add_to(batch: &mut CallBatch<'_>, cx: &Context) -> Self {
+    fn add_to(batch: &mut CallBatch<'_, impl World>, cx: &Context<impl World>) -> Self {
         let form = cx.store.endpoint_form();
         PendingPod(match (form, &cx.workload.orchestrator) {
             // The store reads pod and endpoint by the same request.
@@ -176,8 +179,8 @@ impl PendingPod {
 
     fn listings(
         &self,
-        answers: &CallAnswers<'_>,
-        cx: &Context,
+        answers: &CallAnswers<'_, impl World>,
+        cx: &Context<impl World>,
         endpoints: &OwnEndpoints,
     ) -> Option<Vec<Listing>> {
         match &self.0 {

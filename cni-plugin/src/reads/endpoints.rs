@@ -6,6 +6,7 @@ use libcalico::store::ListTicket;
 use super::call_batch::{CallAnswers, CallBatch};
 use crate::context::Context;
 use crate::endpoint::ExistingEndpoint;
+use crate::world::World;
 
 /// The pending read of the endpoints; `None` if the names of the workload are invalid, so that it
 /// can have no endpoint.
@@ -21,12 +22,16 @@ pub(super) struct OwnEndpoints {
 }
 
 impl PendingEndpoints {
-    pub(super) fn add_to(batch: &mut CallBatch<'_>, cx: &Context) -> Self {
+    pub(super) fn add_to(batch: &mut CallBatch<'_, impl World>, cx: &Context<impl World>) -> Self {
         let select = cx.workload.endpoint_select().ok();
         PendingEndpoints(select.map(|select| batch.datastore.list(&select)))
     }
 
-    pub(super) fn resolve(&self, answers: &CallAnswers<'_>, cx: &Context) -> OwnEndpoints {
+    pub(super) fn resolve(
+        &self,
+        answers: &CallAnswers<'_, impl World>,
+        cx: &Context<impl World>,
+    ) -> OwnEndpoints {
         let listed = self.0.iter();
         let (readable, unreadable): (Vec<_>, Vec<_>) = listed
             .flat_map(|ticket| answers.datastore.each(ticket))

@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::ipam::pod_cidr::PodCidrSubnets;
 use crate::pod::PodWithNamespace;
 use crate::pod_lookup::PodLookup;
+use crate::world::World;
 
 /// The pod or container that an ADD connects to the network.
 #[derive(Debug)]
@@ -35,7 +36,9 @@ pub struct WorkloadRequest {
 
 /// Reads the pod of an ADD, for the replay of deferred DELs. Returns `None` for a plain container,
 /// for a pod that the ADD does not read, and after an error about the pod.
-pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>, CniError> {
+pub async fn pod_with_namespace(
+    cx: &Context<impl World>,
+) -> Result<Option<PodWithNamespace>, CniError> {
     let read = async || {
         let mut batch = CallBatch::new(cx);
         let pending = batch.add_pod_lookup();
@@ -52,7 +55,10 @@ pub async fn pod_with_namespace(cx: &Context) -> Result<Option<PodWithNamespace>
 
 /// Reads the VMI of the pod; `None` for a pod without one, or if the call does not use the
 /// Kubernetes API.
-pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<DetectedVmi>, VmiError> {
+pub async fn detect_vmi(
+    cx: &Context<impl World>,
+    pod: Option<&Pod>,
+) -> Result<Option<DetectedVmi>, VmiError> {
     Ok(Box::pin(vmi::detect(cx.api.reached(&cx.store), &cx.store, pod)).await?)
 }
 
@@ -60,7 +66,7 @@ pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<Detect
 /// `usePodCidr`. Adds the pod's settings to `request`, the request to `calico-ipam`; `None` for
 /// another IPAM plugin.
 pub(super) async fn workload_request(
-    cx: &Context,
+    cx: &Context<impl World>,
     lookup: PodLookup,
     mut request: Option<&mut IpamRequest>,
 ) -> Result<(WorkloadRequest, Option<PodCidrSubnets>), CniError> {
@@ -100,7 +106,7 @@ pub(super) async fn workload_request(
     Ok((workload_request, lookup.subnets))
 }
 
-fn warn_of_other_node(cx: &Context, pod: &PodWithNamespace) {
+fn warn_of_other_node(cx: &Context<impl World>, pod: &PodWithNamespace) {
     match cx.store.endpoint_form() {
         // Calico's node may have another name than the Kubernetes node.
         EndpointForm::Object => {}

@@ -7,10 +7,14 @@ use netconf::CniError;
 use super::call_batch::CallBatch;
 use super::cluster::{ClusterState, in_present_group};
 use crate::context::Context;
+use crate::world::World;
 
 /// Reads the objects that a STATUS needs: the inputs of an allocation by `request`, without a
 /// container.
-pub async fn for_status(cx: &Context, request: &IpamRequest) -> Result<AllocationInputs, CniError> {
+pub async fn for_status(
+    cx: &Context<impl World>,
+    request: &IpamRequest,
+) -> Result<AllocationInputs, CniError> {
     let query = request.inputs_query().for_first_read(&cx.store);
     let read = async || {
         let mut batch = CallBatch::new(cx);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use os::node_files::NodeFiles;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -24,16 +25,25 @@ const LONGEST_DELAY: Duration = Duration::from_secs(60);
 pub struct BusyRule {
     /// The file that the processes of the node lock, one at a time.
     pub file: PathBuf,
-    /// The instant at which waiting requests fail. If it has passed, a request that would have to
-    /// wait fails at once.
-    pub until: Instant,
-    /// Called before a request waits. It must release locks that other processes wait for.
-    pub before_waiting: fn(),
+    /// The time from now after which waiting requests fail. If it is zero, a request that would
+    /// have to wait fails at once.
+    pub longest: Duration,
+    /// The node's files, whose IPAM locks are released before a request waits, because other
+    /// processes wait for them.
+    pub locks: NodeFiles,
+}
+
+/// A rule from the time at which it came into force.
+#[derive(Debug, Clone)]
+struct ActiveRule {
+    file: PathBuf,
+    until: Instant,
+    locks: NodeFiles,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    rule: std::sync::Mutex<Option<BusyRule>>,
+    rule: std::sync::Mutex<Option<ActiveRule>>,
     process_turn: Mutex<()>,
     was_busy: AtomicBool,
     clock: OnceLock<ProcessClock>,
@@ -64,6 +74,11 @@ impl Turns {
     /// Makes requests wait by `rule` from now on, while the server is busy.
     pub(super) fn set_rule(&self, rule: BusyRule) {
         self.now();
+        let rule = ActiveRule {
+            file: rule.file,
+            until: Instant::now() + rule.longest,
+            locks: rule.locks,
+        };
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Some(rule);
     }
 
@@ -142,14 +157,14 @@ impl Turns {
         Some(turn)
     }
 
-    fn rule(&self) -> Option<BusyRule> {
+    fn rule(&self) -> Option<ActiveRule> {
         self.rule
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    fn start_waiting(&self, rule: &BusyRule) {
+    fn start_waiting(&self, rule: &ActiveRule) {
         if !self.was_busy.swap(true, Ordering::Relaxed) {
             let file = rule.file.display();
             tracing::warn!(
@@ -157,14 +172,14 @@ impl Turns {
                 "the API server is busy; waiting for other processes of the node"
             );
         }
-        (rule.before_waiting)();
+        rule.locks.release_ipam_locks();
     }
 
     /// Waits for the lock on the file, and until the server accepts requests again, according to
     /// the file.
     async fn acquire<'t>(
         &self,
-        rule: &BusyRule,
+        rule: &ActiveRule,
         process_turn: MutexGuard<'t, ()>,
     ) -> Result<Turn<'t>, TurnTimeout> {
         let acquiring = async {

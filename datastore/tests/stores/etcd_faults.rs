@@ -1,5 +1,6 @@
 //! Errors for an etcd that is unreachable, rejects requests, or loses responses.
 
+use datastore::ClusterStore as _;
 use std::net::TcpListener;
 use std::time::Duration;
 

@@ -23,6 +23,7 @@ use allocation::affinity::release_pool_affinities;
 use allocation::exhausted::ReleaseGuard;
 use allocation::node_cleanup::{NodeCleanup, NodeCleanupError, delete_node, endpoints_of_node};
 use os::clock::SystemClock;
+use os::node_files::NodeFiles;
 
 /// Time for allocations in progress to end after the pool was disabled, as in upstream.
 const GRACE: Duration = Duration::from_millis(500);
@@ -125,7 +126,7 @@ async fn delete_node_and_contents(
         .into());
     }
     // Notes of failed searches on this node end with the release, as with `release`.
-    let _releasing = ReleaseGuard::here();
+    let _releasing = ReleaseGuard::of_node(&NodeFiles::of_this_node());
     let deleted = delete_node(store, &SystemClock::start(), &node, &endpoints)
         .await
         .map_err(|error| match error {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use datastore::ClusterStore as _;
 use libcalico::failure::Failure;
 use libcalico::names::{InterfaceAlias, container_interface, interface_prefix, pod_interface};
 use node_process::process;
@@ -187,7 +188,7 @@ async fn adopt(
         identity,
     };
     let journal = Journal::new(&args.directory);
-    let locked = journal.lock()?;
+    let locked = journal.lock().await?;
     let pending_dels: Vec<(PathBuf, PendingDel)> = entries(args)?
         .into_iter()
         .filter_map(|entry| Some((entry.path, entry.pending_del.ok()?)))
@@ -322,7 +323,7 @@ impl Listed {
     fn new(pending_del: PendingDel, modified: SystemTime) -> Listed {
         Listed {
             workload: pending_del.workload(),
-            age_seconds: pending_del.age(modified).as_secs(),
+            age_seconds: pending_del.age(modified, SystemTime::now()).as_secs(),
             network: pending_del.network,
             container: pending_del.container_id,
             interface: pending_del.ifname,

@@ -117,7 +117,10 @@ async fn assign_addresses<S: Store, C: Clock>(
 ) -> Result<Vec<Assignment>> {
     // Changes that another process made to blocks meanwhile show when the blocks are read.
     let started = clock.elapsed();
-    let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
+    let lock = match lock.filter(HostLock::is_held) {
+        Some(lock) => Some(lock),
+        None => call.lock().await,
+    };
     let has_waited = clock.elapsed().saturating_sub(started) > LONGEST_VALIDITY;
     let inputs = if has_waited || inputs.is_old {
         Box::pin(prefetch::read_again(

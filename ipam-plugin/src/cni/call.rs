@@ -19,6 +19,7 @@ use allocation::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use allocation::busy;
 use allocation::exhausted::{self, ReleaseGuard, SearchNotes};
 use os::lock::HostLock;
+use os::node_files::NodeFiles;
 
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file;
 /// a reboot deletes it.
@@ -63,6 +64,8 @@ pub struct IpamRequest {
     /// Maximum number of blocks of a family that the node may own in the chosen pools, if the
     /// cluster's setting is not lower; 0 is no limit of the call.
     pub max_blocks: usize,
+    /// The files and locks of the node.
+    pub files: NodeFiles,
     /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
     /// The file with the hints about this node's blocks; `None` disables it.
@@ -87,7 +90,7 @@ pub struct Pod {
 impl IpamRequest {
     /// Creates the call that the runtime requests on `node`. For a pod, the caller adds the labels
     /// of the namespace; `calico` also adds the values of annotations.
-    pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
+    pub fn from_call(call: &Call, node: impl Into<String>, files: &NodeFiles) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {
             network: call.conf.name.clone(),
@@ -112,11 +115,12 @@ impl IpamRequest {
             predecessor: None,
             // The field is meant for Windows, but upstream reads it on every system (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
-            lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
-            recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
-            busy_file: Some(PathBuf::from(busy::FILE)),
-            exhausted_file: Some(PathBuf::from(exhausted::FILE)),
-            labels_marker: Some(PathBuf::from(LABELS_MARKER)),
+            lock_file: Some(files.path(&call.conf.node.ipam_lock_file)),
+            recent_file: Some(files.path(RECENT_BLOCKS)),
+            busy_file: Some(files.path(busy::FILE)),
+            exhausted_file: Some(files.path(exhausted::FILE)),
+            labels_marker: Some(files.path(LABELS_MARKER)),
+            files: files.clone(),
         }
     }
 
@@ -152,6 +156,7 @@ impl IpamRequest {
         let pod = self.pod.as_ref().map_or("", |pod| pod.name.as_str());
         Prefetch::new(
             store,
+            &self.files,
             files,
             &self.network,
             (self.namespace(), pod),
@@ -160,8 +165,9 @@ impl IpamRequest {
     }
 
     /// Disables the prefetch on this node until another ADD has succeeded; see [`prefetch::stop`].
-    pub fn stop_prefetch(&self, own: Option<&Prefetch>) {
-        prefetch::stop(self.lock_file.as_deref(), self.recent_file.as_deref(), own);
+    pub async fn stop_prefetch(&self, own: Option<&Prefetch>) {
+        let (lock_file, recent_file) = (self.lock_file.as_deref(), self.recent_file.as_deref());
+        prefetch::stop(&self.files, lock_file, recent_file, own).await;
     }
 
     /// Returns the handle that Calico before v3 gave this container, under which DEL also releases
@@ -225,10 +231,9 @@ impl IpamRequest {
             .unwrap_or_default()
     }
 
-    /// Takes the node's lock. Returns `None` if that fails or the lock is disabled. Blocks this
-    /// thread, because a plugin process has no other work.
-    pub fn lock(&self) -> Option<HostLock> {
-        self.lock_file.as_deref().and_then(HostLock::acquire)
+    /// Takes the node's lock. Returns `None` if that fails or the lock is disabled.
+    pub async fn lock(&self) -> Option<HostLock> {
+        self.files.ipam_lock(self.lock_file.as_deref()?).await
     }
 
     /// Reads the node's file of block hints, which the caller updates for later ADDs; `None` unless
@@ -261,7 +266,7 @@ impl IpamRequest {
     }
 
     /// Begins a release of addresses, which invalidates the searches on record.
-    pub fn begin_release(&self) -> ReleaseGuard<'_> {
+    pub fn begin_release(&self) -> ReleaseGuard {
         ReleaseGuard::on(self.exhausted_file.as_deref())
     }
 

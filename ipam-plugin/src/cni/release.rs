@@ -19,7 +19,7 @@ use allocation::release::{
 };
 use allocation::vmi::Ownership;
 use os::clock::Clock;
-use os::lock::ReleaseLock;
+use os::node_files::ReleaseLock;
 
 /// The present state of a release.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ pub(super) struct Release<'a, S, C> {
     released: ReleasedHandles,
     /// The DEL, which stores hints for later ADDs; `None` for another caller.
     call: Option<&'a IpamRequest>,
-    _guard: Option<ReleaseGuard<'a>>,
+    _guard: Option<ReleaseGuard>,
 }
 
 impl<'a, S: Store, C: Clock> Release<'a, S, C> {
@@ -136,7 +136,7 @@ impl<'a, S: Store, C: Clock> Release<'a, S, C> {
     /// Makes this the release of a DEL, which takes the node's lock.
     pub(super) fn of_call(self, call: &'a IpamRequest) -> Self {
         Release {
-            lock: ReleaseLock::new(call.lock_file.as_deref()),
+            lock: ReleaseLock::new(&call.files, call.lock_file.as_deref()),
             call: Some(call),
             _guard: Some(call.begin_release()),
             ..self

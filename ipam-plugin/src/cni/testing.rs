@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use os::node_files::NodeFiles;
+
 use super::IpamRequest;
 
 /// Returns a runtime's call for a container of `node1` outside Kubernetes, for one IPv4 address.
 pub(crate) fn call(container: &str) -> IpamRequest {
     IpamRequest {
+        files: NodeFiles::of_this_node(),
         network: "net".into(),
         container_id: container.into(),
         node: "node1".into(),

@@ -31,6 +31,7 @@ use allocation::release::ReleaseInputs;
 use allocation::testing::{Cluster, Fault, TestClock, assert_consistent, cidr, held};
 use os::clock::SystemClock;
 use os::lock::HostLock;
+use os::node_files::NodeFiles;
 
 async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query())
@@ -215,7 +216,7 @@ fn ipam_request_is_built_from_the_runtimes_call() {
     };
     let decoded = netconf::read_call(&env, || Ok(conf.as_bytes().to_vec())).unwrap();
     assert_eq!(decoded.command, Command::Add);
-    let call = IpamRequest::from_call(&decoded, "node1");
+    let call = IpamRequest::from_call(&decoded, "node1", &NodeFiles::of_this_node());
     assert_eq!(
         (call.network.as_str(), call.container_id.as_str()),
         ("net", "c0ffee")
@@ -333,7 +334,7 @@ async fn pools_are_read_again_after_a_long_wait_for_the_lock() {
         .unwrap();
     cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| spec.disabled = true);
     let (holder, clock) = (
-        HostLock::acquire(&path).unwrap(),
+        HostLock::acquire_within(&path, Duration::ZERO).unwrap(),
         Arc::new(TestClock::default()),
     );
     let passing = clock.clone();

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::release::still_allocated;
 use crate::testing::{Cluster, Fault, assert_consistent, cidr};
-use os::lock::ReleaseLock;
+use os::node_files::ReleaseLock;
 
 #[tokio::test]
 async fn two_handles_of_a_container_are_released_with_a_single_write() {

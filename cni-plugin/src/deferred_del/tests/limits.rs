@@ -4,12 +4,13 @@ use serde_json::json;
 
 use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
+use crate::world::World;
 
-fn record_all(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
+fn record_all(cx: &Context<impl World>, count: usize, name: impl Fn(usize) -> PendingDel) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
-fn remaining(cx: &Context) -> Vec<String> {
+fn remaining(cx: &Context<impl World>) -> Vec<String> {
     let entries = cx.journal.entries().unwrap();
     let mut remaining: Vec<_> = entries
         .into_iter()

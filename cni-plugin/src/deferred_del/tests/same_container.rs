@@ -14,7 +14,7 @@ async fn context_with_deferred_del(
     files: &Path,
     since: OffsetDateTime,
     deferred: OffsetDateTime,
-) -> Context {
+) -> Context<ThisNode> {
     let cx = context_of_add(files, "");
     let (date, (hour, minute, second, nano)) = (since.date(), since.to_hms_nano());
     let timestamp = format!("{date} {hour:02}:{minute:02}:{second:02}.{nano:09} +0000 UTC");
@@ -53,7 +53,7 @@ async fn context_with_deferred_del(
 }
 
 /// The number of addresses, of endpoints and of journal entries.
-async fn remaining(cx: &Context) -> [usize; 3] {
+async fn remaining(cx: &Context<impl World>) -> [usize; 3] {
     let blocks = cx.store.list::<Block>(&None).await.unwrap();
     let held = blocks
         .iter()

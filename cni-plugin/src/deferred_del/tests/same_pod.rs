@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{ApiServer, Reply, context};
+use crate::world::World;
 
 /// Answers for a cluster in which the pods shop/full and shop/web have annotations that cannot be
 /// changed.
@@ -96,14 +97,19 @@ fn with_refused_patches(request: &str, code: u16, reason: &str) -> Option<Reply>
     })
 }
 
-fn pending_del(cx: &Context, container: &str, pod: &str, handles: &[&str]) -> PendingDel {
+fn pending_del(
+    cx: &Context<impl World>,
+    container: &str,
+    pod: &str,
+    handles: &[&str],
+) -> PendingDel {
     PendingDel {
         handles: handles.iter().map(|handle| (*handle).to_owned()).collect(),
         ..pending_del_named(cx, container, &format!("node1-k8s-{pod}-eth0"))
     }
 }
 
-fn remaining(cx: &Context) -> usize {
+fn remaining(cx: &Context<impl World>) -> usize {
     cx.journal.entries().unwrap().len()
 }
 

@@ -19,6 +19,8 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpSocket};
 
 use self::server::{Reply, Server};
+use os::node_files::NodeFiles;
+
 use super::*;
 use crate::backoff::RetryPause;
 use crate::kubernetes::media_type::{JSON, METADATA};
@@ -376,8 +378,8 @@ fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
     );
     client.turns.set_rule(BusyRule {
         file,
-        until: Instant::now() + limit,
-        before_waiting: || {},
+        longest: limit,
+        locks: NodeFiles::of_this_node(),
     });
     client
 }

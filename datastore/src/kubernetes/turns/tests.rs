@@ -1,7 +1,6 @@
 //! Simulates several processes of a node, with a paused clock.
 
 use std::cell::RefCell;
-use std::sync::atomic::AtomicUsize;
 
 use futures::future::{join, join_all};
 use tokio::time::timeout;
@@ -72,8 +71,8 @@ impl Process {
         };
         turns.set_rule(BusyRule {
             file: file.into(),
-            until: instant + limit,
-            before_waiting: || {},
+            longest: limit,
+            locks: NodeFiles::of_this_node(),
         });
         Process { number, turns }
     }
@@ -178,11 +177,11 @@ async fn refused_process_sends_its_next_requests_one_by_one() {
         "{requests:?}"
     );
     // Sending one by one does not count as waiting for the server.
-    let rule = BusyRule {
-        until: Instant::now(),
-        ..process.turns.rule().unwrap()
-    };
-    process.turns.set_rule(rule);
+    process.turns.set_rule(BusyRule {
+        file: process.turns.rule().unwrap().file,
+        longest: Duration::ZERO,
+        locks: NodeFiles::of_this_node(),
+    });
     assert!(
         join_all((0..6).map(|_| process.ask(&server)))
             .await
@@ -262,23 +261,25 @@ async fn call_without_time_to_wait_fails_at_once_and_records_the_retry_time() {
 
 #[tokio::test(start_paused = true)]
 async fn locks_are_released_before_each_wait() {
-    static LOCK_RELEASES: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
-    let count_release = || _ = LOCK_RELEASES.fetch_add(1, Ordering::Relaxed);
+    let files = NodeFiles::below(directory.path());
+    let take = || files.free_ipam_lock(&files.path("/ipam.lock")).unwrap();
     let rule = BusyRule {
-        file: directory.path().join("turns"),
-        until: Instant::now() + CALL,
-        before_waiting: count_release,
+        file: files.path("/turns"),
+        longest: CALL,
+        locks: files.clone(),
     };
     let process = Process::new(0, &rule.file, CALL);
     process.turns.set_rule(rule);
+    let lock = take();
     let server = Server::new(Duration::ZERO, seconds(1));
     assert!(process.ask(&server).await);
-    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 0, "no request waits");
+    assert!(lock.is_held(), "no request waits");
     let server = Server::new(seconds(2), seconds(1));
     assert!(process.ask(&server).await);
-    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 2);
-    let other = Process::new(1, &directory.path().join("turns"), CALL);
+    assert!(!lock.is_held());
+    let lock = take();
+    let other = Process::new(1, &files.path("/turns"), CALL);
     let held = other.turns.pause(None, seconds(1)).await.unwrap();
     join(process.turns.admit(), async {
         sleep(seconds(1)).await;
@@ -287,7 +288,7 @@ async fn locks_are_released_before_each_wait() {
     .await
     .0
     .unwrap();
-    assert_eq!(LOCK_RELEASES.load(Ordering::Relaxed), 3);
+    assert!(!lock.is_held());
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,7 +67,7 @@ pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     {
         pending_dels.push(match entry.pending_del {
             Ok(pending_del) => (
-                pending_del.age(entry.modified),
+                pending_del.age(entry.modified, SystemTime::now()),
                 describe(&pending_del, entry.modified),
             ),
             Err(error) => (
@@ -81,7 +81,7 @@ pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
 }
 
 fn describe(del: &PendingDel, modified: SystemTime) -> String {
-    let age = short_age(del.age(modified));
+    let age = short_age(del.age(modified, SystemTime::now()));
     let reason = if del.reason.is_empty() {
         String::new()
     } else {

@@ -152,7 +152,12 @@ fn recorded_datastore_identities_are_removed_with_the_journal() {
         name: "etcd a".into(),
         identity: "etcd 1".into(),
     };
-    journal.lock().unwrap().record_identity(&datastore).unwrap();
+    journal
+        .try_lock()
+        .unwrap()
+        .unwrap()
+        .record_identity(&datastore)
+        .unwrap();
     let output = node.removed();
     assert!(!node.journal().exists(), "{output}");
 }

@@ -1,3 +1,4 @@
+use datastore::ClusterStore as _;
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::report::LeakedHandle;
 use node_process::process::block_on;

@@ -3,6 +3,7 @@
 //! of an import has a mark besides, until the import is complete.
 
 use clap::Args;
+use datastore::ClusterStore as _;
 use datastore::Datastore;
 use datastore::bootstrap::CLUSTER_TYPE_OF_API_SERVER;
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};

@@ -19,6 +19,7 @@ use allocation::release::handle_repair::repair_unwatched_handles;
 use allocation::release::release_from_blocks;
 use allocation::write_gate::OpenGate;
 use os::clock::SystemClock;
+use os::node_files::NodeFiles;
 
 #[derive(Debug, PartialEq)]
 pub(super) struct ReleaseStep {
@@ -164,7 +165,7 @@ pub(super) async fn release_together(
     store: &Datastore,
     addresses: &[(AllocatedAddress, Option<u32>)],
 ) -> Vec<Result<ChangeOutcome, CliError>> {
-    let _releasing = ReleaseGuard::here();
+    let _releasing = ReleaseGuard::of_node(&NodeFiles::of_this_node());
     let blocks: BTreeSet<Cidr> = addresses.iter().map(|(held, _)| held.block).collect();
     let requests = |block: &Block| {
         let in_block = addresses
@@ -261,7 +262,7 @@ pub(super) async fn execute_fixes(
     store: &Datastore,
     fixes: Vec<HandleFix>,
 ) -> Vec<Result<ChangeOutcome, CliError>> {
-    let _releasing = ReleaseGuard::here();
+    let _releasing = ReleaseGuard::of_node(&NodeFiles::of_this_node());
     let suspects: Vec<SuspectHandle> = fixes.into_iter().map(|fix| fix.suspect).collect();
     let mut outcomes = fix_together(store, &suspects).await;
     if suspects.len() > 1 {
@@ -304,7 +305,7 @@ pub(super) async fn store_block(
     store: &Datastore,
     repair: BlockRepair,
 ) -> Result<ChangeOutcome, CliError> {
-    let _releasing = ReleaseGuard::here();
+    let _releasing = ReleaseGuard::of_node(&NodeFiles::of_this_node());
     let BlockRepair {
         read,
         repaired: Repaired { mut block, .. },

@@ -20,7 +20,6 @@ use allocation::alloc::request::Namespace;
 use allocation::release::release_addresses;
 use allocation::testing::{Cluster, Fault, MemoryStore, TestClock, assert_consistent, cidr, held};
 use os::clock::Clock;
-use os::lock::HostLock;
 
 mod cache;
 
@@ -275,6 +274,7 @@ async fn stale_prefetch_is_repeated_and_the_handle_created_once() {
 }
 
 /// A clock on which no two moments are so close that inputs stay valid in between.
+#[derive(Debug)]
 struct SlowClock(TestClock);
 
 impl Clock for SlowClock {
@@ -289,6 +289,10 @@ impl Clock for SlowClock {
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
         self.0.sleep(duration)
+    }
+
+    fn restarted(&self) -> Self {
+        SlowClock(self.0.restarted())
     }
 }
 
@@ -432,7 +436,7 @@ async fn prefetch_is_skipped_without_a_hint_or_benefit() {
         ..node.call("b")
     }));
     let held: &Path = &node.lock_file();
-    let lock = HostLock::try_acquire(held).unwrap();
+    let lock = node.call("b").files.free_ipam_lock(held).unwrap();
     assert!(!ahead(&node.call("b")), "another process has the lock");
     drop(lock);
     assert!(ahead(&node.call("b")));
@@ -443,16 +447,16 @@ async fn prefetch_stops_after_a_read_that_finds_the_datastore_not_ready() {
     let node = Node::new();
     let store = &node.cluster.store;
     let call = node.call("b");
-    call.stop_prefetch(None);
+    call.stop_prefetch(None).await;
     node.address("a").await;
     let ahead = call.prefetch(store).unwrap();
-    call.stop_prefetch(Some(&ahead));
+    call.stop_prefetch(Some(&ahead)).await;
     drop(ahead);
     assert!(call.prefetch(store).is_none(), "the node remembers");
     node.address("c").await;
     assert!(call.prefetch(store).is_some(), "an ADD has succeeded");
     // DEL and STATUS call this without the lock.
-    call.stop_prefetch(None);
+    call.stop_prefetch(None).await;
     assert!(call.prefetch(store).is_none());
 }
 

@@ -1,3 +1,4 @@
+use datastore::ClusterStore as _;
 use std::sync::Mutex;
 
 use libcalico::api::{GlobalNetworkPolicy, NetworkPolicy, ObjectKey, StagedNetworkPolicy};

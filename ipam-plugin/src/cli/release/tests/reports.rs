@@ -1,3 +1,4 @@
+use datastore::ClusterStore as _;
 use libcalico::api::ClusterInformation;
 use libcalico::ipam::Block;
 use libcalico::ipam::report::IpamReport;

@@ -4,7 +4,7 @@ mod required;
 
 use std::collections::BTreeSet;
 
-use datastore::kubernetes::review_access;
+use datastore::kubernetes::{ACCESS_REVIEWS, RULES_REVIEWS, review_access};
 use futures::future::join_all;
 use serde_json::json;
 
@@ -46,7 +46,7 @@ pub(super) async fn explain(
 pub(super) async fn missing(context: &Checked<'_>) -> Result<Option<String>, Problem> {
     let client = &context.requests.client;
     let spec = json!({ "namespace": context.namespace });
-    let review = review_access(client, "SelfSubjectRulesReview", &spec)
+    let review = review_access(client, &RULES_REVIEWS, &spec)
         .await
         .unwrap_or_default();
     let rules = review["resourceRules"]
@@ -76,7 +76,7 @@ async fn is_allowed(
     namespace: &str,
 ) -> Result<bool, Problem> {
     let spec = json!({ "resourceAttributes": right.attributes(namespace) });
-    match review_access(client, "SelfSubjectAccessReview", &spec).await {
+    match review_access(client, &ACCESS_REVIEWS, &spec).await {
         Ok(status) => status["allowed"]
             .as_bool()
             .ok_or_else(|| Problem::Transient(unanswered(right, &status))),

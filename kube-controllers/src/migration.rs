@@ -14,7 +14,6 @@ mod api_service;
 mod attempts;
 mod checks;
 mod copy;
-mod door;
 mod end;
 mod late_writes;
 mod listing;
@@ -29,6 +28,7 @@ mod requests;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod v3_access;
 
 use libcalico::kubernetes::ApiGroup;
 use tokio::time::sleep;

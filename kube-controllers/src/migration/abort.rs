@@ -1,5 +1,5 @@
 //! The way back to v1, after the controlling object was deleted before v3 was opened (MIG-71), and
-//! after a failure under the lock. [`retreat`]: also without the controlling object.
+//! after a failure under the lock. [`end_lock`]: also without the controlling object.
 
 use futures::future::join_all;
 use libcalico::kubernetes::{ApiGroup, Resource};
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::attempts::Withdrawals;
 use super::copy::delete_listed;
-use super::door::Withdrawn;
-use super::marks::{Door, V1Lock};
+use super::marks::{V1Lock, V3Access};
 use super::object::Control;
 use super::requests::{Problem, Requests};
-use super::{api_service, door, end, lock};
+use super::v3_access::Withdrawn;
+use super::{api_service, end, lock, v3_access};
 
 /// Number of copies that are deleted at the same time.
 const PARALLEL: usize = 10;
@@ -26,7 +26,7 @@ pub(super) enum Copies {
     Delete,
 }
 
-/// Restores the state before the migration, as [`retreat`] does, and shows in the controlling
+/// Restores the state before the migration, as [`end_lock`] does, and shows in the controlling
 /// object that v1 is not locked. Then gives the aggregated API server its APIService back. Safe to
 /// be repeated after an interruption at any request.
 ///
@@ -35,7 +35,7 @@ pub(super) enum Copies {
 /// except that an abort has to reach the copies that it cannot delete yet.
 ///
 /// # Errors
-/// The same as those of [`retreat`], except for refusals after v1 is unlocked. The caller tries
+/// The same as those of [`end_lock`], except for refusals after v1 is unlocked. The caller tries
 /// again.
 pub(super) async fn restore(
     requests: &Requests,
@@ -72,17 +72,17 @@ fn refusal<T>(given: Result<T, Problem>) -> Result<Option<String>, Problem> {
 /// be repeated after an interruption at any request.
 ///
 /// The order is essential. v1 stays locked as long as v3 can be opened, and pods can start again
-/// before copies are deleted. v3 stays shut until then: a leader that takes over finds v1 unlocked
-/// and v3 shut, and deletes the copies before anything else, so that no late deletion of the former
+/// before copies are deleted. v3 stays closed until then: a leader that takes over finds v1
+/// unlocked and v3 closed, and deletes the copies before anything else, so that no late deletion of the former
 /// leader meets a copy in use. And programs that could use v3 before would assign addresses of
 /// copied blocks.
 ///
 /// A failed withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is
-/// worse than a ClusterInformation that stays shut, with which no plugin uses v3.
+/// worse than a ClusterInformation that stays locked, with which no plugin uses v3.
 ///
 /// # Errors
 /// [`Problem::Lost`] if v3 is, was or may have been open.
-pub(super) async fn retreat(
+pub(super) async fn end_lock(
     requests: &Requests,
     migration: &str,
     copies: Copies,
@@ -92,7 +92,7 @@ pub(super) async fn retreat(
     give_back_v3(requests, withdrawn, copies).await
 }
 
-/// Ensures that v3 stays shut, and unlocks v1.
+/// Ensures that v3 stays closed, and unlocks v1.
 async fn unlock_v1(
     requests: &Requests,
     migration: &str,
@@ -102,21 +102,21 @@ async fn unlock_v1(
     // migration has removed the APIService, and again after an abort has restored it.
     let withdrawn = match api_service::aggregated(requests).await? {
         Some(_) => Withdrawn::Foreign,
-        None => door::withdraw(requests, withdrawals).await?,
+        None => v3_access::withdraw(requests, withdrawals).await?,
     };
-    let (is_shut, is_refused) = match withdrawn {
+    let (is_closed, is_refused) = match withdrawn {
         Withdrawn::Missing | Withdrawn::Foreign => (false, false),
-        Withdrawn::Shut { .. } => (true, false),
+        Withdrawn::Closed { .. } => (true, false),
         Withdrawn::Refused { .. } => (true, true),
     };
-    // Repeated each minute, a refused retreat writes to v1 only once.
+    // Repeated each minute, a refused withdrawal writes to v1 only once.
     if !is_refused || is_locked(requests).await? {
-        lock::unlock(requests, migration, is_shut).await?;
+        lock::unlock(requests, migration, is_closed).await?;
     }
     Ok(withdrawn)
 }
 
-/// Deletes the copies that are not to be kept, and gives back the ClusterInformation of v3.
+/// Deletes the copies if they are not to be kept or programs could use them before, and gives back the ClusterInformation of v3.
 async fn give_back_v3(
     requests: &Requests,
     withdrawn: Withdrawn,
@@ -127,7 +127,7 @@ async fn give_back_v3(
         Withdrawn::Foreign => return Ok(withdrawn),
         // A failed attempt may have left copies.
         Withdrawn::Missing => (false, false),
-        Withdrawn::Shut { existed } => (existed, false),
+        Withdrawn::Closed { existed } => (existed, false),
         Withdrawn::Refused { existed, .. } => (existed, true),
     };
     if existed || copies == Copies::Delete {
@@ -136,26 +136,29 @@ async fn give_back_v3(
     if withdrawn == Withdrawn::Missing {
         return Ok(withdrawn);
     }
-    match door::give_back(requests).await {
+    match v3_access::give_back(requests).await {
         Err(Problem::Refused { .. } | Problem::Transient(_)) if is_refused => Ok(withdrawn),
         // The API server may let the migration delete an object that it may not change.
-        given => given.map(|()| Withdrawn::Shut { existed }),
+        given => given.map(|()| Withdrawn::Closed { existed }),
     }
 }
 
 /// Returns true if a migration has locked v1.
 async fn is_locked(requests: &Requests) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
-    Ok(V1Lock::of(v1.as_ref()).is_ours())
+    Ok(V1Lock::of(v1.as_ref()).is_by_migration())
 }
 
-/// Returns true if a migration has locked v1 and not opened v3, or was interrupted after it had
-/// unlocked v1. If the kind of the controlling object is not served, only a lock counts: most
-/// clusters have neither.
+/// Returns true if the objects show an unfinished migration: one that has locked v1 and not opened
+/// v3, or that was interrupted after it had unlocked v1 and before it gave back v3. The caller has
+/// found no controlling object, so no pass of the migration continues or ends it.
+///
+/// `is_served` is true if the API server serves the kind of the controlling object. Otherwise only
+/// a lock of v1 counts, and v3 is not read without one: most clusters have neither.
 pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result<bool, Problem> {
     let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
     let lock = V1Lock::of(v1.as_ref());
-    let is_possible = lock.is_ours() || is_served && lock == V1Lock::Open;
+    let is_possible = lock.is_by_migration() || is_served && lock == V1Lock::Unlocked;
     if !is_possible {
         return Ok(false);
     }
@@ -165,12 +168,13 @@ pub(super) async fn is_abandoned(requests: &Requests, is_served: bool) -> Result
     } else {
         requests.get(&cluster_information(ApiGroup::V3)).await?
     };
-    Ok(match Door::of(v3.as_ref()) {
-        Door::Shut => true,
-        // v3 was ready or locked before the migration, or another program has restored the
-        // APIService.
-        Door::Absent | Door::Unmarked | Door::Foreign => lock == V1Lock::Ours,
-        Door::Open | Door::Locked => false,
+    Ok(match V3Access::of(v3.as_ref()) {
+        V3Access::Closed => true,
+        // The migration has not closed v3 yet, or another program has restored the APIService.
+        V3Access::Missing | V3Access::Unmarked | V3Access::UnmarkedAndLocked => {
+            lock == V1Lock::ByMigration
+        }
+        V3Access::Open | V3Access::MarkedAndLocked => false,
     })
 }
 
@@ -184,6 +188,7 @@ async fn delete_copies(requests: &Requests) -> Result<(), Problem> {
     first
 }
 
+/// Deletes the copies of one kind. Continues after a failure, and returns the first one.
 async fn delete_copies_of(requests: &Requests, resource: Resource) -> Result<(), Problem> {
     let mut first: Result<(), Problem> = Ok(());
     let listed = requests

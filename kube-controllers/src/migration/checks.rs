@@ -12,7 +12,7 @@ pub(super) use definitions::DEFINITIONS;
 
 use libcalico::kubernetes::{ApiGroup, Location, PODS};
 
-use super::marks::{Door, Marks, V1Lock};
+use super::marks::{Marks, V1Lock, V3Access};
 use super::object::Control;
 use super::requests::{Problem, Requests};
 use crate::leader::{name_of_pod, namespace_of_pod};
@@ -98,9 +98,9 @@ async fn find_obstacle(context: &Checked<'_>) -> Result<Check, Problem> {
 fn locked_by_others(marks: &Marks) -> Option<&'static str> {
     match (marks.v1, &marks.v3) {
         (V1Lock::Missing, _) => Some(V1_IS_MISSING),
-        (V1Lock::Others, _) => Some(V1_IS_LOCKED),
-        (_, Door::Foreign) => Some(V3_IS_LOCKED),
-        (V1Lock::Open | V1Lock::Ours | V1Lock::Confirmed, _) => None,
+        (V1Lock::ByOthers, _) => Some(V1_IS_LOCKED),
+        (_, V3Access::UnmarkedAndLocked) => Some(V3_IS_LOCKED),
+        (V1Lock::Unlocked | V1Lock::ByMigration | V1Lock::Confirmed, _) => None,
     }
 }
 

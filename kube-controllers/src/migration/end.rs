@@ -124,9 +124,9 @@ pub(super) async fn remove_v1(
     control
         .report(requests, Phase::Complete, CLEANING_UP)
         .await?;
-    let ours = definitions_of_v1();
-    report_others(requests, &ours).await?;
-    for name in &ours {
+    let names = definitions_of_v1();
+    report_others(requests, &names).await?;
+    for name in &names {
         requests
             .delete(
                 &Location::global(DEFINITIONS, name),
@@ -155,7 +155,7 @@ fn definitions_of_v1() -> Vec<String> {
 }
 
 /// Logs the definitions of other kinds of v1's group. They stay, and so do their objects.
-async fn report_others(requests: &Requests, ours: &[String]) -> Result<(), Problem> {
+async fn report_others(requests: &Requests, removed: &[String]) -> Result<(), Problem> {
     let suffix = format!(".{}", ApiGroup::CrdV1.name());
     let mut others = Vec::new();
     requests
@@ -171,7 +171,7 @@ async fn report_others(requests: &Requests, ours: &[String]) -> Result<(), Probl
             Ok(())
         })
         .await?;
-    others.retain(|name| !ours.contains(name));
+    others.retain(|name| !removed.contains(name));
     if !others.is_empty() {
         tracing::warn!(
             definitions = others.join(", "),

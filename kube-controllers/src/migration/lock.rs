@@ -23,10 +23,10 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
         return Ok(false);
     };
     match V1Lock::of(Some(&information)) {
-        V1Lock::Ours => Ok(true),
+        V1Lock::ByMigration => Ok(true),
         V1Lock::Confirmed => Err(Problem::Lost),
-        V1Lock::Others | V1Lock::Missing => Ok(false),
-        V1Lock::Open => {
+        V1Lock::ByOthers | V1Lock::Missing => Ok(false),
+        V1Lock::Unlocked => {
             set_locked(&mut information, migration);
             requests.replace(&at, &information).await?;
             tracing::warn!("migration: v1 is locked; no pod can start or end");
@@ -39,7 +39,7 @@ pub(super) async fn lock(requests: &Requests, migration: &str) -> Result<bool, P
 pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     match requests.get(&at).await? {
-        Some(mut information) if V1Lock::of(Some(&information)) == V1Lock::Open => {
+        Some(mut information) if V1Lock::of(Some(&information)) == V1Lock::Unlocked => {
             set_locked(&mut information, migration);
             requests
                 .check_replacement(&at, &information)
@@ -67,7 +67,7 @@ pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
     let Some(mut information) = requests.get(&at).await? else {
         return Ok(false);
     };
-    if !V1Lock::of(Some(&information)).is_ours() {
+    if !V1Lock::of(Some(&information)).is_by_migration() {
         return Ok(false);
     }
     information["metadata"]["annotations"][ATTEMPT] =
@@ -81,7 +81,7 @@ pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
 /// Also changes the resourceVersion of an unlocked ClusterInformation. Otherwise a late request of
 /// a former leader could lock v1 for good after the migration has ended.
 ///
-/// `is_shut` is true if the caller has seen that v3 was never open.
+/// `is_closed` is true if the caller has seen that v3 was never open.
 ///
 /// # Errors
 /// [`Problem::Lost`] if v3 may have been open. If admission does not let the migration write the
@@ -89,7 +89,7 @@ pub(super) async fn confirm(requests: &Requests) -> Result<bool, Problem> {
 pub(super) async fn unlock(
     requests: &Requests,
     migration: &str,
-    is_shut: bool,
+    is_closed: bool,
 ) -> Result<(), Problem> {
     let at = cluster_information(ApiGroup::CrdV1);
     let Some(mut information) = requests.get(&at).await? else {
@@ -97,9 +97,9 @@ pub(super) async fn unlock(
     };
     let lock = V1Lock::of(Some(&information));
     match lock {
-        V1Lock::Others | V1Lock::Missing => return Ok(()),
-        V1Lock::Confirmed if !is_shut => return Err(Problem::Lost),
-        V1Lock::Open | V1Lock::Ours | V1Lock::Confirmed => {}
+        V1Lock::ByOthers | V1Lock::Missing => return Ok(()),
+        V1Lock::Confirmed if !is_closed => return Err(Problem::Lost),
+        V1Lock::Unlocked | V1Lock::ByMigration | V1Lock::Confirmed => {}
     }
     if !has_mark(&information, V1_LOCKED_BY) {
         information["metadata"]["annotations"][V1_LOCKED_BY] = migration.into();
@@ -108,7 +108,7 @@ pub(super) async fn unlock(
     set_ready(&mut information, true);
     remove_marks(&mut information);
     let unlocked = requests.replace(&at, &information).await;
-    if !lock.is_ours() {
+    if !lock.is_by_migration() {
         return unlocked.map(drop);
     }
     unlocked.map_err(still_locked)?;
@@ -181,11 +181,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn confirmed_lock_is_ended_only_if_v3_is_shut() {
+    async fn confirmed_lock_is_ended_only_if_v3_is_closed() {
         let world = World::new();
         let requests = world.requests();
         lock(&requests, "u").await.unwrap();
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Ours);
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::ByMigration);
         assert!(confirm(&requests).await.unwrap() && confirm(&requests).await.unwrap());
         assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Confirmed);
         assert_eq!(unlock(&requests, "u", false).await, Err(Problem::Lost));
@@ -202,11 +202,11 @@ mod tests {
         check(&requests, "later").await.unwrap();
         assert_eq!(
             V1Lock::of(Some(&v1(&world))),
-            V1Lock::Open,
+            V1Lock::Unlocked,
             "a check stores nothing"
         );
         assert!(lock(&requests, "later").await.unwrap());
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Ours);
+        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::ByMigration);
     }
 
     #[tokio::test(start_paused = true)]

@@ -38,41 +38,41 @@ pub(super) const CREATED_BY: &str = "migration.projectcalico.org/created-by";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum V1Lock {
     /// v1 is ready: pods start and end in v1.
-    Open,
+    Unlocked,
     /// A migration has locked v1, and has not opened v3.
-    Ours,
+    ByMigration,
     /// A migration has locked v1, and may have opened v3.
     Confirmed,
     /// A person or another program has locked v1.
-    Others,
+    ByOthers,
     /// The ClusterInformation or its definition is missing.
     Missing,
 }
 
-/// The ClusterInformation of v3.
+/// The access of programs to v3, as its ClusterInformation shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum V3Access {
     /// Missing, or hidden by an aggregated API server.
-    Absent,
+    Missing,
     /// Ready, and not part of a migration yet.
     Unmarked,
     /// Under a migration of this program, and not opened yet. Plugins do not use v3, even if
     /// another program has set the object ready.
-    Shut,
+    Closed,
     /// Opened by a migration.
     Open,
     /// Marked, and locked by another program: after a migration had opened v3, or by upstream's
     /// migration.
-    Locked,
+    MarkedAndLocked,
     /// Locked, and not by a migration.
-    Foreign,
+    UnmarkedAndLocked,
 }
 
 /// The state of a migration, as the API server shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Marks {
     pub(super) v1: V1Lock,
-    pub(super) v3: Door,
+    pub(super) v3: V3Access,
     pub(super) finalizer: bool,
     /// True if an aggregated API server serves v3, and hides the ClusterInformation of v3.
     pub(super) is_aggregated: bool,
@@ -95,7 +95,7 @@ pub(super) enum MigrationStep {
     /// Unlocks v1 after a failure.
     Release,
     /// Gives back v3, after a process was interrupted when it had unlocked v1.
-    Retreat,
+    GiveBack,
     /// Ends this process, which uses v1, after v3 was opened.
     Converge,
     /// Waits until all programs use v3.
@@ -133,6 +133,8 @@ const LOST: &str = "projectcalico.org/v3 may have been open, but its ClusterInfo
                     projectcalico.org/metadata contains that annotation";
 
 impl Marks {
+    /// Reads the ClusterInformation of both groups, that of v3 only if no aggregated API server hides
+    /// it.
     pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
         let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
         let is_aggregated = api_service::aggregated(requests).await?.is_some();
@@ -143,7 +145,7 @@ impl Marks {
         };
         Ok(Marks {
             v1: V1Lock::of(v1.as_ref()),
-            v3: Door::of(v3.as_ref()),
+            v3: V3Access::of(v3.as_ref()),
             finalizer: control.has_finalizer(),
             is_aggregated,
         })
@@ -156,34 +158,34 @@ impl V1Lock {
     pub(super) fn of(information: Option<&Value>) -> Self {
         match information {
             None => V1Lock::Missing,
-            Some(information) if is_ready(information) => V1Lock::Open,
-            Some(information) if !has_mark(information, V1_LOCKED_BY) => V1Lock::Others,
+            Some(information) if is_ready(information) => V1Lock::Unlocked,
+            Some(information) if !has_mark(information, V1_LOCKED_BY) => V1Lock::ByOthers,
             Some(information) if has_mark(information, ATTEMPT) => V1Lock::Confirmed,
-            Some(_) => V1Lock::Ours,
+            Some(_) => V1Lock::ByMigration,
         }
     }
 
     /// Returns true if a migration has locked v1.
-    pub(super) fn is_ours(self) -> bool {
-        matches!(self, V1Lock::Ours | V1Lock::Confirmed)
+    pub(super) fn is_by_migration(self) -> bool {
+        matches!(self, V1Lock::ByMigration | V1Lock::Confirmed)
     }
 }
 
-impl Door {
+impl V3Access {
     /// Returns the state that a ClusterInformation of v3 shows.
     pub(super) fn of(information: Option<&Value>) -> Self {
         let Some(information) = information else {
-            return Door::Absent;
+            return V3Access::Missing;
         };
         let is_marked = [MIGRATED_BY, LOCKED_BY]
             .iter()
             .any(|mark| has_mark(information, mark));
         match (is_marked, is_ready(information)) {
-            (true, true) => Door::Open,
-            (true, false) => Door::Locked,
-            (false, _) if has_mark(information, ATTEMPT) => Door::Shut,
-            (false, true) => Door::Unmarked,
-            (false, false) => Door::Foreign,
+            (true, true) => V3Access::Open,
+            (true, false) => V3Access::MarkedAndLocked,
+            (false, _) if has_mark(information, ATTEMPT) => V3Access::Closed,
+            (false, true) => V3Access::Unmarked,
+            (false, false) => V3Access::UnmarkedAndLocked,
         }
     }
 }
@@ -201,6 +203,7 @@ pub(super) fn set_ready(information: &mut Value, is_ready: bool) {
     information["spec"]["datastoreReady"] = is_ready.into();
 }
 
+/// Returns true if the object has the annotation `mark`.
 pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
     information["metadata"]["annotations"][mark].is_string()
 }
@@ -208,32 +211,32 @@ pub(super) fn has_mark(information: &Value, mark: &str) -> bool {
 /// Returns the step that follows from the marks. `used` is the group that this process uses.
 pub(super) fn next_step(marks: &Marks, control: &Control, used: ApiGroup) -> MigrationStep {
     use MigrationStep::{
-        Abort, Check, Converge, Copy, DryRun, Finish, Hold, Ignore, Release, RemoveV1, Rest,
-        Retreat, Uncover,
+        Abort, Check, Converge, Copy, DryRun, Finish, GiveBack, Hold, Ignore, Release, RemoveV1,
+        Rest, Uncover,
     };
     let (is_deleted, phase) = (control.is_being_deleted(), control.status.phase);
     match (marks.v3, phase) {
         _ if is_deleted && !marks.finalizer => Ignore,
-        (Door::Locked, _) => Hold(LOCKED),
-        (Door::Open, Phase::Converged | Phase::Complete) if marks.v1 == V1Lock::Open => {
+        (V3Access::MarkedAndLocked, _) => Hold(LOCKED),
+        (V3Access::Open, Phase::Converged | Phase::Complete) if marks.v1 == V1Lock::Unlocked => {
             Hold(V1_UNLOCKED)
         }
-        (Door::Open, _) if marks.v1 == V1Lock::Open => Hold(TWO_DATASTORES),
-        (Door::Open, Phase::Complete) if is_deleted => RemoveV1,
-        (Door::Open, Phase::Complete) => Rest,
-        (Door::Open, _) if used != ApiGroup::V3 => Converge,
-        (Door::Open, _) => Finish,
+        (V3Access::Open, _) if marks.v1 == V1Lock::Unlocked => Hold(TWO_DATASTORES),
+        (V3Access::Open, Phase::Complete) if is_deleted => RemoveV1,
+        (V3Access::Open, Phase::Complete) => Rest,
+        (V3Access::Open, _) if used != ApiGroup::V3 => Converge,
+        (V3Access::Open, _) => Finish,
         (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
-        // Another program has restored the APIService under the lock. The door is unknown until it
-        // is gone again.
-        _ if marks.v1.is_ours() && marks.is_aggregated => Uncover,
-        // Only a door that is still shut shows that v3 was never open.
-        (door, _) if marks.v1 == V1Lock::Confirmed && door != Door::Shut => Hold(LOST),
+        // Another program has restored the APIService under the lock. The state of v3 is unknown until
+        // the APIService is gone again.
+        _ if marks.v1.is_by_migration() && marks.is_aggregated => Uncover,
+        // Only a v3 that is still closed was never open.
+        (v3, _) if marks.v1 == V1Lock::Confirmed && v3 != V3Access::Closed => Hold(LOST),
         _ if is_deleted => Abort,
-        (_, Phase::Failed) if marks.v1.is_ours() => Release,
-        (Door::Shut, _) if marks.v1 == V1Lock::Open => Retreat,
+        (_, Phase::Failed) if marks.v1.is_by_migration() => Release,
+        (V3Access::Closed, _) if marks.v1 == V1Lock::Unlocked => GiveBack,
         (_, Phase::Failed) => Rest,
-        _ if marks.v1.is_ours() => Copy,
+        _ if marks.v1.is_by_migration() => Copy,
         _ if control.annotation(DRY_RUN).is_some() => DryRun,
         _ => Check,
     }

@@ -15,12 +15,12 @@ use time::OffsetDateTime;
 use super::abort::{self, Copies};
 use super::attempts::{Attempts, LockTimer, Withdrawals};
 use super::checks::{self, Checked};
-use super::door::Withdrawn;
 use super::late_writes::LateWrites;
-use super::marks::{Door, Marks, MigrationStep, V1Lock, next_step};
+use super::marks::{Marks, MigrationStep, V1Lock, V3Access, next_step};
 use super::metrics::MigrationMetrics;
 use super::object::{Control, PRE_GA};
 use super::requests::{Problem, Requests};
+use super::v3_access::Withdrawn;
 use super::{api_service, end};
 use crate::telemetry::Metrics;
 use locked::LockedFailure;
@@ -162,7 +162,7 @@ impl Migration {
         if is_served || may_be_locked {
             match abort::is_abandoned(&self.requests, is_served).await {
                 Ok(true) if self.is_abandoned == Some(true) => {
-                    match abort::retreat(&self.requests, "", Copies::Delete, &mut self.withdrawals)
+                    match abort::end_lock(&self.requests, "", Copies::Delete, &mut self.withdrawals)
                         .await
                     {
                         Ok(Withdrawn::Refused { text: problem, .. }) => {
@@ -271,7 +271,7 @@ impl Migration {
             marks => marks?,
         };
         // The process that has unlocked v1 may have ended before its report.
-        if marks.v1 == V1Lock::Open
+        if marks.v1 == V1Lock::Unlocked
             && control
                 .condition("PodsBlocked")
                 .is_some_and(|found| found["status"] == "True")
@@ -281,7 +281,7 @@ impl Migration {
         match next_step(&marks, control, self.used) {
             MigrationStep::Ignore => Ok(Next::After(IDLE)),
             MigrationStep::Rest => {
-                if marks.v3 != Door::Open {
+                if marks.v3 != V3Access::Open {
                     // An interrupted process may have left a saved APIService.
                     self.give_back_unused(control).await?;
                 } else if is_recent(control.status.completed_at) {
@@ -305,7 +305,7 @@ impl Migration {
                 )
                 .await
             }
-            MigrationStep::Retreat | MigrationStep::Abort => self.restore(control).await,
+            MigrationStep::GiveBack | MigrationStep::Abort => self.restore(control).await,
             MigrationStep::Converge => self.converge(control).await,
             MigrationStep::Finish => {
                 if !control.is_being_deleted() {
@@ -327,7 +327,7 @@ impl Migration {
                 Ok(Next::After(if is_removed { IDLE } else { WAITING }))
             }
             MigrationStep::Hold(text) => {
-                if !marks.v1.is_ours() && control.status.started_at.is_none() {
+                if !marks.v1.is_by_migration() && control.status.started_at.is_none() {
                     self.give_back_unused(control).await?;
                 }
                 control

@@ -19,7 +19,7 @@ fn control(phase: &str, is_deleted: bool) -> Control {
     )
 }
 
-fn marks(v1: V1Lock, v3: Door) -> Marks {
+fn marks(v1: V1Lock, v3: V3Access) -> Marks {
     Marks {
         v1,
         v3,
@@ -28,12 +28,12 @@ fn marks(v1: V1Lock, v3: Door) -> Marks {
     }
 }
 
-fn step(v1: V1Lock, v3: Door, phase: &str, is_deleted: bool, used: ApiGroup) -> MigrationStep {
+fn step(v1: V1Lock, v3: V3Access, phase: &str, is_deleted: bool, used: ApiGroup) -> MigrationStep {
     next_step(&marks(v1, v3), &control(phase, is_deleted), used)
 }
 
 #[test]
-fn locks_and_doors_are_read_from_readiness_and_marks() {
+fn lock_and_access_are_read_from_readiness_and_marks() {
     let information = |is_ready: bool, mark: Option<&str>| {
         let mut metadata = json!({});
         if let Some(mark) = mark {
@@ -45,33 +45,33 @@ fn locks_and_doors_are_read_from_readiness_and_marks() {
     assert_eq!(V1Lock::of(None), V1Lock::Missing);
     assert_eq!(
         [v1(true, None), v1(true, Some(V1_LOCKED_BY))],
-        [V1Lock::Open, V1Lock::Open]
+        [V1Lock::Unlocked, V1Lock::Unlocked]
     );
     assert_eq!(
         [v1(false, None), v1(false, Some(V1_LOCKED_BY))],
-        [V1Lock::Others, V1Lock::Ours]
+        [V1Lock::ByOthers, V1Lock::ByMigration]
     );
     let mut confirmed = information(false, Some(V1_LOCKED_BY));
     confirmed["metadata"]["annotations"][ATTEMPT] = "7".into();
     assert_eq!(V1Lock::of(Some(&confirmed)), V1Lock::Confirmed);
 
-    let v3 = |is_ready, mark| Door::of(Some(&information(is_ready, mark)));
-    assert_eq!(Door::of(None), Door::Absent);
+    let v3 = |is_ready, mark| V3Access::of(Some(&information(is_ready, mark)));
+    assert_eq!(V3Access::of(None), V3Access::Missing);
     assert_eq!(
         [v3(true, None), v3(false, None)],
-        [Door::Unmarked, Door::Foreign]
+        [V3Access::Unmarked, V3Access::UnmarkedAndLocked]
     );
     for mark in [MIGRATED_BY, LOCKED_BY] {
         assert_eq!(
             [v3(true, Some(mark)), v3(false, Some(mark))],
-            [Door::Open, Door::Locked],
+            [V3Access::Open, V3Access::MarkedAndLocked],
             "{mark}"
         );
     }
     // Another program may set the field.
     assert_eq!(
         [v3(true, Some(ATTEMPT)), v3(false, Some(ATTEMPT))],
-        [Door::Shut, Door::Shut]
+        [V3Access::Closed, V3Access::Closed]
     );
 }
 
@@ -95,7 +95,7 @@ fn information_without_a_valid_spec_is_not_ready_and_can_be_locked() {
 }
 
 #[test]
-fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
+fn step_before_v3_is_open_follows_the_lock_and_not_the_phase() {
     for phase in [
         "",
         "Pending",
@@ -103,39 +103,48 @@ fn step_before_the_door_is_open_follows_the_lock_and_not_the_phase() {
         "WaitingForConflictResolution",
         "a later phase",
     ] {
-        for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+        for v3 in [
+            V3Access::Missing,
+            V3Access::Unmarked,
+            V3Access::Closed,
+            V3Access::UnmarkedAndLocked,
+        ] {
             for used in [V1, V3] {
-                let of = |v1| step(v1, door, phase, false, used);
-                assert_eq!(of(V1Lock::Ours), MigrationStep::Copy, "{phase} {door:?}");
-                let unlocked = if door == Door::Shut {
-                    MigrationStep::Retreat
+                let of = |v1| step(v1, v3, phase, false, used);
+                assert_eq!(
+                    of(V1Lock::ByMigration),
+                    MigrationStep::Copy,
+                    "{phase} {v3:?}"
+                );
+                let unlocked = if v3 == V3Access::Closed {
+                    MigrationStep::GiveBack
                 } else {
                     MigrationStep::Check
                 };
-                assert_eq!(of(V1Lock::Open), unlocked, "{phase} {door:?}");
-                for v1 in [V1Lock::Others, V1Lock::Missing] {
-                    assert_eq!(of(v1), MigrationStep::Check, "{phase} {door:?} {v1:?}");
+                assert_eq!(of(V1Lock::Unlocked), unlocked, "{phase} {v3:?}");
+                for v1 in [V1Lock::ByOthers, V1Lock::Missing] {
+                    assert_eq!(of(v1), MigrationStep::Check, "{phase} {v3:?} {v1:?}");
                 }
             }
         }
     }
     assert_eq!(
-        step(V1Lock::Ours, Door::Shut, "Failed", false, V1),
+        step(V1Lock::ByMigration, V3Access::Closed, "Failed", false, V1),
         MigrationStep::Release
     );
     assert_eq!(
-        step(V1Lock::Open, Door::Shut, "Failed", false, V1),
-        MigrationStep::Retreat
+        step(V1Lock::Unlocked, V3Access::Closed, "Failed", false, V1),
+        MigrationStep::GiveBack
     );
     assert_eq!(
-        step(V1Lock::Open, Door::Absent, "Failed", false, V1),
+        step(V1Lock::Unlocked, V3Access::Missing, "Failed", false, V1),
         MigrationStep::Rest
     );
 }
 
 /// The object may be new, and its phase says nothing then.
 #[test]
-fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_the_door_is_shut() {
+fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_v3_is_closed() {
     for phase in [
         "",
         "Pending",
@@ -144,17 +153,21 @@ fn lock_for_a_v3_that_may_have_been_open_is_kept_unless_the_door_is_shut() {
         "Failed",
     ] {
         for is_deleted in [false, true] {
-            let of = |door| step(V1Lock::Confirmed, door, phase, is_deleted, V1);
-            for door in [Door::Absent, Door::Unmarked, Door::Foreign] {
-                assert_eq!(of(door), MigrationStep::Hold(LOST), "{phase} {door:?}");
+            let of = |v3| step(V1Lock::Confirmed, v3, phase, is_deleted, V1);
+            for v3 in [
+                V3Access::Missing,
+                V3Access::Unmarked,
+                V3Access::UnmarkedAndLocked,
+            ] {
+                assert_eq!(of(v3), MigrationStep::Hold(LOST), "{phase} {v3:?}");
             }
             let expected = match (is_deleted, phase) {
                 (true, _) => MigrationStep::Abort,
                 (false, "Failed") => MigrationStep::Release,
                 (false, _) => MigrationStep::Copy,
             };
-            assert_eq!(of(Door::Shut), expected, "{phase}");
-            assert_eq!(of(Door::Open), MigrationStep::Converge, "{phase}");
+            assert_eq!(of(V3Access::Closed), expected, "{phase}");
+            assert_eq!(of(V3Access::Open), MigrationStep::Converge, "{phase}");
         }
     }
 }
@@ -174,13 +187,13 @@ fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
     ] {
         for is_deleted in [false, true] {
             for v1 in [
-                V1Lock::Open,
-                V1Lock::Ours,
+                V1Lock::Unlocked,
+                V1Lock::ByMigration,
                 V1Lock::Confirmed,
-                V1Lock::Others,
+                V1Lock::ByOthers,
                 V1Lock::Missing,
             ] {
-                let step = step(v1, Door::Locked, phase, is_deleted, V3);
+                let step = step(v1, V3Access::MarkedAndLocked, phase, is_deleted, V3);
                 assert_eq!(step, MigrationStep::Hold(LOCKED), "{phase} {v1:?}");
             }
         }
@@ -188,7 +201,7 @@ fn locked_v3_that_was_open_is_neither_copied_to_nor_given_up() {
 }
 
 #[test]
-fn deletion_aborts_before_the_door_is_open_and_never_after() {
+fn deletion_aborts_before_v3_is_open_and_never_after() {
     for phase in [
         "",
         "Pending",
@@ -196,40 +209,50 @@ fn deletion_aborts_before_the_door_is_open_and_never_after() {
         "WaitingForConflictResolution",
         "Failed",
     ] {
-        for v1 in [V1Lock::Open, V1Lock::Ours, V1Lock::Others, V1Lock::Missing] {
-            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
+        for v1 in [
+            V1Lock::Unlocked,
+            V1Lock::ByMigration,
+            V1Lock::ByOthers,
+            V1Lock::Missing,
+        ] {
+            for v3 in [
+                V3Access::Missing,
+                V3Access::Unmarked,
+                V3Access::Closed,
+                V3Access::UnmarkedAndLocked,
+            ] {
                 assert_eq!(
-                    step(v1, door, phase, true, V1),
+                    step(v1, v3, phase, true, V1),
                     MigrationStep::Abort,
-                    "{phase} {v1:?} {door:?}"
+                    "{phase} {v1:?} {v3:?}"
                 );
             }
         }
     }
     for phase in ["", "Pending", "Migrating", "Failed", "Converged"] {
         assert_eq!(
-            step(V1Lock::Ours, Door::Open, phase, true, V1),
+            step(V1Lock::ByMigration, V3Access::Open, phase, true, V1),
             MigrationStep::Converge,
             "{phase}"
         );
         assert_eq!(
-            step(V1Lock::Ours, Door::Open, phase, true, V3),
+            step(V1Lock::ByMigration, V3Access::Open, phase, true, V3),
             MigrationStep::Finish,
             "{phase}"
         );
     }
     for v1 in [
-        V1Lock::Ours,
+        V1Lock::ByMigration,
         V1Lock::Confirmed,
-        V1Lock::Others,
+        V1Lock::ByOthers,
         V1Lock::Missing,
     ] {
         assert_eq!(
-            step(v1, Door::Open, "Complete", true, V3),
+            step(v1, V3Access::Open, "Complete", true, V3),
             MigrationStep::RemoveV1
         );
         assert_eq!(
-            step(v1, Door::Open, "Complete", false, V3),
+            step(v1, V3Access::Open, "Complete", false, V3),
             MigrationStep::Rest
         );
     }
@@ -237,23 +260,28 @@ fn deletion_aborts_before_the_door_is_open_and_never_after() {
 
 /// An administrator may lock v3 for other reasons after the migration.
 #[test]
-fn contradictory_marks_after_the_door_was_open_hold_the_migration() {
+fn contradictory_marks_after_v3_was_open_hold_the_migration() {
     for phase in ["Converged", "Complete"] {
         for is_deleted in [false, true] {
-            for door in [Door::Absent, Door::Unmarked, Door::Shut, Door::Foreign] {
-                let of = |v1| step(v1, door, phase, is_deleted, V3);
+            for v3 in [
+                V3Access::Missing,
+                V3Access::Unmarked,
+                V3Access::Closed,
+                V3Access::UnmarkedAndLocked,
+            ] {
+                let of = |v1| step(v1, v3, phase, is_deleted, V3);
                 assert_eq!(
-                    of(V1Lock::Ours),
+                    of(V1Lock::ByMigration),
                     MigrationStep::Hold(NOT_OPEN),
-                    "{phase} {door:?}"
+                    "{phase} {v3:?}"
                 );
                 assert_eq!(
-                    of(V1Lock::Open),
+                    of(V1Lock::Unlocked),
                     MigrationStep::Hold(NOT_OPEN),
-                    "{phase} {door:?}"
+                    "{phase} {v3:?}"
                 );
             }
-            let step = step(V1Lock::Open, Door::Open, phase, is_deleted, V3);
+            let step = step(V1Lock::Unlocked, V3Access::Open, phase, is_deleted, V3);
             assert_eq!(step, MigrationStep::Hold(V1_UNLOCKED), "{phase}");
         }
     }
@@ -270,7 +298,7 @@ fn deletion_of_v3_is_advised_only_if_a_former_migration_has_opened_v3() {
         ("Converged", false),
         ("Complete", false),
     ] {
-        let step = step(V1Lock::Open, Door::Open, phase, false, V3);
+        let step = step(V1Lock::Unlocked, V3Access::Open, phase, false, V3);
         let MigrationStep::Hold(message) = step else {
             panic!("{phase}: {step:?}")
         };
@@ -286,7 +314,7 @@ fn deletion_of_v3_is_advised_only_if_a_former_migration_has_opened_v3() {
 fn deleted_object_without_the_finalizer_is_ignored() {
     let marks = Marks {
         finalizer: false,
-        ..marks(V1Lock::Ours, Door::Shut)
+        ..marks(V1Lock::ByMigration, V3Access::Closed)
     };
     assert_eq!(
         next_step(&marks, &control("Migrating", true), V1),
@@ -299,7 +327,7 @@ fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
     for is_deleted in [false, true] {
         let hidden = Marks {
             is_aggregated: true,
-            ..marks(V1Lock::Ours, Door::Absent)
+            ..marks(V1Lock::ByMigration, V3Access::Missing)
         };
         let confirmed = Marks {
             v1: V1Lock::Confirmed,
@@ -312,7 +340,7 @@ fn aggregated_api_server_under_the_lock_is_removed_before_anything_else() {
             );
         }
         let unlocked = Marks {
-            v1: V1Lock::Open,
+            v1: V1Lock::Unlocked,
             ..hidden
         };
         let expected = if is_deleted {
@@ -334,9 +362,9 @@ fn dry_run_is_made_only_while_no_migration_has_locked_v1() {
         Location::global(DATASTORE_MIGRATIONS, MIGRATION_NAME),
         value,
     );
-    let of = |v1| next_step(&marks(v1, Door::Absent), &control, V1);
+    let of = |v1| next_step(&marks(v1, V3Access::Missing), &control, V1);
     assert_eq!(
-        [of(V1Lock::Open), of(V1Lock::Ours)],
+        [of(V1Lock::Unlocked), of(V1Lock::ByMigration)],
         [MigrationStep::DryRun, MigrationStep::Copy]
     );
 }

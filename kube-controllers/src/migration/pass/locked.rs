@@ -14,7 +14,7 @@ use super::super::marks::V1Lock;
 use super::super::metrics::MigrationMetrics;
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, end, late_writes, listing, lock};
+use super::super::{api_service, end, late_writes, listing, lock, v3_access};
 use super::preparation::{conditions_of, conflict_message, listed};
 use super::{DRAINING, IDLE, MIGRATING, Migration, Next, RETRY, WAITING};
 use crate::telemetry::CopiedObjects;
@@ -135,7 +135,7 @@ impl Migration {
             taken => return taken.map(|()| Next::After(Duration::ZERO)),
         };
         let phase = control.status.phase;
-        if v1 == V1Lock::Ours {
+        if v1 == V1Lock::ByMigration {
             // A failed migration stays failed.
             let phase = if phase == Phase::Failed {
                 phase
@@ -177,7 +177,7 @@ impl Migration {
         self.finish_release(control).await
     }
 
-    /// Shuts v3, then unlocks v1. Repeated until v1 is unlocked.
+    /// Closes v3, then unlocks v1. Repeated until v1 is unlocked.
     pub(super) async fn finish_release(&mut self, control: &mut Control) -> Result<Next, Problem> {
         let Some(failure) = self.failure.clone() else {
             return Ok(Next::After(WAITING));
@@ -300,7 +300,7 @@ async fn copy_all(
         .await?;
     timer.drained().await;
     let migration = control.uid().to_owned();
-    let mut shut = door::shut(requests, &migration).await?;
+    let mut closed = v3_access::close(requests, &migration).await?;
     control
         .write_status(requests, |status| {
             status.phase = Phase::Migrating;
@@ -325,8 +325,8 @@ async fn copy_all(
     if !lock::confirm(requests).await? {
         return Err(Problem::Lost);
     }
-    late_writes::record(&mut shut, &seen);
-    door::open(requests, shut, &migration).await?;
+    late_writes::record(&mut closed, &seen);
+    v3_access::open(requests, closed, &migration).await?;
     Ok(None)
 }
 

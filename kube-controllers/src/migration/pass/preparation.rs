@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::super::attempts::LockTimer;
 use super::super::checks::{self, Check};
 use super::super::copy::{self, Category, Named, Outcome};
-use super::super::marks::{Door, Marks};
+use super::super::marks::{Marks, V3Access};
 use super::super::object::{Control, set_condition, set_conflicts};
 use super::super::requests::{Problem, Requests};
-use super::super::{api_service, door, listing, lock, report};
+use super::super::{api_service, listing, lock, report, v3_access};
 use super::{DRAINING, IDLE, MIGRATING, Migration, Next, WAITING};
 
 /// The pause after checks that did not pass, as a multiple of their time. They read each object,
@@ -87,7 +87,7 @@ impl Migration {
             if let Some(text) = copies_in_use(&self.requests).await? {
                 return Ok(Some(text));
             }
-            let written = door::check(&self.requests, control.uid()).await;
+            let written = v3_access::check(&self.requests, control.uid()).await;
             if let Some(text) = refusal_to_write(ApiGroup::V3, written)? {
                 return Ok(Some(text));
             }
@@ -222,7 +222,7 @@ impl Migration {
         }
         if let Some(text) = refusal_to_write(
             ApiGroup::V3,
-            door::check(&self.requests, control.uid()).await,
+            v3_access::check(&self.requests, control.uid()).await,
         )? {
             return Ok(pending(text));
         }
@@ -268,10 +268,10 @@ fn pause_after(began: Instant) -> Next {
 /// hidden until now.
 async fn copies_in_use(requests: &Requests) -> Result<Option<String>, Problem> {
     let information = requests.get(&cluster_information(ApiGroup::V3)).await?;
-    match Door::of(information.as_ref()) {
-        Door::Open | Door::Locked => return Err(Problem::Lost),
-        Door::Absent | Door::Shut | Door::Foreign => return Ok(None),
-        Door::Unmarked => {}
+    match V3Access::of(information.as_ref()) {
+        V3Access::Open | V3Access::MarkedAndLocked => return Err(Problem::Lost),
+        V3Access::Missing | V3Access::Closed | V3Access::UnmarkedAndLocked => return Ok(None),
+        V3Access::Unmarked => {}
     }
     let copies = copy::count_copies(requests).await?;
     Ok((copies > 0)

@@ -265,7 +265,7 @@ impl ServerState {
             .store
             .get(&cluster_information(ApiGroup::CrdV1))
             .is_some_and(is_ready)
-            && self.is_door_open()
+            && self.is_v3_open()
         {
             self.violations
                 .push(format!("{} {}", request.method, request.uri));
@@ -337,7 +337,7 @@ impl ServerState {
         })
     }
 
-    fn is_door_open(&self) -> bool {
+    fn is_v3_open(&self) -> bool {
         let information = self.store.get(&cluster_information(ApiGroup::V3));
         information.is_some_and(|information| {
             let annotations = &information["metadata"]["annotations"];
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn open_door_beside_a_ready_v1_is_a_violation() {
+    async fn open_v3_beside_a_ready_v1_is_a_violation() {
         let world = World::new();
         world.server.with_store(|store| {
             let annotations = json!({ MIGRATED_BY: "u" });

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::server::ApiServer;
 use super::store::ObjectStore;
 use crate::leader::Leadership;
-use crate::migration::marks::Door;
+use crate::migration::marks::V3Access;
 use crate::migration::{self, NAMESPACE, requests::Requests};
 use crate::startup::StartError;
 use crate::telemetry::Metrics;
@@ -132,11 +132,11 @@ impl World {
             .object(&definition(&cluster_information(ApiGroup::CrdV1).resource))
             .is_some();
         let is_open = || {
-            Door::of(
+            V3Access::of(
                 self.server
                     .object(&cluster_information(ApiGroup::V3))
                     .as_ref(),
-            ) == Door::Open
+            ) == V3Access::Open
         };
         let is_v3 = !has_v1 || !is_v1_ready && is_open();
         if is_v3 { ApiGroup::V3 } else { ApiGroup::CrdV1 }

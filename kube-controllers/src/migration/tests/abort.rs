@@ -214,7 +214,7 @@ async fn lock_without_an_object_is_ended_unless_v3_is_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_after_the_door_is_open_finishes() {
+async fn deletion_after_v3_is_open_finishes() {
     let world = World::new();
     let other = Resource {
         api_version: "crd.projectcalico.org/v1",

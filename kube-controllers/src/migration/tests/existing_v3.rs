@@ -12,7 +12,7 @@ use super::{
     assert_same, change, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open,
     office_in_v3, put_foreign, snapshot,
 };
-use crate::migration::marks::{ATTEMPT, CREATED_BY, Door};
+use crate::migration::marks::{ATTEMPT, CREATED_BY, V3Access};
 use crate::migration::testing::{Interruption, ObjectStore, World, at, is_in_phase, object};
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
@@ -173,7 +173,7 @@ async fn copies_that_were_open_stay_when_v3_is_locked_and_the_object_is_new() {
 /// A person, or calico-node that starts in v3, may set the field. Plugins would use the copies that
 /// exist by then.
 #[tokio::test(start_paused = true)]
-async fn v3_set_ready_while_objects_are_copied_is_shut_again() {
+async fn v3_set_ready_while_objects_are_copied_is_closed_again() {
     let information = cluster_information(ApiGroup::V3);
     for existed in [false, true] {
         let world = if existed {
@@ -182,7 +182,7 @@ async fn v3_set_ready_while_objects_are_copied_is_shut_again() {
             World::new()
         };
         world.start();
-        let door = || Door::of(world.server.object(&information).as_ref());
+        let access = || V3Access::of(world.server.object(&information).as_ref());
         let set_ready = async {
             world
                 .server
@@ -196,7 +196,7 @@ async fn v3_set_ready_while_objects_are_copied_is_shut_again() {
                 assert_eq!(found["spec"]["datastoreReady"], false);
                 found["spec"]["datastoreReady"] = true.into();
             });
-            assert_eq!(door(), Door::Shut);
+            assert_eq!(access(), V3Access::Closed);
             assert!(!world.server.with_store(|store| has_last_copy(store)));
         };
         futures::future::join(
@@ -204,7 +204,7 @@ async fn v3_set_ready_while_objects_are_copied_is_shut_again() {
             set_ready,
         )
         .await;
-        assert_eq!(door(), Door::Open);
+        assert_eq!(access(), V3Access::Open);
         assert!(
             world
                 .server

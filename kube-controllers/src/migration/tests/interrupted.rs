@@ -149,7 +149,7 @@ async fn failed_attempt_with_a_refused_deletion_gives_back_the_aggregated_api_se
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_without_an_object_is_ended_if_v3_existed_and_was_not_shut_yet() {
+async fn lock_without_an_object_is_ended_if_v3_existed_and_was_not_closed_yet() {
     type Change = fn(&World);
     let cases: [(&str, Change); 3] = [
         ("ready", |_| ()),

@@ -127,10 +127,10 @@ async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
     assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
 
-/// The most harmful late requests: to open the door, and to lock v1, after an abort has unlocked
+/// The most harmful late requests: to open v3, and to lock v1, after an abort has unlocked
 /// v1.
 #[tokio::test(start_paused = true)]
-async fn late_request_of_a_former_leader_opens_no_door() {
+async fn late_request_of_a_former_leader_does_not_open_v3() {
     let course = async |interruption: Interruption| {
         let world = aggregated_world();
         world.server.interrupt(interruption);
@@ -216,7 +216,7 @@ async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> World 
 }
 
 #[tokio::test(start_paused = true)]
-async fn copies_without_a_source_are_deleted_before_the_door() {
+async fn copies_without_a_source_are_deleted_before_v3_is_open() {
     let copies: Vec<Location> = [("IPAMHandle", "gone"), ("GlobalNetworkSet", "gone")]
         .map(|(kind, name)| at(ApiGroup::V3, kind, "", name))
         .into();
@@ -275,7 +275,7 @@ fn unlock(store: &mut ObjectStore) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn v1_unlocked_while_objects_are_copied_is_locked_again_before_the_door() {
+async fn v1_unlocked_while_objects_are_copied_is_locked_again_before_v3_is_open() {
     let world = World::new();
     world.start();
     let unlocked = async {
@@ -288,7 +288,7 @@ async fn v1_unlocked_while_objects_are_copied_is_locked_again_before_the_door() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn v1_unlocked_by_a_person_is_locked_again_before_the_door() {
+async fn v1_unlocked_by_a_person_is_locked_again_before_v3_is_open() {
     let world = changed_under_the_lock(unlock).await;
     world.run_until(is_complete).await;
     assert_eq!(world.server.violations(), Vec::<String>::new());

@@ -92,7 +92,7 @@ async fn complete_is_set_in_v3_mode_only() {
         ("Converged", ApiGroup::V3)
     );
 
-    // A process that is told to use v1 does not end again and again.
+    // A process that is configured for v1 does not end again and again.
     world.configured = Some(ApiGroup::CrdV1);
     world.run_for(10 * MINUTE).await;
     assert_eq!(world.phase(), "Converged");

@@ -13,14 +13,14 @@ use tokio::time::advance;
 
 use super::existing_v3::world_with_v3;
 use super::{has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open};
-use crate::migration::abort::{Copies, retreat};
+use crate::migration::abort::{Copies, end_lock};
 use crate::migration::attempts::Withdrawals;
-use crate::migration::door::{self, Withdrawn};
 use crate::migration::lock;
 use crate::migration::requests::Problem;
 use crate::migration::testing::{
     ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase, object,
 };
+use crate::migration::v3_access::{self, Withdrawn};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -192,17 +192,17 @@ async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
     let world = World::new();
     let requests = world.requests();
     assert!(lock::lock(&requests, "u").await.unwrap());
-    door::shut(&requests, "u").await.unwrap();
+    v3_access::close(&requests, "u").await.unwrap();
     assert!(lock::confirm(&requests).await.unwrap());
     refuse_information(&world, ApiGroup::V3);
     let mut withdrawals = Withdrawals::default();
-    let early = retreat(&requests, "u", Copies::Keep, &mut withdrawals).await;
+    let early = end_lock(&requests, "u", Copies::Keep, &mut withdrawals).await;
     assert!(matches!(early, Err(Problem::Transient(_))), "{early:?}");
     assert!(world.server.with_store(|store| is_v1_locked(store)));
     advance(2 * MINUTE).await;
     // Admission does not refuse the deletion.
-    let retreated = retreat(&requests, "u", Copies::Keep, &mut withdrawals).await;
-    assert_eq!(retreated, Ok(Withdrawn::Shut { existed: false }));
+    let ended = end_lock(&requests, "u", Copies::Keep, &mut withdrawals).await;
+    assert_eq!(ended, Ok(Withdrawn::Closed { existed: false }));
     assert!(world.server.with_store(|store| is_v1_ready(store)));
     assert_eq!(
         world.server.object(&cluster_information(ApiGroup::V3)),
@@ -216,14 +216,14 @@ async fn withdrawal_that_fails_for_long_does_not_rely_on_an_early_read_of_v3() {
     let world = World::new();
     let requests = world.requests();
     assert!(lock::lock(&requests, "u").await.unwrap());
-    door::shut(&requests, "u").await.unwrap();
+    v3_access::close(&requests, "u").await.unwrap();
     fail_information(&world, ApiGroup::V3, 500);
     let mut withdrawals = Withdrawals::default();
     let mut is_transient = Vec::new();
     // The second withdrawal begins before the two minutes have passed, and ends after them.
     for pause in [0, 119, 2] {
         advance(Duration::from_secs(pause)).await;
-        let withdrawn = door::withdraw(&requests, &mut withdrawals).await;
+        let withdrawn = v3_access::withdraw(&requests, &mut withdrawals).await;
         is_transient.push(matches!(withdrawn, Err(Problem::Transient(_))));
     }
     assert_eq!(is_transient, [true, true, false]);

@@ -1,5 +1,6 @@
-//! The door: the ClusterInformation of v3. While it is shut, no plugin uses v3. Once it is open,
-//! which means ready and marked, all plugins do, and the migration cannot be aborted (MIG-65).
+//! Changes of the access of programs to v3, which the ClusterInformation of v3 shows. While v3 is
+//! closed, no plugin uses it. Once v3 is open, which means that the object is ready and marked, all
+//! plugins do, and the migration cannot be aborted (MIG-65).
 
 use libcalico::kubernetes::{ApiGroup, Preconditions};
 use libcalico::migration::{LOCKED_BY, MIGRATED_BY, cluster_information};
@@ -7,85 +8,86 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::attempts::Withdrawals;
-use super::marks::{ATTEMPT, CREATED_BY, Door, V1Lock, has_mark, set_ready};
+use super::marks::{ATTEMPT, CREATED_BY, V1Lock, V3Access, has_mark, set_ready};
 use super::object::remove_annotations;
 use super::requests::{Created, Problem, Requests};
 
-/// The write that shuts the door.
-enum Shutting {
+/// The write that closes v3.
+enum ClosingWrite {
     Create(Value),
     Replace(Value),
 }
 
-impl Shutting {
+impl ClosingWrite {
     /// Prepares the write, for the migration with this uid.
     ///
     /// # Errors
-    /// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if the door is or
-    /// was open.
-    async fn prepare(requests: &Requests, migration: &str) -> Result<Shutting, Problem> {
+    /// [`Problem::Refused`] if another program has locked v3. [`Problem::Lost`] if v3 is or was
+    /// open.
+    async fn prepare(requests: &Requests, migration: &str) -> Result<ClosingWrite, Problem> {
         let at = cluster_information(ApiGroup::V3);
         let Some(mut information) = requests.get(&at).await? else {
             return first_content(requests, migration)
                 .await
-                .map(Shutting::Create);
+                .map(ClosingWrite::Create);
         };
-        match Door::of(Some(&information)) {
-            Door::Open | Door::Locked | Door::Absent => return Err(Problem::Lost),
-            Door::Foreign => {
+        match V3Access::of(Some(&information)) {
+            V3Access::Open | V3Access::MarkedAndLocked | V3Access::Missing => {
+                return Err(Problem::Lost);
+            }
+            V3Access::UnmarkedAndLocked => {
                 let text = "ClusterInformation of v3 is locked, and not by a migration".to_owned();
                 return Err(Problem::Refused { code: 409, text });
             }
-            Door::Shut => {}
-            Door::Unmarked => remove_annotations(&mut information, &[CREATED_BY]),
+            V3Access::Closed => {}
+            V3Access::Unmarked => remove_annotations(&mut information, &[CREATED_BY]),
         }
         begin_attempt(&mut information);
-        Ok(Shutting::Replace(information))
+        Ok(ClosingWrite::Replace(information))
     }
 }
 
-/// Shuts the door in `information`, so that it has another content than each earlier attempt.
+/// Closes v3 in `information`, so that it has another content than each earlier attempt.
 fn begin_attempt(information: &mut Value) {
     set_ready(information, false);
     information["metadata"]["annotations"][ATTEMPT] =
         information["metadata"]["resourceVersion"].clone();
 }
 
-/// Shuts the door for the migration with this uid. Returns the object, which [`open`] needs.
+/// Closes v3 for the migration with this uid. Returns the object, which [`open`] needs.
 ///
 /// # Errors
 /// [`Problem::Refused`] if another program has locked v3, or the API server refuses the write.
-/// [`Problem::Lost`] if the door is or was open.
-pub(super) async fn shut(requests: &Requests, migration: &str) -> Result<Value, Problem> {
-    write_shut(requests, migration, false).await
+/// [`Problem::Lost`] if v3 is or was open.
+pub(super) async fn close(requests: &Requests, migration: &str) -> Result<Value, Problem> {
+    write_closed(requests, migration, false).await
 }
 
-/// Lets the API server check the write of [`shut`], and stores nothing. Admission can let only some
+/// Lets the API server check the write of [`close`], and stores nothing. Admission can let only some
 /// accounts write the object (DS-90), which would otherwise be found under the lock of v1.
 ///
 /// # Errors
-/// The same as those of [`shut`].
+/// The same as those of [`close`].
 pub(super) async fn check(requests: &Requests, migration: &str) -> Result<(), Problem> {
-    write_shut(requests, migration, true).await.map(drop)
+    write_closed(requests, migration, true).await.map(drop)
 }
 
-/// Sends the write that shuts the door. With `dry`, the API server checks the write and stores
-/// nothing.
-async fn write_shut(requests: &Requests, migration: &str, dry: bool) -> Result<Value, Problem> {
+/// Sends the write that closes v3. With `dry`, the API server checks the write and stores nothing.
+async fn write_closed(requests: &Requests, migration: &str, dry: bool) -> Result<Value, Problem> {
     let at = cluster_information(ApiGroup::V3);
-    match Shutting::prepare(requests, migration).await? {
-        Shutting::Create(body) => match requests.create(&at, &body, dry).await? {
+    match ClosingWrite::prepare(requests, migration).await? {
+        ClosingWrite::Create(body) => match requests.create(&at, &body, dry).await? {
             Created::New(information) => Ok(information),
             Created::Exists => Err(Problem::Lost),
             Created::Refused(text) => Err(Problem::Refused { code: 422, text }),
         },
-        Shutting::Replace(body) if dry => requests.check_replacement(&at, &body).await,
-        Shutting::Replace(body) => requests.replace(&at, &body).await,
+        ClosingWrite::Replace(body) if dry => requests.check_replacement(&at, &body).await,
+        ClosingWrite::Replace(body) => requests.replace(&at, &body).await,
     }
 }
 
 /// Returns the first content of the ClusterInformation of v3: that of v1, with the annotations of a
-/// shut door.
+/// closed v3.
 ///
 /// # Errors
 /// [`Problem::Lost`] if v3 may have been open: its ClusterInformation is lost.
@@ -107,10 +109,14 @@ async fn first_content(requests: &Requests, migration: &str) -> Result<Value, Pr
     Ok(body)
 }
 
-/// Opens the door for the migration with this uid, if no other program has written `shut` since.
+/// Opens v3 for the migration with this uid, if no other program has written `closed` since.
 /// From this request on, plugins use v3.
-pub(super) async fn open(requests: &Requests, shut: Value, migration: &str) -> Result<(), Problem> {
-    let mut information = shut;
+pub(super) async fn open(
+    requests: &Requests,
+    closed: Value,
+    migration: &str,
+) -> Result<(), Problem> {
+    let mut information = closed;
     let mark = if has_mark(&information, CREATED_BY) {
         MIGRATED_BY
     } else {
@@ -130,30 +136,30 @@ pub(super) async fn open(requests: &Requests, shut: Value, migration: &str) -> R
 pub(super) enum Withdrawn {
     /// Missing: no program can use v3.
     Missing,
-    /// Shut until [`give_back`].
-    Shut {
+    /// Closed until [`give_back`].
+    Closed {
         /// True if the ClusterInformation existed before the migration, so that programs could use
         /// v3.
         existed: bool,
     },
-    /// Shut, but the write has failed for so long that no request of a former leader can open it.
+    /// Closed, but the write has failed for so long that no request of a former leader can open v3.
     /// `text` is the message for people.
     Refused { existed: bool, text: String },
     /// Not part of a migration: programs may use each object of v3.
     Foreign,
 }
 
-/// Ensures that no process of the migration opens the door any more.
+/// Ensures that no process of the migration opens v3 any more.
 ///
 /// Admission may refuse each update of the object, and would then keep v1 locked for ever. So would
 /// a webhook that is unreachable, for example because its pod waits for an address. But only a
-/// leader opens the door, and `withdrawals` shows for how long this leader has done nothing but
-/// withdraw. So a failed write suffices if the door was seen shut after the earlier requests of all
-/// leaders: if the write takes effect late, the door is shut again.
+/// leader opens v3, and `withdrawals` shows for how long this leader has done nothing but
+/// withdraw. So a failed write suffices if v3 was seen closed after the earlier requests of all
+/// leaders: if the write takes effect late, v3 is closed again.
 ///
 /// # Errors
-/// [`Problem::Lost`] if the door is or was open. [`Problem::Transient`] if an earlier request could
-/// still open the door.
+/// [`Problem::Lost`] if v3 is or was open. [`Problem::Transient`] if an earlier request could still
+/// open v3.
 pub(super) async fn withdraw(
     requests: &Requests,
     withdrawals: &mut Withdrawals,
@@ -163,10 +169,12 @@ pub(super) async fn withdraw(
     let Some(mut information) = requests.get(&at).await? else {
         return Ok(Withdrawn::Missing);
     };
-    match Door::of(Some(&information)) {
-        Door::Open | Door::Locked => Err(Problem::Lost),
-        Door::Absent | Door::Unmarked | Door::Foreign => Ok(Withdrawn::Foreign),
-        Door::Shut => {
+    match V3Access::of(Some(&information)) {
+        V3Access::Open | V3Access::MarkedAndLocked => Err(Problem::Lost),
+        V3Access::Missing | V3Access::Unmarked | V3Access::UnmarkedAndLocked => {
+            Ok(Withdrawn::Foreign)
+        }
+        V3Access::Closed => {
             let existed = !has_mark(&information, CREATED_BY);
             begin_attempt(&mut information);
             match requests.replace(&at, &information).await {
@@ -183,7 +191,7 @@ pub(super) async fn withdraw(
                         text: format!("the datastore is not locked, but {text}"),
                     })
                 }
-                written => written.map(|_| Withdrawn::Shut { existed }),
+                written => written.map(|_| Withdrawn::Closed { existed }),
             }
         }
     }
@@ -197,7 +205,7 @@ pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
     let Some(mut information) = requests.get(&at).await? else {
         return Ok(());
     };
-    if Door::of(Some(&information)) != Door::Shut {
+    if V3Access::of(Some(&information)) != V3Access::Closed {
         return Ok(());
     }
     if has_mark(&information, CREATED_BY) {
@@ -228,20 +236,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn created_door_opens_with_the_content_of_v1_and_is_deleted_by_a_withdrawal() {
+    async fn created_information_opens_v3_with_the_content_of_v1_and_is_deleted_by_a_withdrawal() {
         let world = World::new();
         let requests = world.requests();
-        let late = shut(&requests, "u").await.unwrap();
+        let late = close(&requests, "u").await.unwrap();
         assert_eq!(
             withdrawn(&requests).await,
-            Ok(Withdrawn::Shut { existed: false })
+            Ok(Withdrawn::Closed { existed: false })
         );
         assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
         give_back(&requests).await.unwrap();
         assert_eq!(v3(&world), None);
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Missing));
 
-        let held = shut(&requests, "u").await.unwrap();
+        let held = close(&requests, "u").await.unwrap();
         assert_eq!(
             held["spec"],
             json!({ "clusterGUID": "g", "datastoreReady": false })
@@ -257,7 +265,7 @@ mod tests {
             json!({ MIGRATED_BY: "u" })
         );
         assert_eq!(withdrawn(&requests).await, Err(Problem::Lost));
-        assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
+        assert_eq!(close(&requests, "u").await, Err(Problem::Lost));
 
         // An administrator locks v3 for another reason.
         world.server.with_store(|store| {
@@ -266,23 +274,23 @@ mod tests {
             store.put(&cluster_information(ApiGroup::V3), locked);
         });
         assert_eq!(withdrawn(&requests).await, Err(Problem::Lost));
-        assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
+        assert_eq!(close(&requests, "u").await, Err(Problem::Lost));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn door_shut_again_is_opened_by_its_last_process_only() {
+    async fn v3_closed_again_is_opened_by_its_last_process_only() {
         let world = World::new();
         let requests = world.requests();
-        let first = shut(&requests, "u").await.unwrap();
-        let second = shut(&requests, "u").await.unwrap();
+        let first = close(&requests, "u").await.unwrap();
+        let second = close(&requests, "u").await.unwrap();
         assert_eq!(open(&requests, first, "u").await, Err(Problem::Lost));
         open(&requests, second, "u").await.unwrap();
-        assert_eq!(Door::of(v3(&world).as_ref()), Door::Open);
+        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Open);
     }
 
     /// calico-node that starts in v3, or a person, may set the field.
     #[tokio::test(start_paused = true)]
-    async fn shut_door_that_another_program_sets_ready_has_no_mark_and_is_shut_again() {
+    async fn closed_v3_that_another_program_sets_ready_has_no_mark_and_is_closed_again() {
         for existed in [false, true] {
             let world = World::new();
             let requests = world.requests();
@@ -292,7 +300,7 @@ mod tests {
                     store.put(&at, json!({ "spec": { "datastoreReady": true } }))
                 });
             }
-            let late = shut(&requests, "u").await.unwrap();
+            let late = close(&requests, "u").await.unwrap();
             world.server.with_store(|store| {
                 let mut ready = late.clone();
                 ready["spec"]["datastoreReady"] = true.into();
@@ -303,12 +311,15 @@ mod tests {
                 !has_mark(&ready, MIGRATED_BY) && !has_mark(&ready, LOCKED_BY),
                 "{ready}"
             );
-            assert_eq!(Door::of(Some(&ready)), Door::Shut);
+            assert_eq!(V3Access::of(Some(&ready)), V3Access::Closed);
             assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
-            assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Shut { existed }));
-            let shut = shut(&requests, "u").await.unwrap();
-            assert_eq!(shut["spec"]["datastoreReady"], false);
-            open(&requests, shut, "u").await.unwrap();
+            assert_eq!(
+                withdrawn(&requests).await,
+                Ok(Withdrawn::Closed { existed })
+            );
+            let closed = close(&requests, "u").await.unwrap();
+            assert_eq!(closed["spec"]["datastoreReady"], false);
+            open(&requests, closed, "u").await.unwrap();
             let mark = if existed { LOCKED_BY } else { MIGRATED_BY };
             assert_eq!(
                 v3(&world).unwrap()["metadata"]["annotations"],
@@ -320,12 +331,12 @@ mod tests {
     /// The next process copies again, and must not mistake a lost ClusterInformation for one that
     /// never existed.
     #[tokio::test(start_paused = true)]
-    async fn door_that_may_have_been_open_is_not_created_again() {
+    async fn v3_that_may_have_been_open_is_not_created_again() {
         let world = World::new();
         let requests = world.requests();
         lock::lock(&requests, "u").await.unwrap();
         assert!(lock::confirm(&requests).await.unwrap());
-        assert_eq!(shut(&requests, "u").await, Err(Problem::Lost));
+        assert_eq!(close(&requests, "u").await, Err(Problem::Lost));
         assert_eq!(v3(&world), None);
     }
 
@@ -342,14 +353,14 @@ mod tests {
             })
         };
         put(true);
-        let late = shut(&requests, "u").await.unwrap();
-        assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
+        let late = close(&requests, "u").await.unwrap();
+        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Closed);
         assert_eq!(
             withdrawn(&requests).await,
-            Ok(Withdrawn::Shut { existed: true })
+            Ok(Withdrawn::Closed { existed: true })
         );
         assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
-        assert_eq!(Door::of(v3(&world).as_ref()), Door::Shut);
+        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Closed);
         give_back(&requests).await.unwrap();
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));
         let after = v3(&world).unwrap();
@@ -358,7 +369,7 @@ mod tests {
 
         let foreign = put(false);
         assert!(matches!(
-            shut(&requests, "u").await,
+            close(&requests, "u").await,
             Err(Problem::Refused { .. })
         ));
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));

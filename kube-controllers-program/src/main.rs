@@ -1,5 +1,5 @@
-//! The `kube-controllers` program: the controllers, and the migration beside them. Run under the name `check-status`, it is the exec probe of its
-//! own pod.
+//! The program `kube-controllers`: the controllers, and the migration beside them. Run under the
+//! name `check-status`, it is the exec probe of its own pod.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -73,9 +73,9 @@ fn refusal<T>(given: Result<T, Problem>) -> Result<Option<String>, Problem> {
 ///
 /// The order is essential. v1 stays locked as long as v3 can be opened, and pods can start again
 /// before copies are deleted. v3 stays closed until then: a leader that takes over finds v1
-/// unlocked and v3 closed, and deletes the copies before anything else, so that no late deletion of the former
-/// leader meets a copy in use. And programs that could use v3 before would assign addresses of
-/// copied blocks.
+/// unlocked and v3 closed, and deletes the copies before anything else, so that no late deletion of
+/// the former leader meets a copy in use. And programs that could use v3 before would assign
+/// addresses of copied blocks.
 ///
 /// A failed withdrawal keeps v1 locked for two minutes only: a cluster in which no pod starts is
 /// worse than a ClusterInformation that stays locked, with which no plugin uses v3.
@@ -116,7 +116,8 @@ async fn unlock_v1(
     Ok(withdrawn)
 }
 
-/// Deletes the copies if they are not to be kept or programs could use them before, and gives back the ClusterInformation of v3.
+/// Deletes the copies, if they are not to be kept or if programs could use v3 before, and gives
+/// back the ClusterInformation of v3.
 async fn give_back_v3(
     requests: &Requests,
     withdrawn: Withdrawn,

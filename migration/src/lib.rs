@@ -7,8 +7,8 @@
 //!
 //! Read `marks` first, which derives each step from the objects, and then `pass`. The migration is
 //! no controller: controllers write only while the datastore is unlocked, and the migration itself
-//! locks it. The crate `kube-controllers` has the process that runs it: leader election, metrics and
-//! the end of the process.
+//! locks it. The crate `kube-controllers` has the process around it: the leader election, the
+//! metrics and the end.
 
 mod abort;
 mod api_service;

@@ -133,8 +133,8 @@ const LOST: &str = "projectcalico.org/v3 may have been open, but its ClusterInfo
                     projectcalico.org/metadata contains that annotation";
 
 impl Marks {
-    /// Reads the ClusterInformation of both groups, that of v3 only if no aggregated API server hides
-    /// it.
+    /// Reads the ClusterInformation of both groups, and that of v3 only if no aggregated API server
+    /// hides it.
     pub(super) async fn read(requests: &Requests, control: &Control) -> Result<Self, Problem> {
         let v1 = requests.get(&cluster_information(ApiGroup::CrdV1)).await?;
         let is_aggregated = api_service::aggregated(requests).await?.is_some();
@@ -227,8 +227,8 @@ pub(super) fn next_step(marks: &Marks, control: &Control, used: ApiGroup) -> Mig
         (V3Access::Open, _) if used != ApiGroup::V3 => Converge,
         (V3Access::Open, _) => Finish,
         (_, Phase::Converged | Phase::Complete) => Hold(NOT_OPEN),
-        // Another program has restored the APIService under the lock. The state of v3 is unknown until
-        // the APIService is gone again.
+        // Another program has restored the APIService under the lock. The state of v3 is unknown
+        // until the APIService is gone again.
         _ if marks.v1.is_by_migration() && marks.is_aggregated => Uncover,
         // Only a v3 that is still closed was never open.
         (v3, _) if marks.v1 == V1Lock::Confirmed && v3 != V3Access::Closed => Hold(LOST),

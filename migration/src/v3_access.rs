@@ -63,8 +63,8 @@ pub(super) async fn close(requests: &Requests, migration: &str) -> Result<Value,
     write_closed(requests, migration, false).await
 }
 
-/// Lets the API server check the write of [`close`], and stores nothing. Admission can let only some
-/// accounts write the object (DS-90), which would otherwise be found under the lock of v1.
+/// Lets the API server check the write of [`close`], and stores nothing. Admission can let only
+/// some accounts write the object (DS-90), which would otherwise be found under the lock of v1.
 ///
 /// # Errors
 /// The same as those of [`close`].

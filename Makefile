@@ -89,7 +89,7 @@ plugin:
 	@$(MAKE) --no-print-directory program PACKAGE=cni-plugin PROGRAM=calico ALIAS=calico-ipam
 
 controllers:
-	@$(MAKE) --no-print-directory program PACKAGE=kube-controllers PROGRAM=kube-controllers ALIAS=check-status NAMES=kube-controllers.debug
+	@$(MAKE) --no-print-directory program PACKAGE=kube-controllers-program PROGRAM=kube-controllers ALIAS=check-status NAMES=kube-controllers.debug
 
 program:
 	@if rustc --print target-libdir --target $(MUSL) 2>/dev/null | xargs -I{} test -d {}; then \

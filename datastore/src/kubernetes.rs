@@ -6,6 +6,7 @@
 
 mod access;
 mod access_error;
+mod access_review;
 mod api_group;
 mod auth;
 mod client;
@@ -27,7 +28,8 @@ mod turns;
 mod watch;
 
 pub use access_error::AccessError;
-pub use client::{client, is_allowed, review_access};
+pub use access_review::{ACCESS_REVIEWS, RULES_REVIEWS, is_allowed, review_access};
+pub use client::client;
 pub use credential_plugin::may_be_asking;
 pub use migration::{wait_for_changed_group, wait_for_stable_group};
 pub use objects::{ListPage, ObjectError, ObjectRequest};

@@ -91,7 +91,7 @@ build_programs() {
     # The last matching prefix takes effect.
     local built=${CARGO_TARGET_DIR:-$PWD/target}/image-build paths
     paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src', '--remap-path-prefix=$built=/build'"
-    for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do
+    for build in release:cni-plugin:calico controllers:kube-controllers-program:kube-controllers; do
         IFS=: read -r profile package program <<<"$build"
         env "${cross[@]}" "${build_info[@]}" CARGO_TARGET_DIR="$built" cargo build --locked --profile "$profile" -p "$package" --bin "$program" \
             --target "$target" --config "target.$target.rustflags = [$paths]"
@@ -139,7 +139,7 @@ platforms=()
 for arch in "${archs[@]}"; do
     platforms+=(--filter-platform "${RUST[$arch]}")
     mkdir -p "$staged/crates/$arch"
-    for package in cni-plugin kube-controllers; do
+    for package in cni-plugin kube-controllers-program; do
         cargo tree --locked -p "$package" --target "${RUST[$arch]}" --edges normal,no-proc-macro --prefix none --format '{p};{l}' | sort -u |
             sed "s# ($PWD[^)]*)##" >"$staged/crates/$arch/$package"
     done

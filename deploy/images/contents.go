@@ -71,7 +71,7 @@ var images = []image{
 			{path: "usr/bin/wrapper", link: "usr/bin/kube-controllers"},
 		},
 		program: "kube-controllers",
-		crate:   "kube-controllers",
+		crate:   "kube-controllers-program",
 		config: v1.Config{
 			Env:        []string{"PATH=/usr/bin"},
 			WorkingDir: "/",

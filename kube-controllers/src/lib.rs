@@ -7,6 +7,9 @@
 //! a key, read the cache, and write the objects that differ from the desired state. Processing is
 //! level-triggered: a key may be processed twice, and nothing is written when nothing has changed.
 //! Garbage collection ([`gc`]) has passes over an index instead of keys.
+//!
+//! The crate `kube-controllers-program` has the program, which runs this crate's process
+//! ([`run::main`]) and, beside the controllers, the migration of the crate `migration`.
 
 pub mod api_reads;
 pub mod cli;
@@ -21,8 +24,7 @@ pub mod http;
 pub mod in_progress;
 pub mod leader;
 pub mod logging;
-mod migration;
-mod rollout;
+pub mod rollout;
 pub mod run;
 pub mod runtime;
 pub mod same_cluster;

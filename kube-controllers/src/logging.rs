@@ -19,8 +19,9 @@ const COMPONENT: &str = "kube-controllers";
 
 /// The crates that log at the configured severity. Other libraries log at `error`, because their
 /// debug events contain request headers, and so tokens.
-const OWN_CRATES: [&str; 6] = [
+const OWN_CRATES: [&str; 7] = [
     "kube_controllers",
+    "migration",
     "allocation",
     "datastore",
     "node_process",
@@ -90,6 +91,7 @@ mod tests {
     fn libraries_log_errors_only_at_any_configured_level() {
         let targets = targets(LogSeverity::Trace);
         assert!(targets.would_enable("kube_controllers::gc", &Level::TRACE));
+        assert!(targets.would_enable("migration::pass", &Level::TRACE));
         assert!(targets.would_enable("datastore::etcd", &Level::DEBUG));
         assert!(!targets.would_enable("h2::codec", &Level::WARN));
         assert!(targets.would_enable("h2::codec", &Level::ERROR));

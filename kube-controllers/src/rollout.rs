@@ -6,14 +6,14 @@ use libcalico::kubernetes::{Location, Resource};
 use serde_json::Value;
 
 /// DaemonSets of Kubernetes.
-pub(crate) const DAEMON_SETS: Resource = Resource {
+pub const DAEMON_SETS: Resource = Resource {
     api_version: "apps/v1",
     kind: "DaemonSet",
     plural: "daemonsets",
     namespaced: true,
 };
 /// Deployments of Kubernetes.
-pub(crate) const DEPLOYMENTS: Resource = Resource {
+pub const DEPLOYMENTS: Resource = Resource {
     api_version: "apps/v1",
     kind: "Deployment",
     plural: "deployments",
@@ -22,17 +22,22 @@ pub(crate) const DEPLOYMENTS: Resource = Resource {
 
 /// A DaemonSet or a Deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rollout {
+pub struct Rollout {
     at: Location,
 }
 
 /// The progress of the roll-out of a newest version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RolloutState {
+pub enum RolloutState {
     /// No controller has seen the newest version yet.
     NotBegun,
     /// Pods of the newest version are missing, or pods of older versions remain.
-    Updating { updated: i64, desired: i64 },
+    Updating {
+        /// Number of pods of the newest version.
+        updated: i64,
+        /// Number of pods to run.
+        desired: i64,
+    },
     /// All pods are of the newest version, and this number of them is not available.
     Unavailable(i64),
     /// All pods are available, and this number of other ones runs on wrong nodes.
@@ -43,25 +48,25 @@ pub(crate) enum RolloutState {
 
 impl Rollout {
     /// Selects an object of [`DAEMON_SETS`] or [`DEPLOYMENTS`]. Sends no request.
-    pub(crate) fn of(namespace: &str, resource: Resource, name: &str) -> Self {
+    pub fn of(namespace: &str, resource: Resource, name: &str) -> Self {
         Rollout {
             at: Location::namespaced(resource, namespace, name),
         }
     }
 
     /// Returns the location of the object.
-    pub(crate) fn location(&self) -> &Location {
+    pub fn location(&self) -> &Location {
         &self.at
     }
 
     /// Reads the object.
-    pub(crate) async fn state(&self, client: &kube::Client) -> Result<RolloutState, ObjectError> {
+    pub async fn state(&self, client: &kube::Client) -> Result<RolloutState, ObjectError> {
         let workload: Value = ObjectRequest::get(&self.at).send(client).await?;
         Ok(self.state_of(&workload))
     }
 
     /// Returns the state that the object shows.
-    pub(crate) fn state_of(&self, workload: &Value) -> RolloutState {
+    pub fn state_of(&self, workload: &Value) -> RolloutState {
         let status = &workload["status"];
         if number(&status["observedGeneration"]) != number(&workload["metadata"]["generation"]) {
             return RolloutState::NotBegun;

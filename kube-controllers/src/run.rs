@@ -35,6 +35,8 @@ use crate::telemetry::Metrics;
 use lifecycle::{LifecycleEnd, run_until_changed};
 use stop::{stop_on_signal, wait_for_move};
 
+pub use stop::{MigrationContext, MigrationTask};
+
 /// Pause before controllers that ended unexpectedly are started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// Time limit for the tasks that serve the controllers to end after the controllers, and again for
@@ -42,8 +44,12 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT, and then returns success. Returns failure on an error that ends
-/// the process.
-pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitCode {
+/// the process. `migrate` runs beside the controllers if the datastore is an API server.
+pub fn main(
+    options: &Options,
+    lookup: impl Fn(&str) -> Option<String>,
+    migrate: MigrationTask,
+) -> ExitCode {
     let environment = Environment::read(&lookup);
     let severity = logging::init(
         environment
@@ -74,6 +80,7 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
                     servers,
                     severity,
                     watchdog,
+                    migrate,
                 }
                 .run(),
             );
@@ -96,6 +103,7 @@ struct Process {
     servers: Servers,
     severity: Severity,
     watchdog: Watchdog,
+    migrate: MigrationTask,
 }
 
 impl Process {
@@ -140,10 +148,10 @@ impl Process {
         // The Lease is released after every task that writes has ended or was canceled.
         let election_stop = CancellationToken::new();
         let (leadership, election) = self.join_election(&clients, &metrics, election_stop.clone());
+        let migrate = self.migrate;
         let group_move = async {
-            let moved = stop
-                .run_until_cancelled(wait_for_move(&clients, &leadership, &metrics, &stop))
-                .await;
+            let moving = wait_for_move(&clients, &leadership, &metrics, &stop, migrate);
+            let moved = stop.run_until_cancelled(moving).await;
             stop.cancel();
             moved.map_or(Ok(()), Err)
         };

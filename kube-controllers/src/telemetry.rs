@@ -14,7 +14,7 @@ mod reconciles;
 mod unfinished;
 
 pub use labeled::{WatchMetrics, WorkerMetrics};
-pub(crate) use migration::{CopiedObjects, MigrationFamilies};
+pub use migration::{CopiedObjects, MigrationFamilies};
 pub use reconciles::{ReconcileMetrics, ReconcileResult};
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -126,7 +126,7 @@ impl Metrics {
 
     /// Returns the metrics of a migration to `projectcalico.org/v3`. They exist from the first call
     /// on.
-    pub(crate) fn migration(&self) -> MigrationFamilies {
+    pub fn migration(&self) -> MigrationFamilies {
         let Shared {
             registry,
             migration,
@@ -138,7 +138,7 @@ impl Metrics {
     }
 
     /// Returns the metric of the times that migrations took.
-    pub(crate) fn migration_duration(&self) -> Histogram {
+    pub fn migration_duration(&self) -> Histogram {
         self.shared.migration_duration.seconds.clone()
     }
 

@@ -38,7 +38,7 @@ pub mod skip;
 pub mod store;
 
 /// The crates of the programs, each a folder of the workspace.
-pub const PROGRAM_CRATES: [&str; 11] = [
+pub const PROGRAM_CRATES: [&str; 13] = [
     "netconf",
     "libcalico",
     "os",
@@ -50,4 +50,6 @@ pub const PROGRAM_CRATES: [&str; 11] = [
     "installer",
     "cni-plugin",
     "kube-controllers",
+    "migration",
+    "kube-controllers-program",
 ];

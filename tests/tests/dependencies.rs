@@ -253,7 +253,7 @@ fn pure_crates_have_no_io_dependencies() -> Result<()> {
 /// The embedded datastore is a file, which has no use in a Deployment.
 #[test]
 fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
-    for dependency in dependencies("kube-controllers")? {
+    for dependency in dependencies("kube-controllers-program")? {
         ensure!(
             dependency != "rusqlite" && dependency != "libsqlite3-sys",
             "kube-controllers depends on {dependency}"
@@ -262,11 +262,30 @@ fn controllers_do_not_depend_on_the_embedded_datastore() -> Result<()> {
     Ok(())
 }
 
+/// Garbage collection and the controllers work without the migration, which only the program adds.
+#[test]
+fn migration_is_a_dependency_of_the_program_alone() -> Result<()> {
+    for (package, is_expected) in [
+        ("kube-controllers", false),
+        ("kube-controllers-program", true),
+    ] {
+        let depends = dependencies(package)?.contains(&"migration".to_owned());
+        ensure!(depends == is_expected, "{package}: {depends}");
+    }
+    Ok(())
+}
+
 /// A plugin process runs for milliseconds, so it contains no crates of the controllers. The metrics
 /// of the node's agent, which the same file contains, need `prometheus`.
 #[test]
 fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
-    const LASTING: [&str; 4] = ["kube-controllers", "kube-runtime", "pprof", "procfs"];
+    const LASTING: [&str; 5] = [
+        "kube-controllers",
+        "kube-runtime",
+        "migration",
+        "pprof",
+        "procfs",
+    ];
     for dependency in dependencies("cni-plugin")? {
         ensure!(
             !LASTING.contains(&dependency.as_str()),

@@ -392,7 +392,7 @@ fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
 
 /// The first ADD finds v1 locked, and the other calls use v3 at once.
 #[test]
-fn add_after_the_door_sends_what_a_followed_migration_sent() {
+fn add_after_v3_is_open_sends_what_a_followed_migration_sent() {
     assert_eq!(
         requests_after_a_migration(true),
         requests_after_a_migration(false)

@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
-use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response, StatusCode};
 use kube::client::Body;
 use libcalico::store::StoreError;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
@@ -31,8 +30,6 @@ use super::turns::Turns;
 use crate::backoff::Backoff;
 use crate::config::{ClientPlace, KubernetesConfig};
 use crate::deadline::Deadline;
-
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1";
 
 /// Maximum number of HTTP/1.1 connections for short requests in a long-running process. In a
 /// short-lived process, more than one connection would take more time for handshakes than it saves.
@@ -418,49 +415,6 @@ pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessE
         async move { api.forward(request).await }.boxed()
     });
     Ok(kube::Client::new(service, namespace))
-}
-
-/// Asks the API server if the account of `client` has a right in all namespaces: API group,
-/// resource, subresource and verb. Returns `None` if the response does not say so.
-///
-/// # Errors
-/// Returns an error if the API server gives no valid response.
-pub async fn is_allowed(
-    client: &kube::Client,
-    [group, resource, subresource, verb]: [&str; 4],
-) -> Result<Option<bool>, kube::Error> {
-    let attributes =
-        json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb });
-    let status = review_access(
-        client,
-        "SelfSubjectAccessReview",
-        &json!({ "resourceAttributes": attributes }),
-    )
-    .await?;
-    Ok(status["allowed"].as_bool())
-}
-
-/// Asks the API server about the rights of the account of `client`, and returns the status of the
-/// review. `kind` is `SelfSubjectAccessReview` or `SelfSubjectRulesReview`.
-///
-/// # Errors
-/// Returns an error if the API server gives no valid response.
-pub async fn review_access(
-    client: &kube::Client,
-    kind: &str,
-    spec: &Value,
-) -> Result<Value, kube::Error> {
-    let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec });
-    let post = Request::post(format!("{REVIEWS}/{}s", kind.to_ascii_lowercase()));
-    let post = post.header(CONTENT_TYPE, "application/json");
-    let request = post
-        .body(review.to_string().into_bytes())
-        .map_err(kube::Error::HttpError)?;
-    let mut answer = client.request::<Value>(request).await?;
-    Ok(answer
-        .get_mut("status")
-        .map(Value::take)
-        .unwrap_or_default())
 }
 
 impl std::fmt::Debug for ApiClient {

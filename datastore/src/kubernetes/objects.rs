@@ -62,6 +62,11 @@ impl ObjectRequest {
         Self::of(ApiVerb::Create, &at.resource, at.collection()).with_body(JSON, body)
     }
 
+    /// Creates a POST of a cluster-scoped object without a name, such as a review of rights.
+    pub fn create_unnamed(resource: &Resource, body: &Value) -> Self {
+        Self::of(ApiVerb::Create, resource, resource.collection(None)).with_body(JSON, body)
+    }
+
     /// Creates a POST to a subresource of an object, such as `token`.
     pub fn create_in(at: &Location, subresource: &str, body: &Value) -> Self {
         let target = format!("{}/{subresource}", at.url_path());

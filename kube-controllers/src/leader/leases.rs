@@ -1,8 +1,16 @@
+use datastore::kubernetes::{ObjectError, ObjectRequest};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
-use kube::api::PostParams;
+use libcalico::kubernetes::{Location, Resource};
+use serde_json::Value;
 
 use super::config::LeaderElectionConfig;
+
+const LEASES: Resource = Resource {
+    api_version: "coordination.k8s.io/v1",
+    kind: "Lease",
+    plural: "leases",
+    namespaced: true,
+};
 
 /// Reads and writes of one Lease.
 pub(super) trait Leases: Send + Sync + 'static {
@@ -26,53 +34,60 @@ pub(super) enum LeaseError {
 }
 
 pub(super) struct ApiLeases {
-    api: Api<Lease>,
-    name: String,
+    client: kube::Client,
+    at: Location,
 }
 
 impl ApiLeases {
     pub(super) fn new(client: kube::Client, config: &LeaderElectionConfig) -> Self {
-        ApiLeases {
-            api: Api::namespaced(client, &config.namespace),
-            name: config.name.clone(),
-        }
+        let at = Location::namespaced(LEASES, &config.namespace, &config.name);
+        ApiLeases { client, at }
     }
 }
 
 impl Leases for ApiLeases {
     async fn get(&self) -> Result<Option<Lease>, LeaseError> {
-        self.api.get_opt(&self.name).await.map_err(LeaseError::from)
+        match ObjectRequest::get(&self.at).send(&self.client).await {
+            Ok(lease) => Ok(Some(lease)),
+            Err(error) if error.code() == Some(404) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn create(&self, mut lease: Lease) -> Result<Lease, LeaseError> {
-        lease.metadata.name = Some(self.name.clone());
-        match self.api.create(&PostParams::default(), &lease).await {
+        lease.metadata.name = Some(self.at.name.clone());
+        let request = ObjectRequest::create(&self.at, &json(&lease)?);
+        match request.send(&self.client).await {
             // A 404 for a creation means that the namespace is missing.
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                Err(LeaseError::Other(status.message))
-            }
+            Err(error) if error.code() == Some(404) => Err(LeaseError::Other(text(&error))),
             created => created.map_err(LeaseError::from),
         }
     }
 
     async fn replace(&self, lease: Lease) -> Result<Lease, LeaseError> {
-        self.api
-            .replace(&self.name, &PostParams::default(), &lease)
-            .await
-            .map_err(LeaseError::from)
+        let request = ObjectRequest::replace(&self.at, &json(&lease)?);
+        request.send(&self.client).await.map_err(LeaseError::from)
     }
 }
 
-impl From<kube::Error> for LeaseError {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) if status.code == 403 => LeaseError::Forbidden(status.message),
+fn json(lease: &Lease) -> Result<Value, LeaseError> {
+    serde_json::to_value(lease).map_err(|error| LeaseError::Other(error.to_string()))
+}
+
+/// Returns the message of a refusal, or else the text of the error.
+fn text(error: &ObjectError) -> String {
+    error
+        .status()
+        .map_or_else(|| error.to_string(), |status| status.message.clone())
+}
+
+impl From<ObjectError> for LeaseError {
+    fn from(error: ObjectError) -> Self {
+        match error.code() {
+            Some(403) => LeaseError::Forbidden(text(&error)),
             // Not found: the Lease was deleted after it was read.
-            kube::Error::Api(status) if status.code == 409 || status.code == 404 => {
-                LeaseError::Conflict
-            }
-            kube::Error::Api(status) => LeaseError::Other(status.message),
-            error => LeaseError::Other(error.to_string()),
+            Some(404 | 409) => LeaseError::Conflict,
+            _ => LeaseError::Other(text(&error)),
         }
     }
 }

@@ -4,19 +4,41 @@ use std::time::Duration;
 
 use datastore::kubernetes::{wait_for_changed_group, wait_for_stable_group};
 use datastore::{Datastore, Kubernetes};
+use futures::future::LocalBoxFuture;
 use libcalico::kubernetes::ApiGroup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Clients;
 use crate::leader::Leadership;
-use crate::migration;
 use crate::settings::Mode;
 use crate::startup::StartError;
 use crate::telemetry::Metrics;
 
 /// Interval between two requests for the API group of Calico's objects.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The task that moves Calico's objects to another API group while this replica is the leader.
+/// Returns the group once the objects are in another group than this process uses, or `None` after
+/// [`MigrationContext::stop`].
+pub type MigrationTask = fn(MigrationContext) -> LocalBoxFuture<'static, Option<ApiGroup>>;
+
+/// The parts of the process that a [`MigrationTask`] uses.
+#[derive(Clone)]
+pub struct MigrationContext {
+    /// Client of the API server.
+    pub kubernetes: kube::Client,
+    /// The API group in the environment of this process.
+    pub configured: Option<ApiGroup>,
+    /// The API group that this process uses.
+    pub used: ApiGroup,
+    /// The right to write, regardless of the lock of the datastore.
+    pub elected: Leadership,
+    /// The metrics that `/metrics` serves.
+    pub metrics: Metrics,
+    /// Ends the task.
+    pub stop: CancellationToken,
+}
 
 /// Returns a token that the first SIGTERM or SIGINT cancels. If the token is canceled already, a
 /// signal ends the process at once.
@@ -45,12 +67,13 @@ pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
 }
 
 /// Waits until Calico's objects are in another API group than at the start of the process; forever
-/// if the datastore is etcd. If the migration of this process moves them, the wait ends at once.
+/// if the datastore is etcd. If `migrate` moves them, the wait ends at once.
 pub(super) async fn wait_for_move(
     clients: &Clients,
     elected: &Leadership,
     metrics: &Metrics,
     stop: &CancellationToken,
+    migrate: MigrationTask,
 ) -> StartError {
     let (used, calico) = match (clients.mode, &*clients.calico) {
         (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) => (used, calico),
@@ -59,22 +82,18 @@ pub(super) async fn wait_for_move(
             return std::future::pending().await;
         }
     };
-    let (kubernetes, elected, metrics) =
-        (clients.kubernetes.clone(), elected.clone(), metrics.clone());
+    let configured = calico.configured_group();
+    let migrated = migrate(MigrationContext {
+        kubernetes: clients.kubernetes.clone(),
+        configured,
+        used,
+        elected: elected.clone(),
+        metrics: metrics.clone(),
+        stop: stop.clone(),
+    });
     let migrated = async {
-        // On the heap, because a thread's stack is too small for the futures of a migration and of
-        // its callers.
-        match Box::pin(migration::run(
-            kubernetes,
-            calico.configured_group(),
-            used,
-            elected,
-            metrics,
-            stop.clone(),
-        ))
-        .await
-        {
-            Some(moved) => moved,
+        match migrated.await {
+            Some(now) => moved(used, now, configured),
             None => std::future::pending().await,
         }
     };
@@ -102,10 +121,13 @@ async fn wait_for_group_move(calico: &Kubernetes, used: ApiGroup) -> StartError 
         );
     }
     let now = wait_for_changed_group(began, CHECK_INTERVAL, read_group).await;
-    let configured = calico.configured_group().map(ApiGroup::api_version);
+    moved(began, now, calico.configured_group())
+}
+
+fn moved(was: ApiGroup, now: ApiGroup, configured: Option<ApiGroup>) -> StartError {
     StartError::Moved {
-        was: began.api_version(),
+        was: was.api_version(),
         now: now.api_version(),
-        configured,
+        configured: configured.map(ApiGroup::api_version),
     }
 }

@@ -106,6 +106,7 @@ fn process(directory: &Path, server: &str, variables: &[(&str, &str)]) -> Proces
         servers: Servers::from_environment(&lookup).unwrap(),
         severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
         watchdog: Watchdog::default(),
+        migrate: |_| std::future::pending().boxed_local(),
     }
 }
 

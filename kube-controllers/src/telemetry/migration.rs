@@ -40,38 +40,43 @@ metrics! {
 
 metrics! {
     /// The metrics of a migration.
-    pub(crate) struct MigrationFamilies {
+    pub struct MigrationFamilies {
         /// Objects of a migration, by the outcome.
         resources: IntCounterVec = "calico_migration_resources_total"["kind", "outcome"],
         /// Objects that could not be migrated.
         errors: IntCounterVec = "calico_migration_resource_errors_total"["kind"],
         /// Requests of a migration that were sent again.
-        pub(crate) retries: IntCounterVec = "calico_migration_retries_total"["kind", "operation"],
+        pub retries: IntCounterVec = "calico_migration_retries_total"["kind", "operation"],
         /// 1 for the present phase of the migration, else 0.
         phase: IntGaugeVec = "calico_migration_phase"["phase"],
         /// Time to migrate one kind, in seconds.
         kind_duration: HistogramVec =
             "calico_migration_type_duration_seconds"["kind"] in KIND_DURATION,
         /// Time for which no pod could start or end because of a migration, in seconds.
-        pub(crate) locked: ElapsedSeconds = "calico_migration_locked_seconds",
+        pub locked: ElapsedSeconds = "calico_migration_locked_seconds",
         /// Objects that were written in v1 after v3 was opened.
-        pub(crate) late_writes: IntGauge = "calico_migration_late_writes",
+        pub late_writes: IntGauge = "calico_migration_late_writes",
     }
 }
 
 /// The results of one pass over the objects of a kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct CopiedObjects {
-    pub(crate) migrated: usize,
-    pub(crate) skipped: usize,
-    pub(crate) conflicts: usize,
-    pub(crate) errors: usize,
-    pub(crate) seconds: f64,
+pub struct CopiedObjects {
+    /// Objects that were copied.
+    pub migrated: usize,
+    /// Objects whose copy was complete already.
+    pub skipped: usize,
+    /// Objects that another object of v3 prevents from being copied.
+    pub conflicts: usize,
+    /// Objects that could not be copied.
+    pub errors: usize,
+    /// Duration of the pass in seconds.
+    pub seconds: f64,
 }
 
 impl MigrationFamilies {
     /// Sets the present phase. `None` removes all phases.
-    pub(crate) fn set_phase(&self, present: Option<Phase>) {
+    pub fn set_phase(&self, present: Option<Phase>) {
         if present.is_none() {
             self.phase.reset();
             return;
@@ -84,7 +89,7 @@ impl MigrationFamilies {
     }
 
     /// Adds the results of one pass over the objects of a kind. `kind` is the kind in v3.
-    pub(crate) fn add_copied(&self, kind: &str, copied: CopiedObjects) {
+    pub fn add_copied(&self, kind: &str, copied: CopiedObjects) {
         let CopiedObjects {
             migrated,
             skipped,
@@ -122,7 +127,7 @@ const fn doubling<const N: usize>(first: f64) -> [f64; N] {
 /// A gauge of the seconds between two times. It grows until the second time is known, and has no
 /// sample before the first time is known.
 #[derive(Debug, Clone)]
-pub(crate) struct ElapsedSeconds {
+pub struct ElapsedSeconds {
     gauge: Gauge,
     span: Arc<Mutex<Option<TimeSpan>>>,
 }
@@ -135,12 +140,12 @@ struct TimeSpan {
 
 impl ElapsedSeconds {
     /// Sets both times. `ended` is `None` while the time goes on.
-    pub(crate) fn set(&self, began: OffsetDateTime, ended: Option<OffsetDateTime>) {
+    pub fn set(&self, began: OffsetDateTime, ended: Option<OffsetDateTime>) {
         *self.span() = Some(TimeSpan { began, ended });
     }
 
     /// Sets the second time, if the time goes on.
-    pub(crate) fn end(&self, now: OffsetDateTime) {
+    pub fn end(&self, now: OffsetDateTime) {
         if let Some(span) = &mut *self.span() {
             span.ended.get_or_insert(now);
         }

@@ -171,7 +171,7 @@ fn bill_of_an_architecture_has_the_crates_of_its_own_graph() {
         );
         for (package, program) in [
             ("cni-plugin", "calico"),
-            ("kube-controllers", "kube-controllers"),
+            ("kube-controllers-program", "kube-controllers"),
         ] {
             write(&format!("crates/{arch}/{package}"), graph);
             write(&format!("{arch}/{program}"), "A program.");

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use datastore::{Datastore, KubernetesConfig, kubernetes};
+use datastore::kubernetes::{self, ObjectError};
+use datastore::{Datastore, KubernetesConfig};
 use libcalico::api::{ClusterInformation, IpPool, Node, ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{AffinityKey, AffinityOwner, Block, BlockAffinity, Handle, HandleId};
 use libcalico::net::Cidr;
@@ -38,7 +39,7 @@ pub(super) async fn test_api_server(
     for permission in role::permissions(scope) {
         let is_allowed = match has_permission(&client, &permission, deadline).await {
             Ok(is_allowed) => Ok(is_allowed),
-            Err(kube::Error::Api(status)) => {
+            Err(ObjectError::Request(kube::Error::Api(status))) => {
                 let refusal = format!("{} ({})", status.message, status.code);
                 if status.code == 401 {
                     api.rejection = Some(refusal.clone());
@@ -70,7 +71,7 @@ async fn has_permission(
     client: &kube::Client,
     permission: &Permission,
     limit: Duration,
-) -> Result<bool, kube::Error> {
+) -> Result<bool, ObjectError> {
     let (resource, subresource) = permission
         .resource
         .split_once('/')
@@ -84,9 +85,8 @@ async fn has_permission(
     let is_allowed = timeout(limit, kubernetes::is_allowed(client, right))
         .await
         .unwrap_or_else(|_| {
-            Err(kube::Error::Service(
-                format!("no answer within {limit:?}").into(),
-            ))
+            let reason = format!("no answer within {limit:?}");
+            Err(kube::Error::Service(reason.into()).into())
         })?;
     Ok(is_allowed == Some(true))
 }

@@ -21,20 +21,21 @@ use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::store::{ProfileOrigin, Store as _};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult};
+use node_process::stage;
 use os::clock::Clock as _;
+use tracing::Instrument as _;
 
 use self::attachment::Attachment;
 use crate::context::Context;
 use crate::interface::{self, InterfaceConfig};
 use crate::ipam::AssignedAddresses;
 use crate::reads::{self, AddReads};
-use crate::timings::Timings;
 use crate::world::World;
 use crate::{deferred_del, interface_names, ipam};
 use dataplane::{ExistingInterface, PriorInterface};
 
 /// Connects the container to the network, and returns the result to print.
-pub async fn add<W: World>(cx: &Context<W>, timings: &mut Timings) -> Result<CniResult, CniError> {
+pub async fn add<W: World>(cx: &Context<W>) -> Result<CniResult, CniError> {
     validate::request(&cx.call, &cx.workload)?;
     let mtu = cx.interface().mtu(&cx.files, &cx.clock).await?;
     let netns = interface::open_netns(&cx.network, &cx.call)?;
@@ -57,8 +58,9 @@ pub async fn add<W: World>(cx: &Context<W>, timings: &mut Timings) -> Result<Cni
         has_profile,
         request,
         addresses,
-    } = reads::for_add(cx, request, prefetch).await?;
-    timings.stage("read");
+    } = reads::for_add(cx, request, prefetch)
+        .instrument(stage!("read"))
+        .await?;
 
     let first_endpoint = existing.as_ref().map(|entry| &entry.value);
     let first = Box::pin(second_interface::first_result(
@@ -102,15 +104,16 @@ pub async fn add<W: World>(cx: &Context<W>, timings: &mut Timings) -> Result<Cni
         Some(existing) if is_rejoining => {
             // Releases the node's lock before the interface is created.
             drop(addresses);
-            Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
+            Box::pin(rejoin::rejoin(&attachment, existing, profile)).await?
         }
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
-            let assigned = ipam::assign(cx, &request.workload, addresses, replaced).await?;
+            let assigned = ipam::assign(cx, &request.workload, addresses, replaced)
+                .instrument(stage!("ipam"))
+                .await?;
             Box::pin(ensure_still_unlocked(&attachment, &assigned, begun)).await?;
-            timings.stage("ipam");
             let (created, endpoint, ipam) =
-                busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
+                busy_address::attach(&attachment, assigned, existing, profile).await?;
             Box::pin(readiness::wait_for_policy(cx, &request.workload, &endpoint)).await;
             result::from_created(&created, ipam, &cx.call)
         }

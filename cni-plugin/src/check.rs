@@ -15,6 +15,8 @@ use libcalico::net::Cidr;
 use libcalico::store::{EndpointForm, Store};
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
+use node_process::stage;
+use tracing::Instrument as _;
 
 use crate::annotations;
 use crate::cni_error::{dataplane_error, netns_error, store_error};
@@ -24,13 +26,12 @@ use crate::interface::LinkSettings;
 use crate::interface_names::attached_ifname;
 use crate::ipam;
 use crate::reads;
-use crate::timings::Timings;
 use crate::world::World;
 use dataplane::{EndpointPlan, PodNetwork as _, PriorInterface};
 
 /// Compares interface, host routes, settings, endpoint and addresses with prevResult. The error
 /// lists the differences.
-pub async fn check(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), CniError> {
+pub async fn check(cx: &Context<impl World>) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(
             Code::INVALID_CONFIG,
@@ -51,8 +52,8 @@ pub async fn check(cx: &Context<impl World>, timings: &mut Timings) -> Result<()
 
     let mut differences = recorded
         .compare_kernel(cx, &ifname, &own, &previous)
+        .instrument(stage!("dataplane"))
         .await?;
-    timings.stage("dataplane");
     differences.extend(compare_endpoint(cx, endpoint, &recorded));
     // Another IPAM plugin knows no second interface.
     let is_unknown_to_ipam = ifname != cx.call.ifname && !cx.call.conf.ipam.is_calico();
@@ -61,9 +62,9 @@ pub async fn check(cx: &Context<impl World>, timings: &mut Timings) -> Result<()
             .pod
             .is_some_and(|pod| annotations::has_fixed_addresses(&pod.pod, &cx.call.conf))
     {
-        differences.extend(compare_allocations(cx, objects.vmi, &own, &further).await?);
+        let compared = compare_allocations(cx, objects.vmi, &own, &further);
+        differences.extend(compared.instrument(stage!("ipam")).await?);
     }
-    timings.stage("ipam");
     if differences.is_empty() {
         return Ok(());
     }

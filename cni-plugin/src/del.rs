@@ -22,7 +22,9 @@ use ipam_plugin::cni::IpamRequest;
 use libcalico::kubernetes::{Pod, VmiPod};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
+use node_process::stage;
 use os::clock::{Clock as _, run_until};
+use tracing::Instrument as _;
 
 use self::found_endpoints::FoundEndpoints;
 use crate::cni_error::time_limit_error;
@@ -32,7 +34,6 @@ use crate::interface::RecordedEndpoint;
 use crate::ipam::release::ReleaseError;
 use crate::pod_lookup::PodLookupError;
 use crate::reads::{self, DelReadError, DelReads, RecordedIdentity, UnreadDel};
-use crate::timings::Timings;
 use crate::world::World;
 use crate::{deferred_del, interface_names, ipam};
 
@@ -48,7 +49,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The runtime may kill a DEL at any time, so the first pass records the remaining work without
 /// waiting for a busy API server. If a server was busy and work remains, a second pass waits for
 /// the server.
-pub async fn del(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), CniError> {
+pub async fn del(cx: &Context<impl World>) -> Result<(), CniError> {
     if interface_names::is_further(cx)? {
         tracing::warn!(
             ifname = cx.call.ifname,
@@ -58,7 +59,7 @@ pub async fn del(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), 
         return Ok(());
     }
     let begun = cx.clock.elapsed();
-    let first = remove(cx, timings, begun + TIME_LIMIT, cx.busy_until).await;
+    let first = remove(cx, begun + TIME_LIMIT, cx.busy_until).await;
     if !busy_server::server_was_busy(&cx.store, &cx.api)
         || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
     {
@@ -66,7 +67,7 @@ pub async fn del(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), 
     }
     let deadline = begun + busy_server::longest_wait(Command::Del);
     cx.wait_for_busy_server_until(deadline);
-    let second = remove(cx, timings, deadline, deadline);
+    let second = remove(cx, deadline, deadline);
     match run_until(&cx.clock, deadline, second).await {
         // The first pass succeeded or recorded the remaining work, so the runtime does not have to
         // repeat the DEL.
@@ -85,7 +86,6 @@ pub async fn del(cx: &Context<impl World>, timings: &mut Timings) -> Result<(), 
 /// repeats the DEL.
 async fn remove(
     cx: &Context<impl World>,
-    timings: &mut Timings,
     deadline: Duration,
     busy_until: Duration,
 ) -> Result<(), CniError> {
@@ -99,18 +99,20 @@ async fn remove(
         listings,
         release: release_inputs,
         vmi_pod,
-    } = match reads::for_del(cx, &handles, deadline).await {
+    } = match reads::for_del(cx, &handles, deadline)
+        .instrument(stage!("read"))
+        .await
+    {
         Ok(reads) => reads,
         Err(DelReadError::Unread(unread)) => return remove_interface_and_defer(cx, &unread).await,
         Err(DelReadError::Permanent(error)) => return Err(error),
     };
-    timings.stage("read");
     let found = FoundEndpoints::new(cx, endpoints, listings)?;
     let removal = cx
         .interface()
         .remove(&cx.network, &cx.store, found.recorded())
+        .instrument(stage!("cut"))
         .await?;
-    timings.stage("cut");
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let vmi = if found.is_superseded {
@@ -126,11 +128,11 @@ async fn remove(
         .including_unnamed(cx.pod_uid())
         .with_listings(found.listings);
     let released = ipam::release::release(cx, calico, endpoints);
-    let released = in_time(cx, deadline, released).await;
+    let released = in_time(cx, deadline, released)
+        .instrument(stage!("release"))
+        .await;
     let released = released.and(vmi_error.map_or(Ok(()), Err));
-    timings.stage("release");
-    removal.finish()?;
-    timings.stage("dataplane");
+    stage!("dataplane").in_scope(|| removal.finish())?;
     match released {
         Ok(()) => {
             if !found.is_shared {

@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use allocation::cluster_state;
 use datastore::{ClusterStore as _, Datastore};
@@ -24,11 +24,11 @@ const CONNECTION_TEST_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Runs `calico`.
 pub fn main() -> ExitCode {
-    let timings = Timings::start();
+    let started = Instant::now();
     process::report_panics();
     match process::invocation(Plugin::Calico) {
         Ok(Invocation::Print(printed)) => process::print(&printed),
-        Ok(Invocation::Call(call)) => serve(call, timings),
+        Ok(Invocation::Call(call)) => serve(call, started),
         Ok(Invocation::TestConnection) => process::finish(test_connection()),
         // The parser accepts -upgrade for `calico-ipam` only.
         Ok(Invocation::Upgrade) => process::finish(Err(CniError::internal(
@@ -39,9 +39,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn serve(call: Box<Call>, mut timings: Timings) -> ! {
-    process::start_call_log(&call, COMPONENT);
-    timings.stage("parse");
+fn serve(call: Box<Call>, started: Instant) -> ! {
+    let stages = process::start_call_log(&call, COMPONENT);
+    let timings = Timings::of_parsed_call(started, stages);
     let (version, command) = (call.version, call.command);
     process::run(async move {
         run_verb(call, timings).await.map_err(|error| {
@@ -65,15 +65,13 @@ async fn run_verb(call: Box<Call>, timings: Timings) -> Result<String, CniError>
         (cx, _) => cx?,
     };
     // Dropping the context would only cost time: the process ends with the verb.
-    let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
+    let cx = ManuallyDrop::new(cx);
     let output = match command {
-        Command::Add => add::add(&cx, &mut timings)
+        Command::Add => add::add(&cx)
             .await
             .and_then(|result| result.to_json(result_version)),
-        Command::Del => del::del(&cx, &mut timings).await.map(|()| String::new()),
-        Command::Check => check::check(&cx, &mut timings)
-            .await
-            .map(|()| String::new()),
+        Command::Del => del::del(&cx).await.map(|()| String::new()),
+        Command::Check => check::check(&cx).await.map(|()| String::new()),
         Command::Status => status::status(&cx).await.map(|()| String::new()),
         Command::Gc => gc::gc(&cx).await.map(|()| String::new()),
         Command::Version => Ok(String::new()),

@@ -8,6 +8,7 @@ pub mod compressed;
 mod file;
 pub mod line;
 mod rotated;
+pub mod stages;
 mod subject;
 
 pub use netconf::printable;
@@ -28,9 +29,11 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 
 use self::file::LogFile;
 use self::line::LineFormat;
+use self::stages::StageTimes;
 
 /// The crates whose events are logged at the configured level. Debug events of other libraries may
 /// contain tokens.
@@ -48,19 +51,23 @@ const OWN_CRATES: [&str; 10] = [
 ];
 
 /// Starts logging for this process; later calls have no effect. `component` is the first part of
-/// the source in each line, and `subject` the attachment of the call.
+/// the source in each line, and `subject` the attachment of the call. Returns the stages that the
+/// process runs from now on.
 ///
 /// If the log file cannot be opened, this only prints a warning: a pod must not fail for its log.
-pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {
+pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) -> StageTimes {
+    let times = StageTimes::default();
+    let subscriber = subscriber(conf, component, subject).with(times.clone());
     // An error means that a subscriber is set already.
-    let _ = tracing::subscriber::set_global_default(subscriber(conf, component, subject));
+    let _ = tracing::subscriber::set_global_default(subscriber);
+    times
 }
 
 fn subscriber(
     conf: &LogConf,
     component: &'static str,
     subject: &Subject,
-) -> impl Subscriber + Send + Sync + use<> {
+) -> impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync + use<> {
     let file = Some(Path::new(&conf.log_file_path)).filter(|path| !path.as_os_str().is_empty());
     let file = file.and_then(|path| open_or_warn(path, Retention::from_conf(conf)));
     let level = match conf.log_level {
@@ -70,7 +77,8 @@ fn subscriber(
     };
     let targets = Targets::new()
         .with_default(LevelFilter::ERROR)
-        .with_targets(OWN_CRATES.map(|name| (name, level)));
+        .with_targets(OWN_CRATES.map(|name| (name, level)))
+        .with_target(stages::TARGET, LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer()
         .fmt_fields(line::Fields)
         .event_format(LineFormat::new(component).with_subject(subject))

@@ -15,6 +15,7 @@ use netconf::invocation::{Invocation, Plugin, invocation as decode_invocation};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
+use crate::logging::stages::StageTimes;
 use crate::logging::{self, Subject};
 
 /// Returns the version of this build, as `-v` prints it. The build may set it with
@@ -132,8 +133,9 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
 }
 
 /// Starts logging by the configuration of a call, and logs the invalid settings that are ignored.
-pub fn start_call_log(call: &Call, component: &'static str) {
-    logging::init(&call.conf.log, component, &Subject::of_call(call));
+/// Returns the stages that the call runs from now on.
+pub fn start_call_log(call: &Call, component: &'static str) -> StageTimes {
+    let stages = logging::init(&call.conf.log, component, &Subject::of_call(call));
     let (command, network, netns, ifname) = (
         call.command.as_str(),
         &call.conf.name,
@@ -146,6 +148,7 @@ pub fn start_call_log(call: &Call, component: &'static str) {
             %error, command, "ignoring an invalid setting that the command does not need",
         );
     }
+    stages
 }
 
 /// Runs an operation to completion on this thread.

@@ -5,13 +5,14 @@ use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{EndpointForm, Store as _};
 use netconf::CniError;
+use node_process::stage;
 use tokio::task::yield_now;
+use tracing::Instrument as _;
 
 use super::attachment::Attachment;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{CreateError, CreatedInterface, LinkSettings, NewInterface};
 use crate::ipam::AssignedAddresses;
-use crate::timings::Timings;
 use crate::world::World;
 use dataplane::BusyRoute;
 
@@ -36,7 +37,6 @@ pub(super) enum AttachFailure {
 /// interface, which an API server does not store.
 pub(super) async fn attach_and_record(
     attachment: &Attachment<'_, impl World>,
-    timings: &mut Timings,
     assigned: &AssignedAddresses,
     write: EndpointWrite,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), AttachFailure> {
@@ -60,7 +60,11 @@ pub(super) async fn attach_and_record(
         has_vmi: request.vmi.is_some(),
     };
     let config = attachment.interface();
-    let create = || config.create(&cx.network, netns.as_ref(), new);
+    let create = || {
+        config
+            .create(&cx.network, netns.as_ref(), new)
+            .instrument(stage!("dataplane"))
+    };
     let is_independent = match cx.store.endpoint_form() {
         // The annotations contain no property of the interface.
         EndpointForm::PodAnnotations => true,
@@ -75,7 +79,13 @@ pub(super) async fn attach_and_record(
             }
             create().await
         };
-        let (written, created) = join(write.apply(&cx.store, &cx.clock), create_meanwhile).await;
+        let (written, created) = join(
+            write
+                .apply(&cx.store, &cx.clock)
+                .instrument(stage!("write")),
+            create_meanwhile,
+        )
+        .await;
         match created {
             Ok(created) => (created, written),
             Err(error) => {
@@ -86,7 +96,6 @@ pub(super) async fn attach_and_record(
                     written.map(Some),
                 ))
                 .await;
-                timings.stage("dataplane");
                 return Err(failure);
             }
         }
@@ -99,14 +108,11 @@ pub(super) async fn attach_and_record(
                 );
             }
         };
-        timings.stage("dataplane");
         let endpoint = with_interface(write.endpoint, &created);
         let written = EndpointWrite { endpoint, ..write }
             .apply(&cx.store, &cx.clock)
+            .instrument(stage!("write"))
             .await;
-        if written.is_ok() {
-            timings.stage("write");
-        }
         (created, written)
     };
     let failure = match written {

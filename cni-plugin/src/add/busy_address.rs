@@ -20,7 +20,6 @@ use crate::context::Context;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
 use crate::ipam::{AssignedAddresses, ensure_has_addresses};
-use crate::timings::Timings;
 use crate::world::World;
 use dataplane::BusyRoute;
 
@@ -35,7 +34,6 @@ const ADVICE: &str = "list the routes with `calico doctor`; remove unused routes
 /// the endpoint lists the final addresses.
 pub(super) async fn attach(
     attachment: &Attachment<'_, impl World>,
-    timings: &mut Timings,
     mut assigned: AssignedAddresses,
     mut existing: Option<ExistingEndpoint>,
     profile: Option<Profile>,
@@ -60,7 +58,7 @@ pub(super) async fn attach(
             existing: existing.clone(),
             profile: profile.clone(),
         };
-        match attach_and_record(attachment, timings, &assigned, write).await {
+        match attach_and_record(attachment, &assigned, write).await {
             Ok((created, endpoint)) => {
                 Box::pin(release_unused(attachment.cx, &assigned)).await;
                 return Ok((created, endpoint, assigned.result));

@@ -1,6 +1,8 @@
 use ipam_plugin::cni;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use netconf::{CniError, CniResult, Code};
+use node_process::stage;
+use tracing::Instrument as _;
 
 use super::attach_and_record::{with_interface, with_removal_outcome};
 use super::attachment::Attachment;
@@ -9,14 +11,12 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::endpoint::{EndpointWrite, ExistingEndpoint};
 use crate::interface::CreatedInterface;
-use crate::timings::Timings;
 use crate::world::{Netns, World};
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and
 /// addresses, and gets the network's profile (CNI-149). Creates a missing interface again.
 pub(super) async fn rejoin<W: World>(
     attachment: &Attachment<'_, W>,
-    timings: &mut Timings,
     existing: ExistingEndpoint,
     profile: Option<Profile>,
 ) -> Result<CniResult, CniError> {
@@ -30,11 +30,11 @@ pub(super) async fn rejoin<W: World>(
     let updated = request.workload.update(existing.value.clone(), &[]);
     let restored = match &attachment.netns {
         Some(netns) if config.is_missing(&cx.network, netns, &updated)? => {
-            Some(restore(attachment, netns, &updated).await?)
+            let restored = restore(attachment, netns, &updated);
+            Some(restored.instrument(stage!("dataplane")).await?)
         }
         _ => None,
     };
-    timings.stage("dataplane");
     let updated = match &restored {
         Some(created) => with_interface(updated, created),
         None => updated,
@@ -44,7 +44,11 @@ pub(super) async fn rejoin<W: World>(
         existing: Some(existing),
         profile,
     };
-    let endpoint = match (write.apply(&cx.store, &cx.clock).await, &restored) {
+    let written = write
+        .apply(&cx.store, &cx.clock)
+        .instrument(stage!("write"))
+        .await;
+    let endpoint = match (written, &restored) {
         (Ok(endpoint), _) => endpoint,
         (Err(failure), None) => return Err(failure.error),
         (Err(failure), Some(new)) => {
@@ -54,7 +58,6 @@ pub(super) async fn rejoin<W: World>(
             ));
         }
     };
-    timings.stage("write");
     result::from_endpoint(&endpoint, &cx.call)
 }
 

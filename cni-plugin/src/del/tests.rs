@@ -54,7 +54,7 @@ impl DelCall {
     /// and the recorded reason.
     async fn run(&mut self) -> (u64, String) {
         let begun = Instant::now();
-        del(&self.cx, &mut Timings::start()).await.unwrap();
+        del(&self.cx).await.unwrap();
         let took = begun.elapsed().as_secs();
         let [(_, pending_del)] = &self.cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..]
         else {
@@ -180,7 +180,7 @@ async fn del_with_another_ipam_plugin_is_complete_though_the_endpoint_cannot_be_
     for script in SCRIPTS {
         let server = ApiServer::start(script).await;
         let (call, commands) = DelCall::with_other_ipam_plugin(&server);
-        del(&call.cx, &mut Timings::start()).await.unwrap();
+        del(&call.cx).await.unwrap();
         assert!(
             call.cx.journal.is_empty()
                 && server.requests().iter().any(|it| it.starts_with("PATCH "))
@@ -255,7 +255,7 @@ async fn del_of_a_further_interface_name_sends_no_request_and_is_not_deferred() 
         let (mut call, commands) = DelCall::with_other_ipam_plugin(&server);
         prepare(&mut call);
         for _ in 0..2 {
-            del(&call.cx, &mut Timings::start()).await.unwrap();
+            del(&call.cx).await.unwrap();
         }
         assert_eq!(
             (server.requests(), call.cx.journal.is_empty()),
@@ -283,7 +283,7 @@ async fn del_of_the_first_name_removes_the_record_of_a_further_name() {
         call.cx.call.ifname = "net1".into();
         interface_names::record_further(&call.cx).unwrap();
         call.cx.call.ifname = "eth0".into();
-        del(&call.cx, &mut Timings::start()).await.unwrap();
+        del(&call.cx).await.unwrap();
         assert!(!server.requests().is_empty());
         call.cx.call.ifname = "net1".into();
         assert!(!interface_names::is_further(&call.cx).unwrap());

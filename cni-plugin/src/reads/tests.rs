@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use super::*;
 use crate::del;
 use crate::testing::{ApiServer, Clock, Reply, context};
-use crate::timings::Timings;
 
 fn busy(_: &str) -> Option<Reply> {
     Some(Reply {
@@ -50,10 +49,7 @@ async fn del_on_a_busy_api_server_succeeds_after_45_seconds_and_is_deferred() {
     );
     let begun = Instant::now();
     let cx = context("DEL", &server, files.path());
-    clock
-        .run_until(del::del(&cx, &mut Timings::start()))
-        .await
-        .unwrap();
+    clock.run_until(del::del(&cx)).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 45, "{:?}", server.requests());
     let [(_, pending_del)] = &cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else {
         panic!("one deferred DEL")

@@ -15,7 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 use super::subject::Subject;
 
 /// The format of events. A line ends with the fields of the spans, or outside of all spans with
-/// those of the attachment.
+/// fields with those of the attachment.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
@@ -42,7 +42,7 @@ impl LineFormat {
         }
     }
 
-    /// Adds the fields of an attachment to each line outside of all spans.
+    /// Adds the fields of an attachment to each line outside of all spans with fields.
     #[must_use]
     pub fn with_subject(mut self, subject: &Subject) -> Self {
         self.suffix = subject.line_suffix();
@@ -75,15 +75,15 @@ where
             event_fields.message,
         )?;
         event_fields.write_pairs(&mut out)?;
-        match ctx.event_scope() {
-            None => out.write_str(&self.suffix)?,
-            Some(spans) => {
-                for span in spans {
-                    if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
-                        out.write_str(fields)?;
-                    }
-                }
+        let mut is_of_span = false;
+        for span in ctx.event_scope().into_iter().flatten() {
+            if let Some(fields) = span.extensions().get::<FormattedFields<Fields>>() {
+                out.write_str(fields)?;
+                is_of_span |= !fields.is_empty();
             }
+        }
+        if !is_of_span {
+            out.write_str(&self.suffix)?;
         }
         out.write_char('\n')
     }

@@ -251,9 +251,7 @@ async fn del_without_an_address_to_release_is_not_deferred_though_the_endpoint_s
     let files = tempfile::tempdir().unwrap();
     let server = ApiServer::start(with_full_annotations).await;
     let cx = context("DEL", &server, files.path());
-    crate::del::del(&cx, &mut crate::timings::Timings::start())
-        .await
-        .unwrap();
+    crate::del::del(&cx).await.unwrap();
     assert!(
         server
             .requests()

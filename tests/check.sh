@@ -32,10 +32,18 @@ alone() {
 stage format cargo fmt --all --check
 stage clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 stage alone alone
-stage unit cargo test --quiet --workspace --exclude integration-tests --lib
+# Each of these stages names the same crates: another set enables other features, for which the compiler would build all
+# crates once more.
+crates=(--workspace --exclude integration-tests)
+stage unit cargo test --quiet "${crates[@]}" --lib
 # A key of the configuration without an entry in the schema is found here.
-stage keys cargo test --quiet -p netconf --tests
-stage rules cargo test --quiet -p integration-tests --test sources --test dependencies
+keys=()
+for source in netconf/tests/*; do
+    name=${source##*/}
+    keys+=(--test "${name%.rs}")
+done
+stage keys cargo test --quiet "${crates[@]}" "${keys[@]}"
+stage rules cargo test --quiet "${crates[@]}" --test sources --test dependencies
 [ ${#failed[@]} = 0 ] || {
     echo "failed: ${failed[*]}"
     exit 1

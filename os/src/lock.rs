@@ -173,22 +173,14 @@ fn lock_within(
     receiver.recv_timeout(wait).ok()
 }
 
+#[cfg(any(test, feature = "testing"))]
+mod testing;
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     use super::*;
-
-    impl HostLock {
-        /// Returns true if a thread or a process waits for the lock.
-        pub(crate) fn is_waited_for(file: &Path) -> bool {
-            let locks = std::fs::read_to_string("/proc/locks").unwrap();
-            let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
-            locks
-                .lines()
-                .any(|line| line.contains("->") && line.contains(&inode))
-        }
-    }
 
     #[test]
     fn host_lock_is_a_flock_on_a_private_file_in_a_created_directory() {

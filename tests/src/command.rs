@@ -1,7 +1,6 @@
 //! Tools of the system (`ip`, `sysctl`, `podman` …), run to completion.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -53,16 +52,4 @@ pub fn ip_json(args: &str) -> Result<Value> {
 pub fn present(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-/// Returns the folder in which tests/install-go-tools.sh and tests/install-cargo-deny.sh install
-/// programs.
-pub fn built_programs() -> Result<PathBuf> {
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(home);
-    Ok(cache
-        .context("neither XDG_CACHE_HOME nor HOME is set")?
-        .join("calico-tests"))
 }

@@ -5,20 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::command::run;
+use crate::installed::arch;
 use crate::skip::skipped;
 
 /// Variable for the scripts in `deploy`: programs of quick builds exceed the size limit of
 /// releases.
 pub const ANY_SIZE: &str = "MOST_BYTES=1000000000";
-
-/// Returns Go's name of this machine's architecture.
-pub fn arch() -> &'static str {
-    if cfg!(target_arch = "aarch64") {
-        "arm64"
-    } else {
-        "amd64"
-    }
-}
 
 /// Returns the path of a file in the repository.
 pub fn in_tree(path: &str) -> String {

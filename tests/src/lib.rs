@@ -34,22 +34,6 @@ pub mod runtime;
 pub mod seeds;
 pub mod server_process;
 pub mod shared_files;
-pub mod skip;
 pub mod store;
 
-/// The crates of the programs, each a folder of the workspace.
-pub const PROGRAM_CRATES: [&str; 13] = [
-    "netconf",
-    "libcalico",
-    "os",
-    "node-process",
-    "datastore",
-    "dataplane",
-    "allocation",
-    "ipam-plugin",
-    "installer",
-    "cni-plugin",
-    "kube-controllers",
-    "migration",
-    "kube-controllers-program",
-];
+pub use repository::{PROGRAM_CRATES, installed, skip};

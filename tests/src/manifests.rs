@@ -12,9 +12,10 @@ use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::command::{built_programs, run};
+use crate::command::run;
 use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
+use crate::installed::built;
 use crate::kubernetes::{ApiServer, program};
 use crate::memo::Memo;
 
@@ -95,16 +96,6 @@ pub fn kubeconform() -> Result<PathBuf> {
 /// Returns the path of the promtool that tests/install-go-tools.sh builds.
 pub fn promtool() -> Result<PathBuf> {
     built("promtool")
-}
-
-/// Returns the path of a program that tests/install-go-tools.sh builds.
-pub fn built(program: &str) -> Result<PathBuf> {
-    let path = built_programs()?.join("bin").join(program);
-    ensure!(
-        path.is_file(),
-        "{program} is not built (tests/install-go-tools.sh {program})"
-    );
-    Ok(path)
 }
 
 /// Parses the objects of a YAML text. The hash in the name of the workloads' configuration is

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server, on_local};
-use integration_tests::command::{built_programs, present, run};
+use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::images::in_tree;
+use integration_tests::installed::built_programs;
 use integration_tests::kernel;
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::cluster::Cluster;
-use integration_tests::command::{built_programs, present, run};
+use integration_tests::command::{present, run};
 use integration_tests::content::Content;
+use integration_tests::installed::built_programs;
 use integration_tests::kernel;
 use integration_tests::on_each_datastore;
 use integration_tests::plugin::FOREIGN_PLUGINS;

@@ -6,8 +6,7 @@ mod vmi_owners;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -341,7 +340,7 @@ async fn pools_are_read_again_after_a_long_wait_for_the_lock() {
     let holding = std::thread::spawn(move || {
         // Ends also if no call waits, and then the pools are not read again.
         (0..20_000)
-            .take_while(|_| !is_waited_for(&path))
+            .take_while(|_| !HostLock::is_waited_for(&path))
             .for_each(|_| sleep(Duration::from_millis(1)));
         passing.advance(LONGEST_VALIDITY + Duration::from_millis(1));
         drop(holder);
@@ -638,13 +637,4 @@ fn concurrent_adds_on_a_local_datastore_get_distinct_addresses() {
         runtime().block_on(store.list::<Handle>(&())).unwrap().len(),
         24
     );
-}
-
-/// Returns true if a thread or a process waits for the lock on a file.
-fn is_waited_for(file: &Path) -> bool {
-    let locks = std::fs::read_to_string("/proc/locks").unwrap();
-    let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
-    locks
-        .lines()
-        .any(|line| line.contains("->") && line.contains(&inode))
 }

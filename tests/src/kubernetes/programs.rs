@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::built_programs;
+use crate::installed::built_programs;
 
 /// The go.mod with the Kubernetes version that tests/install-go-tools.sh builds.
 const GO_MOD: &str = include_str!("../../kubernetes/go.mod");

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use integration_tests::command;
-use integration_tests::images::{ANY_SIZE, arch, can_be_made, in_tree};
+use integration_tests::images::{ANY_SIZE, can_be_made, in_tree};
+use integration_tests::installed::arch;
 use integration_tests::memo::Memo;
 use integration_tests::plugin::Plugins;
 use integration_tests::shared_files::shared_folder;

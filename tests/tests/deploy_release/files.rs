@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use integration_tests::command::{present, run};
-use integration_tests::images::{ANY_SIZE, arch};
+use integration_tests::images::ANY_SIZE;
+use integration_tests::installed::arch;
 use integration_tests::manifests::helm;
 use integration_tests::namespaces::isolated;
 use integration_tests::skip::skipped;

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use integration_tests::command::run;
-use integration_tests::images::{ANY_SIZE, arch, in_tree};
-use integration_tests::manifests::{built, deploy, helm};
+use integration_tests::images::{ANY_SIZE, in_tree};
+use integration_tests::installed::{arch, built};
+use integration_tests::manifests::{deploy, helm};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 

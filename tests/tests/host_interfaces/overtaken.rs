@@ -1,7 +1,7 @@
 //! Two concurrent calls for one pod: the older call removes nothing that belongs to the newer one.
 
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use integration_tests::content::Content;
 use integration_tests::kernel;
 use integration_tests::plugin::{CniError, DEADLINE, wait};
 use integration_tests::proxy::{Fault, Point, Proxy};
+use os::lock::HostLock;
 use serde_json::json;
 
 use crate::{Sandbox, alias_of};
@@ -179,14 +180,9 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address() {
 /// Lock that an ADD holds from the creation of its pair until the alias is set.
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
-fn await_waiter(lock: &File) {
-    let waiter = format!(":{} 0 EOF", lock.metadata().unwrap().ino());
+fn await_waiter() {
     let deadline = Instant::now() + DEADLINE;
-    while !fs::read_to_string("/proc/locks")
-        .unwrap()
-        .lines()
-        .any(|line| line.contains("->") && line.contains(&waiter))
-    {
+    while !HostLock::is_waited_for(Path::new(LOCK)) {
         assert!(Instant::now() < deadline, "nobody waits for the lock");
         thread::sleep(Duration::from_millis(1));
     }
@@ -212,7 +208,7 @@ fn add_does_not_replace_an_interface_that_another_add_is_creating() {
 
         let started = Instant::now();
         let add = waiting.call(cluster, "ADD", &conf).spawn().unwrap();
-        await_waiter(&lock);
+        await_waiter();
         ip(&format!("link set {ifname} alias {}", made.alias())).unwrap();
         ip(&format!("link set {ifname} up")).unwrap();
         lock.unlock().unwrap();

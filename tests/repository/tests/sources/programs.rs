@@ -6,13 +6,14 @@ use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
+use repository::workspace;
 
-use crate::{rust_files, workspace};
+use crate::rust_files;
 
 /// Returns the programs that group `test` of tests/install-needs.sh installs, from Debian or built
 /// from Go.
 fn installed() -> Result<BTreeSet<String>> {
-    let script = fs::read_to_string(workspace()?.join("tests/install-needs.sh"))?;
+    let script = fs::read_to_string(workspace().join("tests/install-needs.sh"))?;
     let packages = Regex::new(r#"(?s)\[test\]="(.*?)""#)?
         .captures(&script)
         .context("no packages of group test")?;
@@ -40,7 +41,7 @@ fn each_program_that_a_test_looks_for_is_installed_by_make_test() -> Result<()> 
         r#"\bpresent\("([a-z][a-z0-9-]*)"\)|tests/install-go-tools\.sh ([a-z][a-z -]*)[")]"#,
     )?;
     let (installed, mut looked_for) = (installed()?, BTreeSet::new());
-    for file in rust_files(&workspace()?.join("tests")) {
+    for file in rust_files(&workspace().join("tests")) {
         let text = fs::read_to_string(&file)?;
         for found in named
             .captures_iter(&text)

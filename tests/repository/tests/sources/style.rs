@@ -3,8 +3,9 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
+use repository::workspace;
 
-use crate::{Source, all_files, program_sources, workspace};
+use crate::{Source, all_files, program_sources};
 
 /// Words with which no comment paragraph begins. "Whether to" may describe a field.
 const OPENERS: [&str; 12] = [
@@ -243,7 +244,7 @@ fn only_commands_take_the_context_of_a_call() -> Result<()> {
 
 #[test]
 fn readme_has_at_most_150_lines() -> Result<()> {
-    let lines = fs::read_to_string(workspace()?.join("README.md"))?
+    let lines = fs::read_to_string(workspace().join("README.md"))?
         .lines()
         .count();
     ensure!(

@@ -3,14 +3,14 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
-use integration_tests::PROGRAM_CRATES;
 use regex::Regex;
+use repository::{PROGRAM_CRATES, workspace};
 
-use crate::{all_files, program_sources, workspace};
+use crate::{all_files, program_sources};
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
     ensure!(text.contains(heading), "{document} has no table {heading}");
     let tables = text.split(heading).skip(1);
@@ -26,7 +26,7 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
 /// The second column of the tables has files, the third tests.
 #[test]
 fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let rows = rows("docs/testing.md", "| behavior | files | tests |")?;
     ensure!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
@@ -51,7 +51,7 @@ fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
 /// Each claim names a test, or says that it has none.
 #[test]
 fn security_documents_name_tests_that_exist() -> Result<()> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let read =
         |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
     let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
@@ -169,13 +169,13 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
 /// Checks each "`file`: `function`, `function`" of the page.
 #[test]
 fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
-    let page = fs::read_to_string(workspace()?.join("docs/architecture.md"))?;
+    let page = fs::read_to_string(workspace().join("docs/architecture.md"))?;
     let pair = Regex::new(r"`([\w/-]+\.rs)`: ((?:`[\w:]+`(?:, )?)+)")?;
     let name = Regex::new(r"(\w+)`")?;
     let mut checked = 0;
     for found in pair.captures_iter(&page) {
-        let text = fs::read_to_string(workspace()?.join(&found[1]))
-            .with_context(|| found[1].to_owned())?;
+        let text =
+            fs::read_to_string(workspace().join(&found[1])).with_context(|| found[1].to_owned())?;
         for function in name.captures_iter(&found[2]) {
             let is_there = Regex::new(&format!(r"\bfn {}\b", &function[1]))?.is_match(&text);
             ensure!(is_there, "{} has no function {}", &found[1], &function[1]);
@@ -193,17 +193,17 @@ fn pages_name_files_and_folders_that_exist() -> Result<()> {
         PROGRAM_CRATES.join("|")
     ))?;
     let pages =
-        fs::read_dir(workspace()?.join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
+        fs::read_dir(workspace().join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
     let pages = pages.collect::<Result<Vec<_>, _>>()?;
     let pages = pages
         .into_iter()
         .filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let mut missing = Vec::new();
-    for page in pages.chain(
-        ["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().unwrap().join(page)),
-    ) {
+    for page in pages
+        .chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().join(page)))
+    {
         for found in path.captures_iter(&fs::read_to_string(&page)?) {
-            if !workspace()?.join(&found[1]).exists() {
+            if !workspace().join(&found[1]).exists() {
                 missing.push(format!("{}: {}", page.display(), &found[1]));
             }
         }

@@ -7,15 +7,14 @@ use std::{fs, str};
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
-
-use crate::workspace;
+use repository::workspace;
 
 /// Fewest facts: below this number, a page was lost.
 const FEWEST: usize = 200;
 
 /// Returns the tracked text files except recordings and lock files, with their paths.
 fn tracked_texts() -> Result<Vec<(String, String)>> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let listed = Command::new("git")
         .current_dir(workspace)
         .args(["ls-files", "-z"])
@@ -102,7 +101,7 @@ fn no_source_cites_labels_of_external_papers() -> Result<()> {
 
 #[test]
 fn relative_links_between_documents_exist() -> Result<()> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let link = Regex::new(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")?;
     for (path, text) in tracked_texts()?
         .iter()

@@ -4,6 +4,7 @@ mod arrows;
 mod calls;
 mod documents;
 mod facts;
+mod log_texts;
 mod programs;
 mod style;
 
@@ -11,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use integration_tests::PROGRAM_CRATES;
+use repository::{PROGRAM_CRATES, workspace};
 
 /// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {
@@ -73,14 +74,8 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-pub(crate) fn workspace() -> Result<&'static Path> {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .context("no workspace")
-}
-
 pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     Ok(PROGRAM_CRATES
         .iter()
         .chain(&["tests"])
@@ -114,7 +109,7 @@ pub(crate) struct Source {
 
 /// Returns the sources of the programs, without tests.
 pub(crate) fn program_sources() -> Result<Vec<Source>> {
-    let workspace = workspace()?;
+    let workspace = workspace();
     let mut sources = Vec::new();
     for file in all_files()? {
         let path = file.strip_prefix(workspace)?.to_string_lossy().into_owned();

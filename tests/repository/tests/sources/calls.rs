@@ -7,9 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
+use repository::workspace;
 
 use crate::arrows::file_arrows;
-use crate::{is_root, workspace};
+use crate::is_root;
 
 struct CallLine {
     file: String,
@@ -17,7 +18,7 @@ struct CallLine {
 }
 
 fn calls(heading: &str) -> Result<Vec<CallLine>> {
-    let page = fs::read_to_string(workspace()?.join("docs/architecture.md"))?;
+    let page = fs::read_to_string(workspace().join("docs/architecture.md"))?;
     let (_, section) = page
         .split_once(&format!("\n### {heading}\n"))
         .with_context(|| format!("no heading {heading}"))?;
@@ -53,7 +54,7 @@ fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) ->
         return Ok(true);
     }
     if crate_of(from) != crate_of(to) {
-        let text = fs::read_to_string(workspace()?.join(from))?;
+        let text = fs::read_to_string(workspace().join(from))?;
         return Ok(text.contains(&format!("{}::", crate_of(to).replace('-', "_"))));
     }
     Ok(is_part(to, from))

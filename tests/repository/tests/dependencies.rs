@@ -2,24 +2,17 @@
 //! have.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use integration_tests::command::built_programs;
-use integration_tests::images::arch;
-use integration_tests::manifests::built;
-use integration_tests::skip::skipped;
+use repository::installed::{arch, built, built_programs};
+use repository::skip::skipped;
+use repository::workspace;
 use serde_json::json;
 
 /// The address of RustSec's database in cargo-deny's default configuration.
 const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
-
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the package is a folder of the workspace")
-}
 
 fn cargo(args: &[&str]) -> Result<String> {
     let output = Command::new(env!("CARGO"))

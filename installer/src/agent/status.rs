@@ -1,6 +1,8 @@
 //! The agent's status. The agent writes it, and the HTTP listener derives probes and metrics from
 //! it.
 
+mod metrics;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -210,108 +212,7 @@ impl Status {
 
     /// Returns the metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        let Counts {
-            refreshes,
-            failures,
-            rejected,
-            clock_jumps,
-            file_checks,
-            restored,
-        } = self.counts;
-        let mut text = String::new();
-        let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
-            text += &format!("# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\n");
-            text += &format!("calico_cni_{name} {value}\n");
-        };
-        let help = "Expiry of the plugins' token in seconds since 1970; 0 without a token, or with \
-                    a rejected one.";
-        let expires = self.expires.filter(|_| !self.is_rejected).unwrap_or(0);
-        metric(
-            "gauge",
-            "token_expiry_timestamp_seconds",
-            help,
-            expires.into(),
-        );
-        for (name, help, count) in [
-            (
-                "token_refreshes_total",
-                "Tokens that were requested and written to the kubeconfig.",
-                refreshes,
-            ),
-            (
-                "token_refresh_failures_total",
-                "Failed attempts to renew the token.",
-                failures,
-            ),
-            (
-                "token_refused_total",
-                "Tests that found the plugins' token rejected or missing.",
-                rejected,
-            ),
-            (
-                "clock_jumps_total",
-                "Detected jumps of the node's clock.",
-                clock_jumps,
-            ),
-            (
-                "file_checks_total",
-                "Checks of the installed files.",
-                file_checks,
-            ),
-            (
-                "files_restored_total",
-                "Installed files that were missing or changed and have been restored.",
-                restored,
-            ),
-        ] {
-            metric("counter", name, help, count.into());
-        }
-        let help = "1 if this agent renews the plugins' token, else 0.";
-        metric("gauge", "token_managed", help, self.manages_token.into());
-        let ok = self.file_problem.is_none().into();
-        // The series always exists, because the alert `CalicoCniAgentMissing` fires without it.
-        let help = "0 if the last check of the installed files left a problem; else 1, also before \
-                    the first check and while the agent restores no file.";
-        metric("gauge", "install_ok", help, ok);
-        let help = "1 if the agent restores no file, because another installation replaced that of \
-                    its pod, else 0.";
-        metric(
-            "gauge",
-            "restoration_suspended",
-            help,
-            self.suspension.is_some().into(),
-        );
-        let chosen = "1 if container runtimes use the configuration, 0 if another network's sorts \
-                      before it.";
-        let network = "1 if the node has a network according to its Ready condition, else 0.";
-        for (name, help, value) in [
-            ("config_chosen", chosen, self.selection.is_calico()),
-            ("node_network_ready", network, self.has_network),
-        ] {
-            if let Some(value) = value {
-                metric("gauge", name, help, value.into());
-            }
-        }
-        if let Some(RepairStatus {
-            dead,
-            is_unknown,
-            removed,
-        }) = self.repair
-        {
-            let help = "Interfaces of this node that no container uses, in the last look.";
-            metric("gauge", "dead_interfaces", help, dead.into());
-            let help = "Removed interfaces that no container used.";
-            metric(
-                "counter",
-                "dead_interfaces_removed_total",
-                help,
-                removed.into(),
-            );
-            let help =
-                "1 if the last look left it open whether containers use some interfaces, else 0.";
-            metric("gauge", "repair_unknown", help, is_unknown.into());
-        }
-        text
+        metrics::text(self)
     }
 }
 

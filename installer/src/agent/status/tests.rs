@@ -313,3 +313,80 @@ fn agent_metrics_are_prometheus_text() {
             && suspended.contains("install_ok 1\n")
     );
 }
+
+#[test]
+fn each_metric_has_its_name_help_and_type() {
+    let status = Status {
+        selection: Selection::Ours,
+        has_network: Some(false),
+        repair: Some(RepairStatus {
+            dead: 2,
+            is_unknown: true,
+            removed: 3,
+        }),
+        counts: Counts {
+            refreshes: 1,
+            failures: 2,
+            rejected: 3,
+            clock_jumps: 4,
+            file_checks: 5,
+            restored: 6,
+        },
+        ..good()
+    };
+    let expected = "\
+# HELP calico_cni_token_expiry_timestamp_seconds Expiry of the plugins' token in seconds since \
+1970; 0 without a token, or with a rejected one.
+# TYPE calico_cni_token_expiry_timestamp_seconds gauge
+calico_cni_token_expiry_timestamp_seconds 1700000600
+# HELP calico_cni_token_refreshes_total Tokens that were requested and written to the kubeconfig.
+# TYPE calico_cni_token_refreshes_total counter
+calico_cni_token_refreshes_total 1
+# HELP calico_cni_token_refresh_failures_total Failed attempts to renew the token.
+# TYPE calico_cni_token_refresh_failures_total counter
+calico_cni_token_refresh_failures_total 2
+# HELP calico_cni_token_refused_total Tests that found the plugins' token rejected or missing.
+# TYPE calico_cni_token_refused_total counter
+calico_cni_token_refused_total 3
+# HELP calico_cni_clock_jumps_total Detected jumps of the node's clock.
+# TYPE calico_cni_clock_jumps_total counter
+calico_cni_clock_jumps_total 4
+# HELP calico_cni_file_checks_total Checks of the installed files.
+# TYPE calico_cni_file_checks_total counter
+calico_cni_file_checks_total 5
+# HELP calico_cni_files_restored_total Installed files that were missing or changed and have been \
+restored.
+# TYPE calico_cni_files_restored_total counter
+calico_cni_files_restored_total 6
+# HELP calico_cni_token_managed 1 if this agent renews the plugins' token, else 0.
+# TYPE calico_cni_token_managed gauge
+calico_cni_token_managed 1
+# HELP calico_cni_install_ok 0 if the last check of the installed files left a problem; else 1, \
+also before the first check and while the agent restores no file.
+# TYPE calico_cni_install_ok gauge
+calico_cni_install_ok 1
+# HELP calico_cni_restoration_suspended 1 if the agent restores no file, because another \
+installation replaced that of its pod, else 0.
+# TYPE calico_cni_restoration_suspended gauge
+calico_cni_restoration_suspended 0
+# HELP calico_cni_config_chosen 1 if container runtimes use the configuration, 0 if another \
+network's sorts before it.
+# TYPE calico_cni_config_chosen gauge
+calico_cni_config_chosen 1
+# HELP calico_cni_node_network_ready 1 if the node has a network according to its Ready \
+condition, else 0.
+# TYPE calico_cni_node_network_ready gauge
+calico_cni_node_network_ready 0
+# HELP calico_cni_dead_interfaces Interfaces of this node that no container uses, in the last look.
+# TYPE calico_cni_dead_interfaces gauge
+calico_cni_dead_interfaces 2
+# HELP calico_cni_dead_interfaces_removed_total Removed interfaces that no container used.
+# TYPE calico_cni_dead_interfaces_removed_total counter
+calico_cni_dead_interfaces_removed_total 3
+# HELP calico_cni_repair_unknown 1 if the last look left it open whether containers use some \
+interfaces, else 0.
+# TYPE calico_cni_repair_unknown gauge
+calico_cni_repair_unknown 1
+";
+    assert_eq!(status.metrics(), expected);
+}

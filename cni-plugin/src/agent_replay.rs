@@ -10,6 +10,7 @@ use installer::agent::{NodePlugins, ReplayPass};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::failure::Failure;
+use libcalico::variables::Variables;
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};
@@ -23,7 +24,8 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
     if journal.is_empty() && !plugins.reads_identity {
         return Ok(ReplayPass::default());
     }
-    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)?;
+    let config =
+        datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), Variables::NONE)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
@@ -65,7 +67,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
     let node = node_name_or_empty(&plugins.conf);
     let replayer = Replayer {
         conf: &plugins.conf,
-        environment: |_| None,
+        variables: Variables::NONE,
         datastore_config: &config,
         store: &store,
         api: &api,

@@ -10,6 +10,7 @@ use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, Pendin
 use datastore::Datastore;
 use ipam_plugin::busy_server;
 use netconf::{CniError, Code};
+use node_process::process;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -74,10 +75,9 @@ async fn replayer_for_call(cx: &Context) -> Replayer<'_> {
     } = cx;
     let target = read_identity(store, cx.datastore_name()).await;
     let (node, replaying_container) = (&cx.workload.node, &call.container_id);
-    let environment = |name: &str| std::env::var(name).ok();
     Replayer {
         conf: &call.conf,
-        environment,
+        variables: process::variables(),
         datastore_config,
         store,
         api,

@@ -9,6 +9,7 @@ use cni_plugin::agent_replay;
 use cni_plugin::dispatch::{Program, dispatch};
 use dataplane::KernelNetwork;
 use installer::command_line;
+use node_process::process;
 use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
@@ -29,8 +30,7 @@ fn main() -> ExitCode {
         .unwrap_or_default();
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let cni_command =
-        std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
+    let cni_command = process::lossy_variables().get("CNI_COMMAND");
     match dispatch(name, &words, cni_command.as_deref()) {
         Program::Plugin => cni_plugin::run::main(),
         Program::Ipam => ipam_plugin::run::main(&KernelNetwork),

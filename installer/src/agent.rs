@@ -31,8 +31,7 @@ pub use api_group::ApiGroupWatch;
 pub use deferred_dels::{NodePlugins, ReplayPass};
 pub use interface_repair::InterfaceRepair;
 pub use node_condition::NodeCondition;
-pub use server::ListenError;
-pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
+pub use settings::{AgentSettings, DEFAULT_LISTEN, VARIABLES};
 
 use std::future::pending;
 use std::path::{Path, PathBuf};

@@ -278,6 +278,8 @@ fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
 
     fn conf(text: &str) -> NetConf {
@@ -291,7 +293,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        Settings::from_environment(&lookup, "host").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "host").unwrap()
     }
 
     #[test]

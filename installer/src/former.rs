@@ -162,6 +162,8 @@ fn remove_tls_files(directory: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
     use crate::digest;
 
@@ -172,7 +174,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        Settings::from_environment(&lookup, "n").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "n").unwrap()
     }
 
     /// Returns the records of `calico` and `portmap` with this content, and of the kubeconfig, in

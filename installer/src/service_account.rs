@@ -1,6 +1,7 @@
 //! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to
 //! the API server.
 
+use libcalico::variables::Variables;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl ServiceAccount {
     /// Returns an error if the token file exists, but another file or variable is missing.
     pub fn discover(
         layout: &Layout,
-        lookup: &dyn Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Option<ServiceAccount>, Failure> {
         let mount = layout.service_account_dir();
         let token_file = mount.join("token");
@@ -48,24 +49,22 @@ impl ServiceAccount {
         let namespace_file = mount.join("namespace");
         read(&ca_file)?;
         let set = |name: &'static str| {
-            lookup(name)
-                .filter(|value| !value.is_empty())
-                .ok_or_else(|| {
-                    Failure::new(format_args!("{name} is not set in this pod")).way_out(
-                        "set the variable, or create the ConfigMap kubernetes-services-endpoint",
-                    )
-                })
+            variables.non_empty(name).ok_or_else(|| {
+                Failure::new(format_args!("{name} is not set in this pod")).way_out(
+                    "set the variable, or create the ConfigMap kubernetes-services-endpoint",
+                )
+            })
         };
         let host = set("KUBERNETES_SERVICE_HOST")?;
         let port = set("KUBERNETES_SERVICE_PORT")?;
-        let protocol = lookup("KUBERNETES_SERVICE_PROTOCOL").unwrap_or_default();
+        let protocol = variables.text("KUBERNETES_SERVICE_PROTOCOL", "");
         Ok(Some(ServiceAccount {
             namespace: read(&namespace_file)?.trim().to_owned(),
             server: server(&protocol, &host, &port),
             token_file,
             ca_file,
-            insecure: lookup("SKIP_TLS_VERIFY").is_some_and(|value| value == "true"),
-            kubeconfig: kubeconfig(layout, lookup),
+            insecure: variables.text("SKIP_TLS_VERIFY", "") == "true",
+            kubeconfig: kubeconfig(layout, variables),
         }))
     }
 
@@ -119,8 +118,8 @@ fn read(path: &Path) -> Result<String, Failure> {
 
 /// Returns the path in `KUBECONFIG`, unless it is the plugins' own `calico-kubeconfig`: the token
 /// in that file would be used to renew itself, until it expires (INST-48).
-fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
+fn kubeconfig(layout: &Layout, variables: Variables<'_>) -> Option<PathBuf> {
+    let named = PathBuf::from(variables.non_empty("KUBECONFIG")?);
     if named.ends_with("calico-kubeconfig") {
         tracing::warn!(
             "KUBECONFIG names the plugins' own {}; the pod's service account is used",
@@ -149,6 +148,7 @@ pub fn server(protocol: &str, host: &str, port: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::fs;
 
     use datastore::config::ClientPlace;
@@ -171,7 +171,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        let found = ServiceAccount::discover(&layout, &lookup)?;
+        let found = ServiceAccount::discover(&layout, Variables::new(&lookup))?;
         if let Some(account) = &found {
             assert_eq!(account.token().unwrap(), "TOKEN");
             assert!(

@@ -103,10 +103,9 @@ pub enum Update {
 impl Settings {
     /// Reads the settings. `host` is the name of this machine.
     pub fn from_environment(
-        lookup: &dyn Fn(&str) -> Option<String>,
+        environment: Variables<'_>,
         host: &str,
     ) -> Result<Settings, InvalidVariable> {
-        let environment = Variables::new(lookup);
         let net_dir = environment.text("CNI_NET_DIR", crate::layout::NET_DIR);
         let host_name = host.to_lowercase();
         let conf_name = file_name(

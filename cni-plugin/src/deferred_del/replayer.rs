@@ -10,6 +10,7 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{EndpointForm, Store, StoreError};
+use libcalico::variables::Variables;
 use libcalico::workload::WorkloadIdentity;
 use netconf::{CniError, NetConf};
 use node_process::logging::Subject;
@@ -150,8 +151,8 @@ fn postpone(locked: &LockedJournal<'_>, entry: &Path) {
 pub struct Replayer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
-    /// The lookup of the environment variables that complete the configuration.
-    pub environment: fn(&str) -> Option<String>,
+    /// The environment variables that complete the configuration.
+    pub variables: Variables<'a>,
     /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,
     /// The datastore.
@@ -400,7 +401,7 @@ impl Replayer<'_> {
                 opened = KubernetesApi::with_environment(
                     self.conf,
                     self.datastore_config,
-                    self.environment,
+                    self.variables,
                 )?;
                 &opened
             }

@@ -1,6 +1,7 @@
 //! Replays the node's deferred DELs in the agent. On a node where no pod starts or stops, there may
 //! be no CNI call that replays them.
 
+use libcalico::variables::Variables;
 use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl NodePlugins {
             let datastore = datastore_name(&datastore_settings::with_environment(
                 &on_node,
                 None,
-                |_| None,
+                Variables::NONE,
             )?);
             Ok(NodePlugins {
                 conf,
@@ -199,6 +200,7 @@ fn pause_after(
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::cell::RefCell;
     use std::fs;
 
@@ -214,7 +216,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        Settings::from_environment(&lookup, "n").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "n").unwrap()
     }
 
     /// Runs the passes of one hour. `outcomes` are the outcomes of the first passes; later passes

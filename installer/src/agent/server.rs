@@ -2,13 +2,14 @@
 //! the status.
 
 use std::future::pending;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
+use libcalico::failure::Failure;
 use node_process::http_server::{self, HttpResponse, TimeLimits, page, reject_method};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
@@ -24,35 +25,30 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; c
 /// Pause between two attempts to bind a port that another program uses.
 const BIND_RETRY: Duration = Duration::from_secs(5);
 
-/// The error if the port cannot be bound.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {address}: {source}; end the other agent if one listens there, or set \
-     CNI_AGENT_LISTEN and the probes of the pod to another address"
-)]
-pub struct ListenError {
-    address: SocketAddr,
-    source: io::Error,
-}
-
 /// Binds the port. Returns `None` also if another program uses the port, because the agent has to
 /// renew the plugins' token even then.
-pub(super) async fn listen(
-    address: Option<SocketAddr>,
-) -> Result<Option<TcpListener>, ListenError> {
+pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, Failure> {
     let Some(address) = address else {
         return Ok(None);
     };
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(Some(listener)),
-        Err(source) if source.kind() == ErrorKind::AddrInUse => {
-            let error = ListenError { address, source };
+        Err(source) => {
+            let is_in_use = source.kind() == ErrorKind::AddrInUse;
+            let error = Failure::new(format_args!("cannot listen on {address}"))
+                .because(source)
+                .way_out(
+                    "end the other agent if one listens there, or set CNI_AGENT_LISTEN and the \
+                     probes of the pod to another address",
+                );
+            if !is_in_use {
+                return Err(error);
+            }
             tracing::error!(
                 %error, "the agent runs without probes and metrics until the port is free",
             );
             Ok(None)
         }
-        Err(source) => Err(ListenError { address, source }),
     }
 }
 

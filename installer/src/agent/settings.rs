@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use libcalico::api::GoDuration;
+use libcalico::failure::Failure;
 use libcalico::variables::Variables;
 use node_process::process::{Variable, variable};
 
@@ -47,25 +48,6 @@ pub struct AgentSettings {
     pub log_interval: Option<Duration>,
     /// `CNI_AGENT_REPAIR`: whether this agent removes dead interfaces.
     pub removes_dead_interfaces: bool,
-}
-
-/// An invalid setting.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}={value} is invalid; set {wanted}")]
-pub struct AgentSettingsError {
-    name: &'static str,
-    value: String,
-    wanted: &'static str,
-}
-
-impl AgentSettingsError {
-    fn new(name: &'static str, value: &str, wanted: &'static str) -> Self {
-        AgentSettingsError {
-            name,
-            value: value.to_owned(),
-            wanted,
-        }
-    }
 }
 
 /// The variables, for `--help`.
@@ -128,10 +110,7 @@ impl AgentSettings {
     /// # Errors
     /// Returns an error about one invalid variable. An invalid `CNI_TOKEN_REFRESH_INTERVAL` is only
     /// logged.
-    pub fn from_environment(
-        lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, AgentSettingsError> {
-        let variables = Variables::new(lookup);
+    pub fn from_environment(variables: Variables<'_>) -> Result<Self, Failure> {
         let duration = |name| variables.parsed(name, parse_duration);
         // With an invalid value the interval is derived from the token's lifetime, as in upstream
         // (INST-44).
@@ -179,15 +158,19 @@ impl AgentSettings {
     }
 }
 
-fn parse_duration(name: &'static str, value: &str) -> Result<Duration, AgentSettingsError> {
+fn invalid(name: &str, value: &str, wanted: &str) -> Failure {
+    Failure::new(format_args!("{name}={value} is invalid")).way_out(format!("set {wanted}"))
+}
+
+fn parse_duration(name: &'static str, value: &str) -> Result<Duration, Failure> {
     let wanted = "a duration above 0, such as 90s, 5m or 1h30m";
     let duration = value.parse().map(GoDuration::duration).ok();
     let duration = duration.filter(|duration| !duration.is_zero());
-    duration.ok_or_else(|| AgentSettingsError::new(name, value, wanted))
+    duration.ok_or_else(|| invalid(name, value, wanted))
 }
 
 /// Parses an interval, or `off`.
-fn parse_interval(name: &'static str, value: &str) -> Result<Option<Duration>, AgentSettingsError> {
+fn parse_interval(name: &'static str, value: &str) -> Result<Option<Duration>, Failure> {
     match value {
         "off" => Ok(None),
         _ => parse_duration(name, value).map(Some),
@@ -195,7 +178,7 @@ fn parse_interval(name: &'static str, value: &str) -> Result<Option<Duration>, A
 }
 
 /// Parses the address of the listener, or `off`.
-fn parse_listen(name: &'static str, value: &str) -> Result<Option<SocketAddr>, AgentSettingsError> {
+fn parse_listen(name: &'static str, value: &str) -> Result<Option<SocketAddr>, Failure> {
     if value == "off" {
         return Ok(None);
     }
@@ -203,26 +186,29 @@ fn parse_listen(name: &'static str, value: &str) -> Result<Option<SocketAddr>, A
     let address = value.parse::<SocketAddr>().ok();
     let address = address.filter(|address| address.port() != 0);
     let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
-    let invalid = || AgentSettingsError::new(name, value, wanted);
-    address.ok_or_else(invalid).map(Some)
+    address
+        .ok_or_else(|| invalid(name, value, wanted))
+        .map(Some)
 }
 
-fn parse_switch(name: &'static str, value: &str) -> Result<bool, AgentSettingsError> {
-    let invalid = |_| AgentSettingsError::new(name, value, "true or false");
-    value.parse().map_err(invalid)
+fn parse_switch(name: &'static str, value: &str) -> Result<bool, Failure> {
+    value
+        .parse()
+        .map_err(|_| invalid(name, value, "true or false"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, AgentSettingsError> {
-        AgentSettings::from_environment(&|name| {
+    fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, Failure> {
+        let lookup = |name: &str| {
             environment
                 .iter()
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
-        })
+        };
+        AgentSettings::from_environment(Variables::new(&lookup))
     }
 
     #[test]

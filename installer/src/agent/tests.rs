@@ -1,6 +1,7 @@
 //! The agent, from its start to its end, when Calico's objects move to another API group, and with
 //! a rejected token.
 
+use libcalico::variables::Variables;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -129,8 +130,8 @@ fn account(directory: &Path, server: String) -> ServiceAccount {
 }
 
 fn settings() -> AgentSettings {
-    AgentSettings::from_environment(&|name| (name == "CNI_AGENT_LISTEN").then(|| "off".into()))
-        .unwrap()
+    let lookup = |name: &str| (name == "CNI_AGENT_LISTEN").then(|| "off".into());
+    AgentSettings::from_environment(Variables::new(&lookup)).unwrap()
 }
 
 /// Advances the paused clock by an hour. The other tasks get turns between the steps, because the

@@ -265,6 +265,8 @@ pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBu
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
 
     fn program(name: &str) -> SourceProgram {
@@ -282,7 +284,7 @@ mod tests {
                 .then(|| update.map(str::to_owned))
                 .flatten()
         };
-        Settings::from_environment(&lookup, "").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "").unwrap()
     }
 
     fn present(digest: &str, is_ours: bool) -> PresentFile {

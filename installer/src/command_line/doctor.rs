@@ -1,7 +1,6 @@
 //! `calico doctor`. The exit status is 1 if a check or a repair fails, 2 for invalid arguments, and
 //! otherwise 0.
 
-use std::env;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,7 +80,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
         }
         let layout = given.layout.layout();
         let (pod_net_dir, recorded_net_dir) = (
-            env::var("CNI_NET_DIR").ok(),
+            process::variables().get("CNI_NET_DIR"),
             State::load(&layout).unwrap_or_default().net_dir,
         );
         let net_dir = net_dir(

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use libcalico::failure::Failure;
+use libcalico::variables::Variables;
 use netconf::conf::{DatastoreType, LogConf};
 use node_process::logging::{self, Subject};
 use node_process::process::{self, variables_help};
@@ -96,13 +97,12 @@ fn run_command(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> Result<(), Failure> {
-    let lookup =
-        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let variables = process::lossy_variables();
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let settings = Settings::from_environment(&lookup, hostname.trim())?;
+    let settings = Settings::from_environment(variables, hostname.trim())?;
     // On a node, `bin_dir` is the directory for the programs; in a container it is only recorded.
     let layout = &layout.clone().with_bin_dir(&settings.bin_dir);
-    let account = ServiceAccount::discover(layout, &lookup)?;
+    let account = ServiceAccount::discover(layout, variables)?;
     let installation = Installation {
         settings: &settings,
         layout,
@@ -110,13 +110,13 @@ fn run_command(
         network,
     };
     if !installs {
-        return run_agent(&installation, false, &lookup, replay);
+        return run_agent(&installation, false, variables, replay);
     }
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stays_as_agent && account.is_some() {
         tracing::info!("running as the agent; SLEEP=false ends the process after the installation");
-        return run_agent(&installation, true, &lookup, replay);
+        return run_agent(&installation, true, variables, replay);
     }
     if !settings.trial_time.is_zero() {
         process::block_on(deferred_dels::replay_once(
@@ -133,7 +133,7 @@ fn run_command(
 fn run_agent(
     installation: &Installation<'_>,
     is_installer: bool,
-    lookup: &dyn Fn(&str) -> Option<String>,
+    variables: Variables<'_>,
     replay: impl AsyncFn(&NodePlugins) -> Result<ReplayPass, Failure>,
 ) -> Result<(), Failure> {
     let Installation {
@@ -142,7 +142,7 @@ fn run_agent(
         account,
         network,
     } = *installation;
-    let agent_settings = AgentSettings::from_environment(lookup)?;
+    let agent_settings = AgentSettings::from_environment(variables)?;
     let net_dir = layout.net_dir(&settings.net_dir);
     let kubeconfig = net_dir.join(kubeconfig::NAME);
     let planned = installation.plugin_conf();

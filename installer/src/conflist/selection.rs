@@ -105,6 +105,8 @@ pub fn warn_if_not_selected(target: &Target, on_node: &str, network: &str) {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
     use crate::settings::Settings;
     use crate::state::State;
@@ -113,7 +115,7 @@ mod tests {
     const CALICO: &str = r#"{"name":"n","plugins":[{"type":"calico"}]}"#;
 
     fn find_in(directory: &Path) -> Selection {
-        let settings = Settings::from_environment(&|_: &str| None, "n").unwrap();
+        let settings = Settings::from_environment(Variables::NONE, "n").unwrap();
         Selection::find(
             &Target::new(directory, &settings, &State::default()),
             "/etc/cni/net.d",

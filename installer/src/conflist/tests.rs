@@ -1,3 +1,4 @@
+use libcalico::variables::Variables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
             .find(|(key, _)| *key == name)
             .map(|(_, value)| (*value).to_owned())
     };
-    Settings::from_environment(&lookup, "n").unwrap()
+    Settings::from_environment(Variables::new(&lookup), "n").unwrap()
 }
 
 fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, Failure> {

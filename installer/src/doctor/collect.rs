@@ -93,7 +93,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
             .into_iter()
             .map(|note| (note.address, note.route))
             .collect(),
-        proxies: proxies::read(&layout.path("/proc"), |name| std::env::var(name).ok()),
+        proxies: proxies::read(&layout.path("/proc"), process::variables()),
         candidates,
         node,
     }

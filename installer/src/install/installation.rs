@@ -354,6 +354,7 @@ fn warn_missing_kubeconfig(conflist: &Conflist) {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::fs;
     use std::io::{Error, ErrorKind};
 
@@ -372,7 +373,7 @@ mod tests {
         fs::write(&old, OLD).unwrap();
         let lookup =
             |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
-        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let settings = Settings::from_environment(Variables::new(&lookup), "n").unwrap();
         let mut state = State::default();
         let target = Target::new(dir.path(), &settings, &state);
         let conflist = Conflist::render(

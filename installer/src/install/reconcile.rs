@@ -367,6 +367,7 @@ impl ConflictBackoff {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::fs;
     use std::io::{Error, ErrorKind};
     use std::path::PathBuf;
@@ -383,7 +384,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (layout, network) = (Layout::below(root.path()), FixedNetwork::default());
         let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "10-calico.conf".to_owned());
-        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let settings = Settings::from_environment(Variables::new(&lookup), "n").unwrap();
         let installation = Installation {
             settings: &settings,
             layout: &layout,

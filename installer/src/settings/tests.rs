@@ -7,7 +7,7 @@ fn read(variables: &[(&str, &str)]) -> Result<Settings, InvalidVariable> {
             .find(|(key, _)| *key == name)
             .map(|(_, value)| (*value).to_owned())
     };
-    Settings::from_environment(&lookup, "Host-1")
+    Settings::from_environment(Variables::new(&lookup), "Host-1")
 }
 
 #[track_caller]
@@ -260,7 +260,7 @@ fn every_install_variable_is_documented_once() {
         name.ends_with("4POOL_CIDR")
             .then(|| "10.0.0.0/16".to_owned())
     };
-    Settings::from_environment(&lookup, "").unwrap();
+    Settings::from_environment(Variables::new(&lookup), "").unwrap();
     for name in read.into_inner() {
         let is_told = names.contains(&name.as_str()) || name.starts_with("CALICO_IPV4POOL_");
         assert!(is_told, "{name} is not in the help");

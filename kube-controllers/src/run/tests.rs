@@ -102,8 +102,8 @@ fn process(directory: &Path, server: &str, variables: &[(&str, &str)]) -> Proces
             status_file: directory.join("status.json"),
             health_port: 0,
         },
-        environment: Environment::read(lookup).unwrap(),
-        servers: Servers::from_environment(&lookup).unwrap(),
+        environment: Environment::read(Variables::new(&lookup)).unwrap(),
+        servers: Servers::from_environment(Variables::new(&lookup)).unwrap(),
         severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
         watchdog: Watchdog::default(),
     }

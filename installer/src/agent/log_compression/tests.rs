@@ -1,3 +1,4 @@
+use libcalico::variables::Variables;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use tempfile::TempDir;
@@ -327,7 +328,7 @@ async fn directory_that_is_missing_or_not_mounted_changes_nothing() {
 
 #[test]
 fn log_path_without_an_installed_configuration_is_that_of_the_planned_one() {
-    let settings = Settings::from_environment(&|_| None, "n").unwrap();
+    let settings = Settings::from_environment(Variables::NONE, "n").unwrap();
     let root = tempfile::tempdir().unwrap();
     let layout = Layout::below(root.path());
     let path = |planned: &str| {
@@ -354,7 +355,7 @@ async fn log_named_by_the_installed_configuration_is_compressed_unless_off() {
         r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{{"type":"calico","log_file_path":"{LOG}"}}]}}"#
     );
     fs::write(net_dir.join("10-calico.conflist"), list).unwrap();
-    let settings = Settings::from_environment(&|_| None, "n").unwrap();
+    let settings = Settings::from_environment(Variables::NONE, "n").unwrap();
     let layout = node.layout();
     assert_eq!(
         log_path(&settings, &layout, Some(&LogConf::default())),

@@ -13,6 +13,7 @@ use libcalico::selector::Selector;
 use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
+use node_process::process;
 
 use super::configurations::tls_files;
 use super::kernel::{self, UNKNOWN_NODE};
@@ -197,9 +198,11 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
         DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_)
             if kubernetes_api::is_configured(conf, datastore) =>
         {
-            match datastore_settings::separate_kubernetes(conf, Some(DEADLINE), |name| {
-                std::env::var(name).ok()
-            }) {
+            match datastore_settings::separate_kubernetes(
+                conf,
+                Some(DEADLINE),
+                process::variables(),
+            ) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => {
                     let (address, reached) =

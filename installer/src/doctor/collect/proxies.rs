@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use libcalico::variables::Variables;
+
 use crate::doctor::snapshot::ProxySettings;
 
 /// The names of the processes that run the plugins, or that run the container runtime.
@@ -16,7 +18,7 @@ const EXCLUDED: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
 /// Returns the settings of this process, whose environment is `own`, and of the processes in
 /// `proc`. Processes whose environment cannot be read, for example from a container, are left out.
-pub(super) fn read(proc: &Path, own: impl Fn(&str) -> Option<String>) -> Vec<ProxySettings> {
+pub(super) fn read(proc: &Path, own: Variables<'_>) -> Vec<ProxySettings> {
     let mut found: Vec<_> = processes_of_node(proc)
         .iter()
         .filter_map(|process| read_process(process))
@@ -61,19 +63,20 @@ fn read_process(directory: &Path) -> Option<ProxySettings> {
         .split('\0')
         .filter_map(|pair| pair.split_once('='))
         .collect();
-    settings(process, |name| {
-        variables.get(name).map(|value| (*value).to_owned())
-    })
+    let lookup = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+    settings(process, Variables::new(&lookup))
 }
 
 /// Returns `None` if no variable names a proxy.
-fn settings(process: &'static str, env: impl Fn(&str) -> Option<String>) -> Option<ProxySettings> {
-    let value = |name: &str| env(name).filter(|value| !value.is_empty());
+fn settings(process: &'static str, environment: Variables<'_>) -> Option<ProxySettings> {
     let variables: Vec<_> = PROXIES
         .into_iter()
-        .filter(|name| value(name).is_some())
+        .filter(|name| environment.non_empty(name).is_some())
         .collect();
-    let excluded = EXCLUDED.into_iter().find_map(value).unwrap_or_default();
+    let excluded = EXCLUDED
+        .into_iter()
+        .find_map(|name| environment.non_empty(name))
+        .unwrap_or_default();
     (!variables.is_empty()).then_some(ProxySettings {
         process,
         variables,
@@ -107,9 +110,8 @@ mod tests {
         fs::create_dir(proc.path().join("sys")).unwrap();
         fs::create_dir(proc.path().join("12")).unwrap();
         fs::write(proc.path().join("12/comm"), "crio\n").unwrap();
-        let found = read(proc.path(), |name| {
-            (name == "http_proxy").then(|| "http://p".to_owned())
-        });
+        let lookup = |name: &str| (name == "http_proxy").then(|| "http://p".to_owned());
+        let found = read(proc.path(), Variables::new(&lookup));
         let expected = [
             ProxySettings {
                 process: "calico doctor",
@@ -139,7 +141,7 @@ mod tests {
             fs::create_dir(&namespaces).unwrap();
             symlink(namespace, namespaces.join("pid")).unwrap();
         }
-        let found = read(proc.path(), |_| None);
+        let found = read(proc.path(), Variables::NONE);
         assert_eq!(
             found
                 .iter()
@@ -151,10 +153,12 @@ mod tests {
 
     #[test]
     fn missing_proc_leaves_the_settings_of_this_process() {
-        assert_eq!(read(Path::new("/no/such/proc"), |_| None), Vec::new());
-        let own = read(Path::new("/no/such/proc"), |name| {
-            (name == "HTTPS_PROXY").then(|| "http://p".to_owned())
-        });
+        assert_eq!(
+            read(Path::new("/no/such/proc"), Variables::NONE),
+            Vec::new()
+        );
+        let lookup = |name: &str| (name == "HTTPS_PROXY").then(|| "http://p".to_owned());
+        let own = read(Path::new("/no/such/proc"), Variables::new(&lookup));
         assert_eq!(own.len(), 1);
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use libcalico::failure::Failure;
 use netconf::conf::LogConf;
 use node_process::logging::compressed::{LogText, frame};
 use node_process::logging::{
@@ -61,15 +62,14 @@ enum CompressionError {
          node's directory at the same path", .0.display()
     )]
     NotMounted(PathBuf),
-    #[error(
-        "another process keeps the directory {} locked; `fuser -v` with this path names the \
-         processes that have it open", .0.display()
-    )]
-    Locked(PathBuf),
-    #[error("{}: {source}", .path.display())]
-    File { path: PathBuf, source: io::Error },
-    #[error(transparent)]
-    Draft(#[from] AtomicFileError),
+    #[error("{0}")]
+    Failure(Failure),
+}
+
+impl From<AtomicFileError> for CompressionError {
+    fn from(error: AtomicFileError) -> Self {
+        CompressionError::Failure(error.into())
+    }
 }
 
 /// Runs a pass over the rotated files after each `interval`; `None` to run none. Never returns.
@@ -107,9 +107,7 @@ pub(crate) async fn compress_repeatedly(
                     CompressionError::NotMounted(_) => {
                         tracing::info!("rotated log files are not compressed: {reason}");
                     }
-                    CompressionError::Locked(_)
-                    | CompressionError::File { .. }
-                    | CompressionError::Draft(_) => {
+                    CompressionError::Failure(_) => {
                         tracing::warn!("rotated log files are not compressed: {reason}");
                     }
                 }
@@ -240,7 +238,13 @@ async fn lock_directory(directory: &Path) -> Result<File, CompressionError> {
             Err(TryLockError::Error(error)) => return Err(at(directory)(error)),
         }
     }
-    Err(CompressionError::Locked(directory.to_owned()))
+    let locked = format!(
+        "another process keeps the directory {} locked",
+        directory.display()
+    );
+    Err(CompressionError::Failure(Failure::new(locked).way_out(
+        "`fuser -v` with this path names the processes that have it open",
+    )))
 }
 
 /// Returns the path for the compressed file: that of the time of the last write, or with a later
@@ -282,10 +286,7 @@ fn is_same_file(a: &Metadata, b: &Metadata) -> bool {
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> CompressionError {
-    move |source| CompressionError::File {
-        path: path.to_owned(),
-        source,
-    }
+    move |source| CompressionError::Failure(Failure::new(path.display()).because(source))
 }
 
 #[cfg(test)]

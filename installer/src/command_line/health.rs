@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::NonEmptyStringValueParser;
 use libcalico::api::GoDuration;
+use libcalico::failure::Failure;
 
 use super::arguments::{exit_with, run_with};
 use crate::agent::DEFAULT_LISTEN;
@@ -66,21 +67,8 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     })
 }
 
-#[derive(Debug, thiserror::Error)]
-enum HealthError {
-    #[error("{url}: {source}")]
-    NoResponse { url: String, source: ureq::Error },
-    /// The status of the response is not 2xx.
-    #[error("{url} answered {status}: {reason}")]
-    Unhealthy {
-        url: String,
-        status: ureq::http::StatusCode,
-        reason: String,
-    },
-}
-
-/// Queries the probe within its time limit.
-fn query_probe(given: &HealthArgs) -> Result<(), HealthError> {
+/// Queries the probe within its time limit. Fails also if the status of the response is not 2xx.
+fn query_probe(given: &HealthArgs) -> Result<(), Failure> {
     let (host, port) = (&given.host, given.port);
     let host = if host.contains(':') {
         format!("[{host}]")
@@ -97,18 +85,15 @@ fn query_probe(given: &HealthArgs) -> Result<(), HealthError> {
     let answer = match agent.get(&url).call() {
         Ok(answer) if answer.status().is_success() => return Ok(()),
         Ok(answer) => answer,
-        Err(source) => return Err(HealthError::NoResponse { url, source }),
+        Err(error) => return Err(Failure::new(url).because(error)),
     };
     let status = answer.status();
     // Without the complete body, the status is still the answer.
     let mut body = Vec::new();
     let reader = answer.into_body().into_reader();
     let _: io::Result<usize> = reader.take(MAX_BODY).read_to_end(&mut body);
-    Err(HealthError::Unhealthy {
-        url,
-        status,
-        reason: String::from_utf8_lossy(&body).trim().to_owned(),
-    })
+    let reason = String::from_utf8_lossy(&body);
+    Err(Failure::new(format_args!("{url} answered {status}")).because(reason.trim()))
 }
 
 #[cfg(test)]
@@ -150,7 +135,7 @@ mod tests {
         }
     }
 
-    fn query(host: &str, port: u16, probe: &str) -> Result<(), HealthError> {
+    fn query(host: &str, port: u16, probe: &str) -> Result<(), Failure> {
         query_probe(&of(&format!("--host {host} --port {port} --type {probe}")).unwrap())
     }
 
@@ -207,7 +192,7 @@ mod tests {
         );
         let (port, server) = answering("");
         let error = query("localhost", port, "liveness").unwrap_err();
-        assert!(matches!(error, HealthError::NoResponse { .. }), "{error}");
+        assert!(!error.to_string().contains(" answered "), "{error}");
         server.join().unwrap();
     }
 }

@@ -112,7 +112,7 @@ impl Installation<'_> {
         let replaced = FormerConfig::find(&target, settings, &mut state);
         let is_new = !conflist.is_written(&target);
         if is_new {
-            chain_versions::check(&conflist, &target, &replaced, layout).map_err(Failure::from)?;
+            chain_versions::check(&conflist, &target, &replaced, layout)?;
         }
         self.check_configuration(
             &conflist,

@@ -6,11 +6,11 @@ use std::time::Duration;
 use allocation::cluster_state;
 use allocation::journal::{DatastoreIdentity, Journal};
 use datastore::{Datastore, DatastoreConfig};
-use installer::agent::{NodePlugins, ReplayPass};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::failure::Failure;
 use libcalico::variables::Variables;
+use node_agent::{NodePlugins, ReplayPass};
 
 use crate::context::node_name_or_empty;
 use crate::deferred_del::{ReplayOutcome, Replayer};

@@ -21,9 +21,9 @@ use netconf::NetConf;
 use netconf::conf::{self, DatastoreType};
 use node_process::{node_name, process};
 
-use crate::node_conf;
-use crate::service_account::ServiceAccount;
-use crate::settings::{PoolRequest, Settings};
+use installation::node_conf;
+use installation::service_account::ServiceAccount;
+use installation::settings::{PoolRequest, Settings};
 
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -214,7 +214,7 @@ fn requested(settings: &Settings) -> Vec<String> {
 }
 
 /// Returns the API group that the configuration names, or `None` if the group must be discovered.
-pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
+pub fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
     conf.datastore.calico_api_group.map(|group| match group {
         conf::ApiGroup::CrdV1 => ApiGroup::CrdV1,
         conf::ApiGroup::V3 => ApiGroup::V3,

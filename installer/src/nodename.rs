@@ -3,8 +3,8 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use crate::layout::Layout;
-use crate::settings::Settings;
+use installation::layout::Layout;
+use installation::settings::Settings;
 use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The file name in `/var/lib/calico`.

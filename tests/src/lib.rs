@@ -38,7 +38,7 @@ pub mod skip;
 pub mod store;
 
 /// The crates of the programs, each a folder of the workspace.
-pub const PROGRAM_CRATES: [&str; 11] = [
+pub const PROGRAM_CRATES: [&str; 15] = [
     "netconf",
     "libcalico",
     "os",
@@ -47,7 +47,11 @@ pub const PROGRAM_CRATES: [&str; 11] = [
     "dataplane",
     "allocation",
     "ipam-plugin",
+    "installation",
     "installer",
+    "node-agent",
+    "doctor",
+    "node-commands",
     "cni-plugin",
     "kube-controllers",
 ];

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use libcalico::failure::Failure;
 
-use crate::digest;
-use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
-use crate::settings::{ExtraPlugins, Settings, Update};
+use installation::digest;
+use installation::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
+use installation::settings::{ExtraPlugins, Settings, Update};
 use os::atomic_file::{self, AtomicFileError};
 
 /// The steps for one directory, in order.

@@ -8,9 +8,9 @@ use std::time::Duration;
 use libcalico::failure::Failure;
 use serde_json::Value;
 
-use crate::conflist::{ChainProgram, Conflist, FormerConfig, Target};
-use crate::layout::Layout;
-use crate::supported_versions;
+use installation::conflist::{ChainProgram, Conflist, FormerConfig, Target};
+use installation::layout::Layout;
+use installation::supported_versions;
 
 /// Time limit for the answer of one program. The answer needs no server.
 const LIMIT: Duration = Duration::from_secs(2);

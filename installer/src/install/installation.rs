@@ -13,19 +13,19 @@ use super::{InstallError, chain_versions};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
-use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
-use crate::directory_access::UnwritableDirectory;
-use crate::former;
-use crate::kubeconfig::{self, KubeconfigError};
-use crate::layout::{CALICO, DirectoryRole, Layout};
-use crate::mtu;
 use crate::nodename;
-use crate::service_account::ServiceAccount;
-use crate::settings::Settings;
-use crate::state::State;
-use crate::template;
-use crate::tls_assets::{self, TlsAssets};
 use dataplane::host_network::HostNetwork;
+use installation::conflist::{self, Conflist, FormerConfig, Target, Written};
+use installation::directory_access::UnwritableDirectory;
+use installation::former;
+use installation::kubeconfig::{self, KubeconfigError};
+use installation::layout::{CALICO, DirectoryRole, Layout};
+use installation::mtu;
+use installation::service_account::ServiceAccount;
+use installation::settings::Settings;
+use installation::state::State;
+use installation::template;
+use installation::tls_assets::{self, TlsAssets};
 use os::atomic_file::{self, AtomicFileError, Change};
 
 /// Time limit for reading the pools during an installation.
@@ -155,7 +155,7 @@ impl Installation<'_> {
     }
 
     /// Returns the configuration of Calico's plugin that this environment yields.
-    pub(crate) fn plugin_conf(&self) -> Option<NetConf> {
+    pub fn plugin_conf(&self) -> Option<NetConf> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 

@@ -56,7 +56,7 @@ fn labels_of(metric: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(deploy("..").join(path)).unwrap();
     if metric.starts_with("calico_cni_") {
         // The agent's metrics have no labels.
-        return read("installer/src/agent/status/metrics.rs")
+        return read("node-agent/src/status/metrics.rs")
             .contains(&format!("\"{metric}\""))
             .then(String::new);
     }

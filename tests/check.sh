@@ -23,7 +23,7 @@ stage() {
 # A crate must compile although no other crate enables its features.
 alone() {
     local crate
-    for crate in netconf libcalico os node-process datastore dataplane allocation ipam-plugin installer kube-controllers migration cni-plugin; do
+    for crate in netconf libcalico os node-process datastore dataplane allocation ipam-plugin installation installer node-agent doctor node-commands kube-controllers migration cni-plugin; do
         cargo check --quiet -p "$crate" --lib || return
     done
     cargo check --quiet -p datastore -p ipam-plugin --no-default-features --lib

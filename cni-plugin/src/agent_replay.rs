@@ -7,10 +7,11 @@ use allocation::cluster_state;
 use allocation::journal::{DatastoreIdentity, Journal};
 use dataplane::KernelNetwork;
 use datastore::{ClusterStore as _, Datastore, DatastoreConfig};
-use installer::agent::{NodePlugins, ReplayPass};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::failure::Failure;
+use libcalico::variables::Variables;
+use node_agent::{NodePlugins, ReplayPass};
 use os::clock::SystemClock;
 use os::node_files::NodeFiles;
 
@@ -27,7 +28,8 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
     if journal.is_empty() && !plugins.reads_identity {
         return Ok(ReplayPass::default());
     }
-    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)?;
+    let config =
+        datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), Variables::NONE)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
@@ -70,7 +72,7 @@ pub async fn replay(plugins: &NodePlugins) -> Result<ReplayPass, Failure> {
     let node = node_name_or_empty(&plugins.conf, &files);
     let replayer = Replayer::<ThisNode> {
         conf: &plugins.conf,
-        environment: |_| None,
+        variables: Variables::NONE,
         datastore_config: &config,
         store: &store,
         api: &api,

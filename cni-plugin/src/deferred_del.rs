@@ -10,6 +10,7 @@ use std::time::Duration;
 use allocation::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use datastore::ClusterStore;
 use netconf::{CniError, Code};
+use node_process::process;
 use os::clock::Clock as _;
 use tracing::Instrument as _;
 
@@ -79,10 +80,9 @@ async fn replayer_for_call<W: World>(cx: &Context<W>) -> Replayer<'_, W> {
     } = cx;
     let target = read_identity(store, cx.datastore_name()).await;
     let (node, replaying_container) = (&cx.workload.node, &call.container_id);
-    let environment = |name: &str| std::env::var(name).ok();
     Replayer {
         conf: &call.conf,
-        environment,
+        variables: process::variables(),
         datastore_config,
         store,
         api,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use cni_plugin::agent_replay;
 use cni_plugin::dispatch::{Program, dispatch};
 use dataplane::KernelNetwork;
-use installer::command_line;
+use node_process::process;
 use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
@@ -29,22 +29,21 @@ fn main() -> ExitCode {
         .unwrap_or_default();
     let arguments: Vec<String> = arguments.collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let cni_command =
-        std::env::var_os("CNI_COMMAND").map(|command| command.to_string_lossy().into_owned());
+    let cni_command = process::lossy_variables().get("CNI_COMMAND");
     match dispatch(name, &words, cni_command.as_deref()) {
         Program::Plugin => cni_plugin::run::main(),
         Program::Ipam => ipam_plugin::run::main(&KernelNetwork),
         Program::Install(options) => {
-            command_line::install(options, &KernelNetwork, agent_replay::replay)
+            node_commands::install(options, &KernelNetwork, agent_replay::replay)
         }
         Program::RefreshToken(options) => {
-            command_line::refresh_token(options, &KernelNetwork, agent_replay::replay)
+            node_commands::refresh_token(options, &KernelNetwork, agent_replay::replay)
         }
-        Program::Uninstall(options) => command_line::uninstall(options, &KernelNetwork),
-        Program::Doctor(options) => command_line::doctor(options, &KernelNetwork),
-        Program::Health(options) => command_line::health(options),
-        Program::Version => command_line::version(),
-        Program::Help => command_line::help(),
-        Program::Unknown => command_line::refuse(name, &words),
+        Program::Uninstall(options) => node_commands::uninstall(options, &KernelNetwork),
+        Program::Doctor(options) => node_commands::doctor(options, &KernelNetwork),
+        Program::Health(options) => node_commands::health(options),
+        Program::Version => node_commands::version(),
+        Program::Help => node_commands::help(),
+        Program::Unknown => node_commands::refuse(name, &words),
     }
 }

@@ -63,6 +63,7 @@ pub fn no_such_namespace(name: &str) -> CniError {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use serde_json::{Value, json};
 
     use super::*;
@@ -92,7 +93,7 @@ mod tests {
             Some(value.to_owned())
         };
         let conf = br#"{"cniVersion":"1.0.0","name":"net","type":"calico"}"#;
-        let call = netconf::read_call(&env, || Ok(conf.to_vec())).unwrap();
+        let call = netconf::read_call(Variables::new(&env), || Ok(conf.to_vec())).unwrap();
         described.ensure_is_pod_of(&call).err()
     }
 

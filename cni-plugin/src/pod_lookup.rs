@@ -274,6 +274,7 @@ fn no_pod_cidr(error: &PodCidrError) -> CniError {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::time::Duration;
 
     use datastore::config::LocalConfig;
@@ -292,7 +293,7 @@ mod tests {
             Some(value.to_owned())
         };
         let conf = format!(r#"{{"cniVersion":"1.0.0","name":"net","type":"calico"{keys}}}"#);
-        netconf::read_call(&env, || Ok(conf.into_bytes())).unwrap()
+        netconf::read_call(Variables::new(&env), || Ok(conf.into_bytes())).unwrap()
     }
 
     #[test]

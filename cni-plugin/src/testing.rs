@@ -1,6 +1,7 @@
 //! Test doubles: a clock that only the test advances, an API server that uses this clock, and
 //! contexts of calls to this server.
 
+use libcalico::variables::Variables;
 use std::future::pending;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
@@ -93,7 +94,8 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
         conf[key] = json!(value);
     }
     conf["ipam"] = json!({ "type": "calico-ipam" });
-    let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
+    let call =
+        netconf::read_call(Variables::new(&env), || Ok(conf.to_string().into_bytes())).unwrap();
     let context = Context::open(Box::new(call), NodeFiles::below(files), None).unwrap();
     Context {
         journal: Journal::new(files.join("journal")),

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use dataplane::{KernelNetwork, PodNetwork};
 use datastore::{ClusterStore, Datastore, DatastoreConfig};
 use ipam_plugin::kubernetes_api::KubernetesApi;
+use libcalico::variables::Variables;
 use netconf::{CniError, NetConf};
 use os::clock::{Clock, SystemClock};
 
@@ -26,7 +27,7 @@ pub trait World: Debug + Sized {
     fn open_api(
         conf: &NetConf,
         datastore: &DatastoreConfig,
-        environment: fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<KubernetesApi<Self::Store>, CniError>;
 }
 
@@ -45,8 +46,8 @@ impl World for ThisNode {
     fn open_api(
         conf: &NetConf,
         datastore: &DatastoreConfig,
-        environment: fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<KubernetesApi, CniError> {
-        KubernetesApi::with_environment(conf, datastore, environment)
+        KubernetesApi::with_environment(conf, datastore, variables)
     }
 }

@@ -10,6 +10,8 @@ mod kubernetes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use libcalico::variables::Variables;
+
 pub use client_place::{ClientPlace, ProxyVariables};
 pub use etcd::{EtcdConfig, Pem, TlsConfig};
 pub(crate) use kubernetes::without_credentials;
@@ -86,7 +88,7 @@ impl DatastoreSettings {
 
 /// A lookup of settings in the environment and in the network configuration.
 pub(crate) struct SettingLookup<'a> {
-    env: &'a dyn Fn(&str) -> Option<String>,
+    variables: Variables<'a>,
 }
 
 impl SettingLookup<'_> {
@@ -98,9 +100,9 @@ impl SettingLookup<'_> {
     /// Returns `None` if no source has the setting, and `Some("")` if the source of highest
     /// precedence is an empty environment variable.
     pub(crate) fn find(&self, configured: &str, variable: &str) -> Option<String> {
-        match (self.env)(&format!("CALICO_{variable}")) {
+        match self.variables.get(&format!("CALICO_{variable}")) {
             None if !configured.is_empty() => Some(configured.to_owned()),
-            None => (self.env)(variable),
+            None => self.variables.get(variable),
             value => value,
         }
     }
@@ -127,13 +129,13 @@ pub struct LocalConfig {
 }
 
 impl DatastoreConfig {
-    /// Selects the datastore and collects its settings. `env` returns the value of an environment
-    /// variable. An empty variable is `Some("")` and hides sources of lower precedence (DS-3).
+    /// Selects the datastore and collects its settings. An empty variable hides sources of lower
+    /// precedence (DS-3).
     pub fn new(
         settings: &DatastoreSettings,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Self, ConfigError> {
-        let lookup = SettingLookup { env: &env };
+        let lookup = SettingLookup { variables };
         let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
         let path = lookup.get(&settings.datastore_path, "DATASTORE_PATH");
         let datastore_type = lookup.get(&settings.datastore_type, "DATASTORE_TYPE");

@@ -310,12 +310,15 @@ impl Store for Datastore {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
     use crate::config::DatastoreSettings;
 
     fn open(variable: (&str, &str)) -> Datastore {
         let lookup = |name: &str| (name == variable.0).then(|| variable.1.to_owned());
-        let config = DatastoreConfig::new(&DatastoreSettings::default(), lookup).unwrap();
+        let config =
+            DatastoreConfig::new(&DatastoreSettings::default(), Variables::new(&lookup)).unwrap();
         Datastore::open(&config).unwrap()
     }
 

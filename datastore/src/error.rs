@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use libcalico::variables::InvalidVariable;
+
 /// Default path of the embedded datastore.
 pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
 
@@ -78,15 +80,8 @@ pub enum ConfigError {
         missing: &'static str,
     },
     /// A setting that is not the number or Boolean that it must be.
-    #[error("{setting}: `{found}` is not {allowed}")]
-    InvalidValue {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The value found.
-        found: String,
-        /// The values allowed.
-        allowed: &'static str,
-    },
+    #[error(transparent)]
+    InvalidValue(#[from] InvalidVariable),
     /// A certificate or key that cannot be read or used.
     #[error("{setting}: {reason}")]
     UnreadablePem {

@@ -18,12 +18,12 @@ use libcalico::failure::Failure;
 use nix::unistd::{AccessFlags, access};
 
 use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
-use crate::digest;
-use crate::directory_access::UnwritableDirectory;
-use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
-use crate::settings::{Settings, Update};
-use crate::state::State;
-use crate::version_run::{RunError, run_version};
+use installation::digest;
+use installation::directory_access::UnwritableDirectory;
+use installation::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
+use installation::settings::{Settings, Update};
+use installation::state::State;
+use installation::version_run::{RunError, run_version};
 use os::atomic_file::{self, AtomicFileError, Draft, Finished};
 
 /// The plans for all plugin directories.

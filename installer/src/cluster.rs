@@ -6,6 +6,7 @@
 //!   needs it; on an API server kubelet creates it.
 //! - In the embedded datastore nothing is created.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,9 +21,9 @@ use netconf::NetConf;
 use netconf::conf::{self, DatastoreType};
 use node_process::{node_name, process};
 
-use crate::node_conf;
-use crate::service_account::ServiceAccount;
-use crate::settings::{PoolRequest, Settings};
+use installation::node_conf;
+use installation::service_account::ServiceAccount;
+use installation::settings::{PoolRequest, Settings};
 
 /// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Reasons why the objects cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The pod's account is unusable, or the client for etcd cannot be set up.
+    /// Another reason.
     #[error("{0}")]
     Failure(Failure),
     /// etcd does not respond.
@@ -39,53 +40,6 @@ pub enum ClusterError {
          correct ETCD_ENDPOINTS, or find the cause with `etcdctl endpoint health`"
     )]
     EtcdUnreachable(StoreError),
-    /// The ClusterInformation cannot be read or created.
-    #[error(
-        "cannot get or create ClusterInformation default: {source}; if the request is forbidden, \
-         allow {requester} to get and create clusterinformations, or start kube-controllers"
-    )]
-    Information {
-        /// The account that sent the request.
-        requester: &'static str,
-        /// The cause.
-        source: StoreError,
-    },
-    /// The Node cannot be read or created.
-    #[error(
-        "cannot get or create Node {name}: {source}; if the request is forbidden, allow \
-         {requester} to get and create nodes, or run `calico-ipam init --node {name}`"
-    )]
-    Node {
-        /// The name of the Node.
-        name: String,
-        /// The account that sent the request.
-        requester: &'static str,
-        /// The cause.
-        source: StoreError,
-    },
-    /// The settings of IPAM cannot be read or created.
-    #[error(
-        "cannot get or create IPAMConfig default: {source}; if the request is forbidden, allow \
-         {requester} to get and create ipamconfigs (ipamconfigurations in projectcalico.org), or \
-         set CALICO_IPAM_STRICT_AFFINITY=false"
-    )]
-    IpamConfig {
-        /// The account that sent the request.
-        requester: &'static str,
-        /// The cause.
-        source: StoreError,
-    },
-    /// A pool cannot be created.
-    #[error(
-        "cannot create the first IPPool: {source}; if a request is forbidden, allow {requester} to \
-         list and create ippools, or apply an IPPool"
-    )]
-    Pool {
-        /// The account that sent the request.
-        requester: &'static str,
-        /// The cause.
-        source: Box<FirstPoolError>,
-    },
 }
 
 impl From<Failure> for ClusterError {
@@ -100,26 +54,14 @@ impl ClusterError {
         matches!(self, ClusterError::EtcdUnreachable(_))
     }
 
-    /// Converts the error of a request to etcd.
-    fn into_etcd_error(self) -> ClusterError {
-        match self {
-            ClusterError::Information { source, .. }
-            | ClusterError::Node { source, .. }
-            | ClusterError::IpamConfig { source, .. }
-                if source.is_unavailable() =>
-            {
-                ClusterError::EtcdUnreachable(source)
+    /// Returns the error of an operation on `store`. The way out is not for an unreachable etcd.
+    fn of(store: &Datastore, operation: impl Display, source: StoreError, way_out: String) -> Self {
+        match store {
+            Datastore::Etcd(_) if source.is_unavailable() => ClusterError::EtcdUnreachable(source),
+            Datastore::Etcd(_) | Datastore::Kubernetes(_) | Datastore::Local(_) => {
+                let failure = Failure::new(operation).because(source);
+                ClusterError::Failure(failure.way_out(way_out))
             }
-            ClusterError::Pool { requester, source } => match *source {
-                FirstPoolError::Store(source) if source.is_unavailable() => {
-                    ClusterError::EtcdUnreachable(source)
-                }
-                source => ClusterError::Pool {
-                    requester,
-                    source: Box::new(source),
-                },
-            },
-            error => error,
         }
     }
 }
@@ -172,11 +114,7 @@ pub fn ensure(
             return Ok(());
         }
     };
-    let created = process::block_on(create_missing(&store, requester, conf, settings));
-    created.map_err(|error| match conf.datastore.kind() {
-        DatastoreType::Etcdv3 => error.into_etcd_error(),
-        DatastoreType::Kubernetes | DatastoreType::Local => error,
-    })
+    process::block_on(create_missing(&store, requester, conf, settings))
 }
 
 async fn create_missing(
@@ -185,18 +123,28 @@ async fn create_missing(
     conf: &NetConf,
     settings: &Settings,
 ) -> Result<(), ClusterError> {
-    let is_created = store.ensure_cluster_information().await;
-    if is_created.map_err(|source| ClusterError::Information { requester, source })? {
+    let is_created = store.ensure_cluster_information().await.map_err(|source| {
+        let way_out = format!(
+            "if the request is forbidden, allow {requester} to get and create \
+             clusterinformations, or start kube-controllers"
+        );
+        let operation = "cannot get or create ClusterInformation default";
+        ClusterError::of(store, operation, source, way_out)
+    })?;
+    if is_created {
         tracing::info!("created ClusterInformation default");
     }
     if let Some(node) = node(conf, settings) {
         let name = node.metadata.name.clone();
-        let is_created = ensure_node(store, node).await;
-        if is_created.map_err(|source| ClusterError::Node {
-            name: name.clone(),
-            requester,
-            source,
-        })? {
+        let is_created = ensure_node(store, node).await.map_err(|source| {
+            let way_out = format!(
+                "if the request is forbidden, allow {requester} to get and create nodes, or run \
+                 `calico-ipam init --node {name}`"
+            );
+            let operation = format_args!("cannot get or create Node {name}");
+            ClusterError::of(store, operation, source, way_out)
+        })?;
+        if is_created {
             tracing::info!("created Node {name}");
         }
     }
@@ -205,8 +153,16 @@ async fn create_missing(
             strict_affinity: true,
             ..IpamConfig::absent()
         };
-        let existing = ensure_ipam_config(store, &config).await;
-        match existing.map_err(|source| ClusterError::IpamConfig { requester, source })? {
+        let existing = ensure_ipam_config(store, &config).await.map_err(|source| {
+            let way_out = format!(
+                "if the request is forbidden, allow {requester} to get and create ipamconfigs \
+                 (ipamconfigurations in projectcalico.org), or set \
+                 CALICO_IPAM_STRICT_AFFINITY=false"
+            );
+            let operation = "cannot get or create IPAMConfig default";
+            ClusterError::of(store, operation, source, way_out)
+        })?;
+        match existing {
             None => tracing::info!("created IPAMConfig default, with strictAffinity"),
             Some(existing) if !existing.strict_affinity => {
                 tracing::warn!(
@@ -219,11 +175,23 @@ async fn create_missing(
     }
     for request in &settings.pools {
         let pool = IpPool::new(request.name, request.spec.clone());
-        let is_created = ensure_first_pool(store, pool).await;
-        if is_created.map_err(|source| ClusterError::Pool {
-            requester,
-            source: Box::new(source),
-        })? {
+        let is_created = ensure_first_pool(store, pool).await.map_err(|error| {
+            let way_out = format!(
+                "if a request is forbidden, allow {requester} to list and create ippools, or \
+                 apply an IPPool"
+            );
+            let operation = "cannot create the first IPPool";
+            match error {
+                FirstPoolError::Store(source) => {
+                    ClusterError::of(store, operation, source, way_out)
+                }
+                error => Failure::new(operation)
+                    .because(error)
+                    .way_out(way_out)
+                    .into(),
+            }
+        })?;
+        if is_created {
             tracing::info!("created IPPool {}, {}", request.name, request.spec.cidr);
         }
     }
@@ -246,7 +214,7 @@ fn requested(settings: &Settings) -> Vec<String> {
 }
 
 /// Returns the API group that the configuration names, or `None` if the group must be discovered.
-pub(crate) fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
+pub fn configured_group(conf: &NetConf) -> Option<ApiGroup> {
     conf.datastore.calico_api_group.map(|group| match group {
         conf::ApiGroup::CrdV1 => ApiGroup::CrdV1,
         conf::ApiGroup::V3 => ApiGroup::V3,
@@ -278,6 +246,8 @@ fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
 
     fn conf(text: &str) -> NetConf {
@@ -291,7 +261,7 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| (*value).to_owned())
         };
-        Settings::from_environment(&lookup, "host").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "host").unwrap()
     }
 
     #[test]

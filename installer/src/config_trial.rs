@@ -12,10 +12,10 @@ use libcalico::failure::Failure;
 use os::child;
 use serde_json::{Map, Value};
 
-use crate::layout::CALICO;
-use crate::node_conf;
-use crate::template::kind;
-use crate::version_run::BUSY;
+use installation::layout::CALICO;
+use installation::node_conf;
+use installation::template::kind;
+use installation::version_run::BUSY;
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -114,7 +114,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::template::parse;
+    use installation::template::parse;
 
     fn conf(text: &str) -> Map<String, Value> {
         parse(text).unwrap()

@@ -11,7 +11,6 @@ mod reconcile;
 
 use libcalico::failure::Failure;
 
-pub use chain_versions::UnsupportedVersion;
 pub use installation::Installation;
 use os::atomic_file::AtomicFileError;
 pub use reconcile::InstallReconciler;

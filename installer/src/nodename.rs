@@ -3,8 +3,8 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use crate::layout::Layout;
-use crate::settings::Settings;
+use installation::layout::Layout;
+use installation::settings::Settings;
 use os::atomic_file::{self, AtomicFileError, regular_file};
 
 /// The file name in `/var/lib/calico`.
@@ -109,6 +109,8 @@ impl NodeNameSource<'_> {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
 
     #[test]
@@ -156,7 +158,7 @@ mod tests {
                     .find(|(key, _)| *key == name)
                     .map(|(_, value)| (*value).to_owned())
             };
-            Settings::from_environment(&find, "Host.Example").unwrap()
+            Settings::from_environment(Variables::new(&find), "Host.Example").unwrap()
         };
         let (silent, said) = (
             settings(&[]),

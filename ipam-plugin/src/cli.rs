@@ -137,7 +137,9 @@ const LEADING_OPTIONS: [&str; 14] = [
 /// Returns true if an operator runs the process: no runtime set `CNI_COMMAND`, and the first
 /// argument is a word or an option of this command line.
 pub fn is_command_line() -> bool {
-    std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
+    process::lossy_variables()
+        .non_empty("CNI_COMMAND")
+        .is_none()
         && std::env::args_os()
             .nth(1)
             .is_some_and(|first| is_command_line_argument(&first.to_string_lossy()))
@@ -201,9 +203,9 @@ fn run(
         Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
         _ => {}
     }
-    let config = connection.resolve(|name| std::env::var(name).ok())?;
+    let config = connection.resolve(process::variables())?;
     let store = Datastore::open_uncached(&config)?;
-    let services = &ServicesApi::of(&connection, &config, |name| std::env::var(name).ok());
+    let services = &ServicesApi::of(&connection, &config, process::variables());
     let notices = &mut io::stderr();
     let is_new = config.missing_file().is_some();
     if is_new && !matches!(command, Command::Journal(_)) {

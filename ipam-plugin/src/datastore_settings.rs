@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
+use libcalico::variables::Variables;
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
+use node_process::process;
 
 /// Returns the datastore that `conf` and the environment describe, and logs settings without
 /// effect. `deadline` limits a request; `None` applies the datastore's default.
@@ -12,7 +14,7 @@ use netconf::{CniError, Code, NetConf};
 /// # Errors
 /// Returns code 7 if no usable datastore is configured.
 pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
-    let config = with_environment(conf, deadline, |name| std::env::var(name).ok())
+    let config = with_environment(conf, deadline, process::variables())
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     for warning in config.warnings() {
         tracing::warn!(%warning, "a setting of the datastore has no effect");
@@ -27,29 +29,29 @@ pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<Datastore
 pub fn separate_kubernetes(
     conf: &NetConf,
     deadline: Option<Duration>,
-    env: impl Fn(&str) -> Option<String>,
+    variables: Variables<'_>,
 ) -> Result<KubernetesConfig, CniError> {
-    KubernetesConfig::for_pods(&settings(conf, deadline), env)
+    KubernetesConfig::for_pods(&settings(conf, deadline), variables)
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// Does the same as [`from_conf`] with the environment `env`.
+/// Does the same as [`from_conf`] with these environment variables.
 ///
 /// # Errors
 /// Returns an error if no usable datastore is configured.
 pub fn with_environment(
     conf: &NetConf,
     deadline: Option<Duration>,
-    env: impl Fn(&str) -> Option<String>,
+    variables: Variables<'_>,
 ) -> Result<DatastoreConfig, ConfigError> {
     let datastore = &conf.datastore;
     let (user, password) = (&datastore.etcd_username, datastore.etcd_password.reveal());
     let with_conf = |name: &str| match name {
         "ETCD_USERNAME" if !user.is_empty() => Some(user.clone()),
         "ETCD_PASSWORD" if !password.is_empty() => Some(password.to_owned()),
-        _ => env(name),
+        _ => variables.get(name),
     };
-    DatastoreConfig::new(&settings(conf, deadline), with_conf)
+    DatastoreConfig::new(&settings(conf, deadline), Variables::new(&with_conf))
 }
 
 fn settings(conf: &NetConf, deadline: Option<Duration>) -> DatastoreSettings {
@@ -107,7 +109,8 @@ mod tests {
     #[test]
     fn local_and_etcd_settings_are_parsed_and_missing_settings_rejected() {
         let conf = parse(r#"{"name":"n","datastore_type":"local","datastore_path":"/tmp/x.db"}"#);
-        let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, |_| None) else {
+        let Ok(DatastoreConfig::Local(local)) = with_environment(&conf, None, Variables::NONE)
+        else {
             panic!()
         };
         assert_eq!(local.path.to_str(), Some("/tmp/x.db"));
@@ -116,7 +119,7 @@ mod tests {
             r#"{"name":"n","etcd_endpoints":"http://127.0.0.1:2379","etcd_username":"u","etcd_password":"p"}"#,
         );
         let Ok(DatastoreConfig::Etcd(etcd)) =
-            with_environment(&conf, Some(Duration::from_secs(2)), |_| None)
+            with_environment(&conf, Some(Duration::from_secs(2)), Variables::NONE)
         else {
             panic!()
         };
@@ -124,7 +127,7 @@ mod tests {
         assert_eq!(etcd.credentials, Some(("u".into(), "p".into())));
         assert_eq!(etcd.deadline, Duration::from_secs(2));
 
-        let error = with_environment(&parse(r#"{"name":"n"}"#), None, |_| None).unwrap_err();
+        let error = with_environment(&parse(r#"{"name":"n"}"#), None, Variables::NONE).unwrap_err();
         assert_eq!(error, ConfigError::NotConfigured);
     }
 
@@ -137,7 +140,7 @@ mod tests {
                     .find(|(key, _)| *key == name)
                     .map(|(_, value)| value.to_string())
             };
-            match with_environment(&conf, None, lookup) {
+            match with_environment(&conf, None, Variables::new(&lookup)) {
                 Ok(DatastoreConfig::Etcd(etcd)) => etcd.endpoints,
                 other => panic!("{other:?}"),
             }

@@ -5,7 +5,9 @@ use datastore::config::ClientPlace;
 use datastore::{ClusterStore, Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_virt_launcher;
 use libcalico::store::{Answers, ReadBatch, StoreError};
+use libcalico::variables::Variables;
 use netconf::{Call, CniError, Code, Command, NetConf};
+use node_process::process;
 
 use crate::datastore_settings;
 
@@ -35,24 +37,24 @@ impl KubernetesApi {
             DatastoreConfig::Etcd(_)
             | DatastoreConfig::Local(_)
             | DatastoreConfig::Kubernetes(_) => {
-                Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
+                Self::with_environment(conf, datastore, process::variables())
             }
         }
     }
 
-    /// Returns the access that the configuration describes, with the environment `env`.
+    /// Returns the access that the configuration describes, with these environment variables.
     ///
     /// # Errors
     /// Returns code 7 if a setting is invalid.
     pub fn with_environment(
         conf: &NetConf,
         datastore: &DatastoreConfig,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Self, CniError> {
         match datastore {
             DatastoreConfig::Kubernetes(_) => Ok(KubernetesApi::Datastore),
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {
-                Self::open_separate(conf, ClientPlace::Node, env)
+                Self::open_separate(conf, ClientPlace::Node, variables)
             }
         }
     }
@@ -65,9 +67,9 @@ impl KubernetesApi {
     pub fn open_separate(
         conf: &NetConf,
         place: ClientPlace,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Self, CniError> {
-        let config = datastore_settings::separate_kubernetes(conf, None, env)?;
+        let config = datastore_settings::separate_kubernetes(conf, None, variables)?;
         let config = DatastoreConfig::Kubernetes(Box::new(config)).placed(place);
         Datastore::open(&config)
             .map(KubernetesApi::Separate)

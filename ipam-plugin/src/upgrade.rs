@@ -48,7 +48,7 @@ struct Places {
 }
 
 pub(crate) fn run() -> Result<String, CallError> {
-    let node = std::env::var("KUBERNETES_NODE_NAME").unwrap_or_default();
+    let node = process::variables().text("KUBERNETES_NODE_NAME", "");
     if node.is_empty() {
         let missing = CniError::new(
             Code::INVALID_ENVIRONMENT,
@@ -57,15 +57,14 @@ pub(crate) fn run() -> Result<String, CallError> {
         return Err(missing.into());
     }
     logging::init(&LogConf::default(), "ipam-upgrade", &Subject::default());
-    PlannedIpam::read(|name| std::env::var(name).ok()).verify()?;
+    PlannedIpam::read(process::variables()).verify()?;
     let places = Places {
         leases: Path::new("/var/lib/cni/networks").join(NETWORK),
         plugins: "/host/opt/cni/bin".into(),
     };
-    let config = KubernetesConfig::for_datastore(&DatastoreSettings::default(), |name| {
-        std::env::var(name).ok()
-    })
-    .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    let config =
+        KubernetesConfig::for_datastore(&DatastoreSettings::default(), process::variables())
+            .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     process::block_on(async {
         let clock = SystemClock::start();
         loop {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use kube_controllers::cli::Options;
 use kube_controllers::run;
 use kube_controllers::status::check;
+use node_process::process;
 
 /// Replaces musl's allocator, which returns little memory to the system.
 #[global_allocator]
@@ -25,5 +26,5 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    run::main(&options, |name| std::env::var(name).ok(), migration::run)
+    run::main(&options, process::variables(), migration::run)
 }

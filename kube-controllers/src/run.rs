@@ -14,6 +14,7 @@ use datastore::kubernetes::ObjectRequest;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use libcalico::failure::Failure;
+use libcalico::variables::Variables;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -45,12 +46,8 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT, and then returns success. Returns failure on an error that ends
 /// the process. `migrate` runs beside the controllers if the datastore is an API server.
-pub fn main(
-    options: &Options,
-    lookup: impl Fn(&str) -> Option<String>,
-    migrate: MigrationTask,
-) -> ExitCode {
-    let environment = Environment::read(&lookup);
+pub fn main(options: &Options, variables: Variables<'_>, migrate: MigrationTask) -> ExitCode {
+    let environment = Environment::read(variables);
     let severity = logging::init(
         environment
             .as_ref()
@@ -59,7 +56,7 @@ pub fn main(
     let outcome = environment
         .map_err(StartError::from)
         .and_then(|environment| {
-            let servers = Servers::from_environment(&lookup)?;
+            let servers = Servers::from_environment(variables)?;
             // At least two threads, also on a machine with one processor: while work blocks one
             // thread, the other serves the probes and the watchdog.
             let threads = std::thread::available_parallelism()

@@ -8,6 +8,7 @@ use std::time::Duration;
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::kubernetes::AccessError;
 use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig, Observer};
+use libcalico::variables::Variables;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -81,15 +82,14 @@ pub(crate) struct Servers {
 impl Servers {
     /// Builds the configuration from the environment, and logs settings without effect. Reads no
     /// file and sends no request.
-    pub(crate) fn from_environment(
-        lookup: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Self, StartError> {
+    pub(crate) fn from_environment(variables: Variables<'_>) -> Result<Self, StartError> {
         // An empty variable counts as unset.
-        let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
+        let lookup = |name: &str| variables.non_empty(name);
+        let variables = Variables::new(&lookup);
         let is_set = |name: &str| {
             [name.to_owned(), format!("CALICO_{name}")]
                 .iter()
-                .any(|name| lookup(name).is_some())
+                .any(|name| variables.get(name).is_some())
         };
         let [qps, burst] = RATE.map(|(name, rate)| if is_set(name) { 0 } else { rate });
         let settings = datastore::DatastoreSettings {
@@ -97,23 +97,24 @@ impl Servers {
             burst,
             ..datastore::DatastoreSettings::default()
         };
-        let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
-            ConfigError::NotConfigured => StartError::Nothing,
-            other => StartError::Datastore(other),
-        })?;
+        let datastore =
+            DatastoreConfig::new(&settings, variables).map_err(|error| match error {
+                ConfigError::NotConfigured => StartError::Nothing,
+                other => StartError::Datastore(other),
+            })?;
         for warning in datastore.warnings() {
             tracing::warn!("{warning}");
         }
         let mut api_server = match &datastore {
             DatastoreConfig::Kubernetes(config) => (**config).clone(),
-            DatastoreConfig::Etcd(_) => KubernetesConfig::for_pods(&settings, lookup)?,
+            DatastoreConfig::Etcd(_) => KubernetesConfig::for_pods(&settings, variables)?,
             DatastoreConfig::Local(_) => return Err(StartError::Local),
         };
         // Without a kubeconfig, a process in a pod uses the API server of its own cluster.
         let is_in_cluster =
-            api_server.kubeconfig.is_empty() && lookup("KUBERNETES_SERVICE_HOST").is_some();
+            api_server.kubeconfig.is_empty() && variables.get("KUBERNETES_SERVICE_HOST").is_some();
         if !is_in_cluster {
-            api_server.place = ClientPlace::OutsideCluster(ProxyVariables::read(lookup));
+            api_server.place = ClientPlace::OutsideCluster(ProxyVariables::read(variables));
         }
         let datastore = datastore.placed(api_server.place.clone());
         Ok(Servers {
@@ -226,7 +227,7 @@ mod tests {
                 .find(|(known, _)| *known == name)
                 .map(|(_, text)| (*text).to_owned())
         };
-        Servers::from_environment(&found)
+        Servers::from_environment(Variables::new(&found))
     }
 
     #[test]
@@ -318,9 +319,8 @@ mod tests {
         ] {
             let servers = servers(variables).unwrap();
             let place = if is_followed {
-                ClientPlace::OutsideCluster(ProxyVariables::read(|name| {
-                    (name == proxy.0).then(|| proxy.1.to_owned())
-                }))
+                let lookup = |name: &str| (name == proxy.0).then(|| proxy.1.to_owned());
+                ClientPlace::OutsideCluster(ProxyVariables::read(Variables::new(&lookup)))
             } else {
                 ClientPlace::Node
             };

@@ -33,6 +33,11 @@ impl InvalidVariable {
     }
 }
 
+impl Variables<'static> {
+    /// An environment in which no variable is set.
+    pub const NONE: Variables<'static> = Variables { lookup: &|_| None };
+}
+
 impl<'a> Variables<'a> {
     /// `lookup` returns the value of a variable, or `None` if the variable is not set.
     pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Self {

@@ -1,5 +1,6 @@
 //! A CNI call: its environment and stdin, validated in upstream's order.
 
+use libcalico::variables::Variables;
 use std::io;
 
 use serde_json::Value;
@@ -8,7 +9,7 @@ use crate::conf::{LogConf, NetConf, NodeConf};
 use crate::decode::{self, DecodeError, FromNode, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
-use crate::{CniArgs, CniError, Code, Command, EnvLookup, Version, list};
+use crate::{CniArgs, CniError, Code, Command, Version, list};
 
 /// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,10 +84,10 @@ impl From<CniError> for CallError {
 /// # Errors
 /// Codes 1, 4, 5, 6 and 7, as the CNI specification defines them.
 pub fn read_call(
-    lookup: EnvLookup<'_>,
+    variables: Variables<'_>,
     read_stdin: impl FnOnce() -> io::Result<Vec<u8>>,
 ) -> Result<Call, CallError> {
-    let environment = Environment::read(lookup)?;
+    let environment = Environment::read(variables)?;
     let raw = read_stdin()
         .map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
     let document = decode::parse(&raw).map_err(|malformed| json_error(&raw, &malformed))?;
@@ -96,7 +97,7 @@ pub fn read_call(
         document
     };
     let root = Node::root("$", &document);
-    let call = Call::read(environment, lookup, &root, raw);
+    let call = Call::read(environment, variables, &root, raw);
     let (log, node) = (
         LogConf::from_node(&root).ok(),
         NodeConf::from_node(&root).ok(),
@@ -111,14 +112,14 @@ pub fn read_call(
 impl Call {
     fn read(
         environment: Environment,
-        lookup: EnvLookup<'_>,
+        variables: Variables<'_>,
         root: &Node<'_>,
         raw: Vec<u8>,
     ) -> Result<Call, CallError> {
         check_name(root)?;
         let command = Command::parse(&environment.command)?;
         let version = config_version(root)?;
-        let call = Call::from_parts(command, environment, version, lookup, root, raw);
+        let call = Call::from_parts(command, environment, version, variables, root, raw);
         call.map_err(|error| CallError {
             version: Some(version),
             ..error.into()
@@ -129,7 +130,7 @@ impl Call {
         command: Command,
         environment: Environment,
         version: Version,
-        lookup: EnvLookup<'_>,
+        variables: Variables<'_>,
         root: &Node<'_>,
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {
@@ -138,7 +139,7 @@ impl Call {
             Command::Del => NetConf::read_for_del(root)?,
             _ => (NetConf::read(root)?, Vec::new()),
         };
-        let conf = conf.with_environment(lookup)?;
+        let conf = conf.with_environment(variables)?;
         let prev_result = match command {
             Command::Add | Command::Check => conf.read_prev_result(version)?,
             _ => None,

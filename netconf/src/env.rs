@@ -1,10 +1,8 @@
 //! The `CNI_*` environment variables.
 
-use crate::{CniError, Code, Command};
+use libcalico::variables::Variables;
 
-/// A function that returns the value of an environment variable, or `None` if the variable is not
-/// set.
-pub type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+use crate::{CniError, Code, Command};
 
 /// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating
 /// zero).
@@ -70,8 +68,8 @@ impl Environment {
     ///
     /// # Errors
     /// Code 4 if a required variable is missing, empty or malformed.
-    pub fn read(lookup: EnvLookup<'_>) -> Result<Environment, CniError> {
-        let get = |name: &str| lookup(name).unwrap_or_default();
+    pub fn read(variables: Variables<'_>) -> Result<Environment, CniError> {
+        let get = |name: &str| variables.text(name, "");
         let command = get("CNI_COMMAND");
         check_required(&command, &get)?;
         Ok(Environment {
@@ -181,7 +179,7 @@ mod tests {
             };
             find(changed).or_else(|| find(&GOOD))
         };
-        Environment::read(&value)
+        Environment::read(Variables::new(&value))
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Maps a process's arguments, environment and stdin to one [`Invocation`].
 
+use libcalico::variables::Variables;
 use std::io;
 
 use serde_json::Value;
 
 use crate::flags::{self, CommandOutput, Flag, Flags};
-use crate::{Call, CallError, EnvLookup, Version, read_call, version};
+use crate::{Call, CallError, Version, read_call, version};
 
 /// The plugin as which the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +89,7 @@ pub fn invocation(
     plugin: Plugin,
     build: &str,
     arguments: &[String],
-    lookup: EnvLookup<'_>,
+    variables: Variables<'_>,
     read_stdin: impl FnOnce() -> io::Result<Vec<u8>>,
 ) -> Result<Invocation, CallError> {
     let set = match flags::parse(plugin.title(), plugin.flags(), arguments) {
@@ -115,10 +116,10 @@ pub fn invocation(
     if set.contains(&"upgrade") {
         return Ok(Invocation::Upgrade);
     }
-    match lookup("CNI_COMMAND").unwrap_or_default().as_str() {
+    match variables.text("CNI_COMMAND", "").as_str() {
         "" => Ok(Invocation::Print(format_about(plugin, build))),
         "VERSION" => Ok(Invocation::Print(answer_version(read_stdin))),
-        _ => read_call(lookup, read_stdin).map(|call| Invocation::Call(Box::new(call))),
+        _ => read_call(variables, read_stdin).map(|call| Invocation::Call(Box::new(call))),
     }
 }
 
@@ -186,7 +187,7 @@ mod tests {
             "CNI_CONTAINERID" | "CNI_NETNS" | "CNI_IFNAME" | "CNI_PATH" => Some("x".to_owned()),
             _ => None,
         };
-        invocation(plugin, "v9", &arguments, &lookup, || {
+        invocation(plugin, "v9", &arguments, Variables::new(&lookup), || {
             Ok(stdin.as_bytes().to_vec())
         })
     }
@@ -244,7 +245,8 @@ mod tests {
             (Plugin::Calico, "Calico CNI plugin"),
             (Plugin::CalicoIpam, "Calico CNI IPAM"),
         ] {
-            let Ok(Invocation::Print(help)) = invocation(plugin, "v9", &[], &|_| None, unreadable)
+            let Ok(Invocation::Print(help)) =
+                invocation(plugin, "v9", &[], Variables::NONE, unreadable)
             else {
                 panic!()
             };
@@ -297,7 +299,7 @@ mod tests {
             assert_eq!((answer.stderr.as_str(), answer.status), ("", 0));
         }
         let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
-        let broken = invocation(Plugin::Calico, "v9", &[], &lookup, || {
+        let broken = invocation(Plugin::Calico, "v9", &[], Variables::new(&lookup), || {
             Err(io::Error::other("broken"))
         });
         assert!(matches!(

@@ -31,7 +31,6 @@ pub use call::{Call, CallError, read_call};
 pub use command::Command;
 pub use conf::NetConf;
 pub use decode::{DecodeError, MAX_INPUT};
-pub use env::EnvLookup;
 pub use error::{CniError, Code};
 pub use flags::CommandOutput;
 pub use invocation::{Invocation, Plugin, invocation};

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use libcalico::variables::Variables;
 use netconf::{CniResult, Code, Invocation, Plugin, Version, invocation};
 use serde_json::{Value, json};
 
@@ -51,7 +52,9 @@ fn answer(step: &Step) -> Option<(i32, Value)> {
         "CNI_PATH" => Some("/usr/lib/cni".to_owned()),
         _ => step.recorded["env"][name].as_str().map(str::to_owned),
     };
-    match invocation(step.plugin, "v", &[], &lookup, || Ok(stdin.into_bytes())) {
+    match invocation(step.plugin, "v", &[], Variables::new(&lookup), || {
+        Ok(stdin.into_bytes())
+    }) {
         Ok(Invocation::Print(printed)) => Some((
             printed.status,
             serde_json::from_str(&printed.stdout).unwrap(),

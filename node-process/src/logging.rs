@@ -37,12 +37,16 @@ use self::stages::StageTimes;
 
 /// The crates whose events are logged at the configured level. Debug events of other libraries may
 /// contain tokens.
-const OWN_CRATES: [&str; 10] = [
+const OWN_CRATES: [&str; 14] = [
     "cni_plugin",
     "ipam_plugin",
     "allocation",
     "dataplane",
+    "installation",
     "installer",
+    "node_agent",
+    "doctor",
+    "node_commands",
     "datastore",
     "node_process",
     "os",

@@ -10,6 +10,7 @@ use std::panic::{self, PanicHookInfo};
 use std::path::Path;
 use std::process::ExitCode;
 
+use libcalico::variables::Variables;
 use netconf::CommandOutput;
 use netconf::invocation::{Invocation, Plugin, invocation as decode_invocation};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
@@ -30,19 +31,30 @@ pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
         .skip(1)
         .map(|text| text.to_string_lossy().into_owned())
         .collect();
-    // A value that is not UTF-8 is passed on with replacement characters, so that it does not count
-    // as missing.
-    decode_invocation(plugin, build_version(), &arguments, &env_value, read_stdin)
+    decode_invocation(
+        plugin,
+        build_version(),
+        &arguments,
+        lossy_variables(),
+        read_stdin,
+    )
+}
+
+/// Returns the environment variables of this process. A value that is not UTF-8 counts as unset.
+pub fn variables() -> Variables<'static> {
+    Variables::new(&|name| std::env::var(name).ok())
+}
+
+/// Returns the environment variables of this process. A value that is not UTF-8 is passed on with
+/// replacement characters, so that it does not count as missing.
+pub fn lossy_variables() -> Variables<'static> {
+    Variables::new(&|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
 /// Returns `FELIX_INTERFACEPREFIX`, the prefixes of the names of pods' interfaces as a comma list,
 /// or `None` if it is not set or not UTF-8.
 pub fn felix_interface_prefix() -> Option<String> {
-    std::env::var("FELIX_INTERFACEPREFIX").ok()
-}
-
-fn env_value(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+    variables().get("FELIX_INTERFACEPREFIX")
 }
 
 /// Reads stdin, at most one byte more than the longest accepted input. Reads nothing from a
@@ -80,10 +92,12 @@ pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     logging::init(
         &conf,
         component,
-        &Subject::of_environment(&env_value, error.node.as_deref()),
+        &Subject::of_environment(lossy_variables(), error.node.as_deref()),
     );
     tracing::error!(
-        error = %error.error, command = env_value("CNI_COMMAND"), "the call is refused",
+        error = %error.error,
+        command = lossy_variables().get("CNI_COMMAND"),
+        "the call is refused",
     );
     finish(Err(error))
 }

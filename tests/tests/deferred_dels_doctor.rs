@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dataplane::KernelNetwork;
-use installer::doctor::{Format, examine};
-use installer::layout::{Layout, NET_DIR};
+use doctor::{Format, examine};
+use installation::layout::{Layout, NET_DIR};
 use serde_json::{Value, json};
 
 /// Returns a journal entry that is `hours` old.

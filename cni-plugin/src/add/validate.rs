@@ -141,6 +141,7 @@ pub(super) fn ensure_same_interface(
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use libcalico::workload::{ContainerIdentity, PodIdentity};
     use serde_json::{Value, json};
 
@@ -184,7 +185,10 @@ mod tests {
             json!({ "cniVersion": "1.0.0", "name": network, "type": "calico", "mtu": 1400 });
         keys.iter()
             .for_each(|(key, value)| conf[key] = value.clone());
-        let call = netconf::read_call(&environment, || Ok(conf.to_string().into_bytes())).unwrap();
+        let call = netconf::read_call(Variables::new(&environment), || {
+            Ok(conf.to_string().into_bytes())
+        })
+        .unwrap();
         let workload = WorkloadIdentity {
             node: node.into(),
             container_id: call.container_id.clone(),

@@ -10,6 +10,7 @@ use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::{EndpointForm, Store, StoreError};
+use libcalico::variables::Variables;
 use libcalico::workload::WorkloadIdentity;
 use netconf::{CniError, NetConf};
 use node_process::logging::Subject;
@@ -152,8 +153,8 @@ fn postpone(locked: &LockedJournal<'_>, entry: &Path, now: OffsetDateTime) {
 pub struct Replayer<'a, W: World> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
-    /// The lookup of the environment variables that complete the configuration.
-    pub environment: fn(&str) -> Option<String>,
+    /// The environment variables that complete the configuration.
+    pub variables: Variables<'a>,
     /// The settings of the connection to the datastore.
     pub datastore_config: &'a DatastoreConfig,
     /// The datastore.
@@ -416,7 +417,7 @@ impl<W: World> Replayer<'_, W> {
         let api = match self.api {
             // The call itself sends no request to the Kubernetes API.
             KubernetesApi::Unused => {
-                opened = W::open_api(self.conf, self.datastore_config, self.environment)?;
+                opened = W::open_api(self.conf, self.datastore_config, self.variables)?;
                 &opened
             }
             api => api,

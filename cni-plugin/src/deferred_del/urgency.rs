@@ -91,6 +91,7 @@ impl<'a> AddTarget<'a> {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use serde_json::json;
 
     use super::*;
@@ -113,7 +114,8 @@ mod tests {
             "ipam": { "type": "calico-ipam" },
             "policy": { "type": "k8s" },
         });
-        let call = netconf::read_call(&env, || Ok(conf.to_string().into_bytes())).unwrap();
+        let call =
+            netconf::read_call(Variables::new(&env), || Ok(conf.to_string().into_bytes())).unwrap();
         let described = |name: &str, list: &str| PodWithNamespace {
             pod: serde_json::from_value(json!({
                 "metadata": {

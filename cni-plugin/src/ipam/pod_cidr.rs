@@ -102,6 +102,7 @@ impl PodCidrSubnets {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use netconf::NetConf;
     use serde_json::json;
 
@@ -126,7 +127,7 @@ mod tests {
                 _ => return None,
             })
         };
-        netconf::read_call(&environment, || Ok(stdin.into_bytes())).unwrap()
+        netconf::read_call(Variables::new(&environment), || Ok(stdin.into_bytes())).unwrap()
     }
 
     fn substituted(ipam: &str) -> String {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use libcalico::variables::Variables;
+
 /// The kind of process that a client of the API server runs in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ClientPlace {
@@ -40,12 +42,11 @@ impl ClientPlace {
 
 impl ProxyVariables {
     /// Reads the variables. An empty variable counts as unset.
-    pub fn read(env: impl Fn(&str) -> Option<String>) -> Self {
+    pub fn read(variables: Variables<'_>) -> Self {
         let first = |names: [&str; 2]| {
             names
                 .into_iter()
-                .filter_map(&env)
-                .find(|value| !value.is_empty())
+                .find_map(|name| variables.non_empty(name))
                 .unwrap_or_default()
         };
         ProxyVariables {
@@ -80,7 +81,7 @@ mod tests {
             "http_proxy" => Some("http://me:secret@plain".to_owned()),
             _ => None,
         };
-        let variables = ProxyVariables::read(env);
+        let variables = ProxyVariables::read(Variables::new(&env));
         assert_eq!(
             (&*variables.https, &*variables.http),
             ("http://upper", "http://me:secret@plain")

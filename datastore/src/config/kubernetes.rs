@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use libcalico::api::go_bool;
 use libcalico::kubernetes::ApiGroup;
+use libcalico::variables::{InvalidVariable, Variables};
 
 use super::{ClientPlace, DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
@@ -93,18 +94,18 @@ impl KubernetesConfig {
     /// another datastore.
     pub fn for_datastore(
         settings: &DatastoreSettings,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Self, ConfigError> {
-        Self::new(settings, &SettingLookup { env: &env })
+        Self::new(settings, &SettingLookup { variables })
     }
 
     /// Returns the settings for the API server that stores the pods, if Calico's objects are in
     /// another datastore.
     pub fn for_pods(
         settings: &DatastoreSettings,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Self, ConfigError> {
-        let config = Self::for_datastore(settings, env)?;
+        let config = Self::for_datastore(settings, variables)?;
         // This API server need not have Calico's kinds. A fixed group avoids the discovery.
         Ok(KubernetesConfig {
             group: Some(ApiGroup::V3),
@@ -174,7 +175,7 @@ fn rate(
     settings: &DatastoreSettings,
     lookup: &SettingLookup<'_>,
 ) -> Result<Option<Rate>, ConfigError> {
-    let number = |configured: i32, variable: &'static str, default: i32| {
+    let number = |configured: i32, variable: &str, default: i32| {
         let configured = if configured == 0 {
             String::new()
         } else {
@@ -209,7 +210,7 @@ pub(crate) fn without_credentials(url: &str) -> String {
 
 /// Parses a number. A fraction is rounded up; upstream accepts one only for `K8S_CLIENT_QPS`
 /// (DS-4).
-fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
+fn parse_integer(setting: &str, text: &str) -> Result<i32, InvalidVariable> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
         Some(digits) => i32::from_str_radix(digits, 16).ok(),
@@ -219,22 +220,14 @@ fn parse_integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> 
             .filter(|number| number.is_finite())
             .map(|number| number.ceil() as i32),
     };
-    number.ok_or_else(|| ConfigError::InvalidValue {
-        setting,
-        found: text.into(),
-        allowed: "a number",
-    })
+    number.ok_or_else(|| InvalidVariable::new(setting, text, "not a number"))
 }
 
-fn parse_bool(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
+fn parse_bool(setting: &str, text: &str) -> Result<bool, InvalidVariable> {
     if text.is_empty() {
         return Ok(false);
     }
-    go_bool(text).ok_or_else(|| ConfigError::InvalidValue {
-        setting,
-        found: text.into(),
-        allowed: "true or false",
-    })
+    go_bool(text).ok_or_else(|| InvalidVariable::new(setting, text, "not true or false"))
 }
 
 impl fmt::Display for KubernetesConfig {

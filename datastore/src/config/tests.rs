@@ -8,11 +8,12 @@ fn resolve(
     settings: &DatastoreSettings,
     env: &[(&str, &str)],
 ) -> Result<DatastoreConfig, ConfigError> {
-    DatastoreConfig::new(settings, |name| {
+    let lookup = |name: &str| {
         env.iter()
             .find(|(n, _)| *n == name)
             .map(|(_, v)| (*v).to_owned())
-    })
+    };
+    DatastoreConfig::new(settings, Variables::new(&lookup))
 }
 
 fn etcd(settings: &DatastoreSettings, env: &[(&str, &str)]) -> EtcdConfig {
@@ -207,7 +208,7 @@ fn kubernetes_settings_are_passed_to_the_client() {
             &[(variable, value)],
         );
         assert!(
-            matches!(refused, Err(ConfigError::InvalidValue { .. })),
+            matches!(refused, Err(ConfigError::InvalidValue(_))),
             "{variable}={value}: {refused:?}"
         );
     }

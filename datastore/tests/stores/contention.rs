@@ -11,6 +11,7 @@ use crate::harness::{Fixture, block_on, marker, pool, worker_arguments};
 use datastore::{Datastore, DatastoreConfig, DatastoreSettings};
 use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
 use libcalico::store::{Store, StoreError, Write};
+use libcalico::variables::Variables;
 
 const PROCESSES: usize = 8;
 const INCREMENTS: usize = 200;
@@ -46,10 +47,9 @@ fn finish(worker: Child) {
 }
 
 fn open_from_environment() -> Datastore {
-    let config = DatastoreConfig::new(&DatastoreSettings::default(), |name| {
-        std::env::var(name).ok()
-    })
-    .unwrap();
+    let lookup = |name: &str| std::env::var(name).ok();
+    let config =
+        DatastoreConfig::new(&DatastoreSettings::default(), Variables::new(&lookup)).unwrap();
     Datastore::open(&config).unwrap()
 }
 

@@ -15,6 +15,7 @@ use datastore::watch::WatchEvent;
 use datastore::{CalicoWatcher, ConfigError, Datastore, DatastoreConfig, DatastoreSettings};
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
 use libcalico::store::{Store, StoreError};
+use libcalico::variables::Variables;
 
 fn open(endpoints: &[&str], deadline: Duration) -> Datastore {
     let endpoints = endpoints.iter().map(|e| (*e).to_owned()).collect();
@@ -36,7 +37,7 @@ fn open_settings(
             .find(|(n, _)| *n == name)
             .map(|(_, v)| (*v).to_owned())
     };
-    Datastore::open(&DatastoreConfig::new(settings, lookup)?)
+    Datastore::open(&DatastoreConfig::new(settings, Variables::new(&lookup))?)
 }
 
 /// Returns an endpoint on which no server listens while `port` is reserved.

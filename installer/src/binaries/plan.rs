@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use libcalico::failure::Failure;
 
-use crate::digest;
-use crate::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
-use crate::settings::{ExtraPlugins, Settings, Update};
+use installation::digest;
+use installation::layout::{CALICO, CALICO_IPAM, DirectoryRole, Layout};
+use installation::settings::{ExtraPlugins, Settings, Update};
 use os::atomic_file::{self, AtomicFileError};
 
 /// The steps for one directory, in order.
@@ -265,6 +265,8 @@ pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBu
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
+
     use super::*;
 
     fn program(name: &str) -> SourceProgram {
@@ -282,7 +284,7 @@ mod tests {
                 .then(|| update.map(str::to_owned))
                 .flatten()
         };
-        Settings::from_environment(&lookup, "").unwrap()
+        Settings::from_environment(Variables::new(&lookup), "").unwrap()
     }
 
     fn present(digest: &str, is_ours: bool) -> PresentFile {

@@ -5,32 +5,15 @@
 
 use std::time::Duration;
 
+use libcalico::failure::Failure;
 use serde_json::Value;
 
-use crate::conflist::{ChainProgram, Conflist, FormerConfig, Target};
-use crate::layout::Layout;
-use crate::supported_versions;
+use installation::conflist::{ChainProgram, Conflist, FormerConfig, Target};
+use installation::layout::Layout;
+use installation::supported_versions;
 
 /// Time limit for the answer of one program. The answer needs no server.
 const LIMIT: Duration = Duration::from_secs(2);
-
-/// The error for a configuration with entries of ours whose programs do not support its
-/// `cniVersion`.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{conf} is not written, as programs lack its cniVersion {version}: {}; install newer programs, \
-     for which UPDATE_CNI_BINARIES=true suffices if the image has them, or set an older cniVersion \
-     in the template",
-    .programs.join("; ")
-)]
-pub struct UnsupportedVersion {
-    /// The file name of the configuration.
-    conf: String,
-    /// The value of `cniVersion`.
-    version: String,
-    /// The paths of the programs with the versions that they support.
-    programs: Vec<String>,
-}
 
 /// Checks that the programs of `conflist` support its `cniVersion`. Asks none if the configuration
 /// has no `cniVersion`. A program that lacks the version and that only foreign entries name is
@@ -44,7 +27,7 @@ pub(super) fn check(
     target: &Target,
     former: &[FormerConfig],
     layout: &Layout,
-) -> Result<(), UnsupportedVersion> {
+) -> Result<(), Failure> {
     let version = conflist
         .conf
         .get("cniVersion")
@@ -84,9 +67,13 @@ pub(super) fn check(
     if refused.is_empty() {
         return Ok(());
     }
-    Err(UnsupportedVersion {
-        conf: target.name.clone(),
-        version: version.to_owned(),
-        programs: refused,
-    })
+    Err(Failure::new(format_args!(
+        "{} is not written, as programs lack its cniVersion {version}",
+        target.name
+    ))
+    .because(refused.join("; "))
+    .way_out(
+        "install newer programs, for which UPDATE_CNI_BINARIES=true suffices if the image has \
+         them, or set an older cniVersion in the template",
+    ))
 }

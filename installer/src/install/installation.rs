@@ -13,19 +13,19 @@ use super::{InstallError, chain_versions};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, Trial};
-use crate::conflist::{self, Conflist, FormerConfig, Target, Written};
-use crate::directory_access::UnwritableDirectory;
-use crate::former;
-use crate::kubeconfig::{self, KubeconfigError};
-use crate::layout::{CALICO, DirectoryRole, Layout};
-use crate::mtu;
 use crate::nodename;
-use crate::service_account::ServiceAccount;
-use crate::settings::Settings;
-use crate::state::State;
-use crate::template;
-use crate::tls_assets::{self, TlsAssets};
 use dataplane::host_network::HostNetwork;
+use installation::conflist::{self, Conflist, FormerConfig, Target, Written};
+use installation::directory_access::UnwritableDirectory;
+use installation::former;
+use installation::kubeconfig::{self, KubeconfigError};
+use installation::layout::{CALICO, DirectoryRole, Layout};
+use installation::mtu;
+use installation::service_account::ServiceAccount;
+use installation::settings::Settings;
+use installation::state::State;
+use installation::template;
+use installation::tls_assets::{self, TlsAssets};
 use os::atomic_file::{self, AtomicFileError, Change};
 
 /// Time limit for reading the pools during an installation.
@@ -112,7 +112,7 @@ impl Installation<'_> {
         let replaced = FormerConfig::find(&target, settings, &mut state);
         let is_new = !conflist.is_written(&target);
         if is_new {
-            chain_versions::check(&conflist, &target, &replaced, layout).map_err(Failure::from)?;
+            chain_versions::check(&conflist, &target, &replaced, layout)?;
         }
         self.check_configuration(
             &conflist,
@@ -155,7 +155,7 @@ impl Installation<'_> {
     }
 
     /// Returns the configuration of Calico's plugin that this environment yields.
-    pub(crate) fn plugin_conf(&self) -> Option<NetConf> {
+    pub fn plugin_conf(&self) -> Option<NetConf> {
         self.render_mounted().ok()?.1.plugin_conf
     }
 
@@ -354,6 +354,7 @@ fn warn_missing_kubeconfig(conflist: &Conflist) {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::fs;
     use std::io::{Error, ErrorKind};
 
@@ -372,7 +373,7 @@ mod tests {
         fs::write(&old, OLD).unwrap();
         let lookup =
             |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
-        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let settings = Settings::from_environment(Variables::new(&lookup), "n").unwrap();
         let mut state = State::default();
         let target = Target::new(dir.path(), &settings, &state);
         let conflist = Conflist::render(

@@ -11,11 +11,12 @@ use node_process::process::build_version;
 
 use super::InstallError;
 use super::installation::Installation;
-use crate::agent::FileCheck;
-use crate::conflist::{Selection, Target, is_read_by_runtimes};
-use crate::layout::DirectoryRole;
-use crate::state::{InstalledFile, State};
-use crate::{binaries, mtu};
+use crate::binaries;
+use installation::conflist::{Selection, Target, is_read_by_runtimes};
+use installation::file_check::FileCheck;
+use installation::layout::DirectoryRole;
+use installation::mtu;
+use installation::state::{InstalledFile, State};
 
 /// Time limit for reading the pools. It is short because the agent answers no probe during this
 /// request.
@@ -367,14 +368,15 @@ impl ConflictBackoff {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::variables::Variables;
     use std::fs;
     use std::io::{Error, ErrorKind};
     use std::path::PathBuf;
 
     use super::*;
-    use crate::layout::Layout;
-    use crate::settings::Settings;
     use dataplane::host_network::testing::FixedNetwork;
+    use installation::layout::Layout;
+    use installation::settings::Settings;
     use os::atomic_file::AtomicFileError;
 
     /// istio-cni and linkerd-cni convert a single plugin to a list under another name.
@@ -383,7 +385,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (layout, network) = (Layout::below(root.path()), FixedNetwork::default());
         let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "10-calico.conf".to_owned());
-        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let settings = Settings::from_environment(Variables::new(&lookup), "n").unwrap();
         let installation = Installation {
             settings: &settings,
             layout: &layout,

@@ -25,11 +25,11 @@ use super::address_users::{
 };
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
-use crate::layout::Layout;
 use dataplane::host_network::HostNetwork;
+use installation::layout::Layout;
 use os::atomic_file::regular_file;
 
-use crate::node_conf;
+use installation::node_conf;
 
 /// The name of the step in the report.
 pub(super) const TARGET: &str = "addresses and blocks of this node";

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::files;
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::conflist;
-use crate::plugin_chain::{self, Entry, EntryRelation, read_chain};
-use crate::state::{InstalledFile, State};
+use installation::conflist;
+use installation::plugin_chain::{self, Entry, EntryRelation, read_chain};
+use installation::state::{InstalledFile, State};
 use os::atomic_file::{self, regular_file};
 
 /// The configurations to remove, and the configuration that runtimes use next.
@@ -145,9 +145,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::found::FoundState;
-    use crate::layout::DirectoryRole;
     use crate::uninstall::plan::FoundFile;
+    use installation::found::FoundState;
+    use installation::layout::DirectoryRole;
 
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
     const FOLLOWING: &str =

@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 
 use super::plan::{FoundFile, RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::found::{FoundState, inspect_file};
-use crate::layout::{DirectoryRole, Layout};
-use crate::plugin_chain::read_chain;
-use crate::state::State;
-use crate::{conflist, template, tls_assets};
+use installation::found::{FoundState, inspect_file};
+use installation::layout::{DirectoryRole, Layout};
+use installation::plugin_chain::read_chain;
+use installation::state::State;
+use installation::{conflist, template, tls_assets};
 use os::atomic_file::regular_file;
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
@@ -223,7 +223,7 @@ pub(super) fn is_retired(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubeconfig;
+    use installation::kubeconfig;
 
     #[test]
     fn programs_of_multus_delegates_are_found() {

@@ -13,9 +13,9 @@ use os::lock::{HostLock, LockError};
 
 use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::conflist::{CILIUM_BACKUP, has_calico, is_backup};
-use crate::layout::{DirectoryRole, JOURNAL, Layout};
-use crate::state::{self, State};
+use installation::conflist::{CILIUM_BACKUP, has_calico, is_backup};
+use installation::layout::{DirectoryRole, JOURNAL, Layout};
+use installation::state::{self, State};
 use os::atomic_file::{self, regular_file};
 
 use crate::nodename;

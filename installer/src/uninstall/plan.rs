@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::conflist;
-use crate::found::FoundState;
-use crate::layout::DirectoryRole;
+use installation::conflist;
+use installation::found::FoundState;
+use installation::layout::DirectoryRole;
 
 /// The options of the command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]

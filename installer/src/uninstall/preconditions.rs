@@ -10,9 +10,9 @@ use os::lock::{HostLock, LONGEST_WAIT};
 
 use super::plan::{FoundFile, Options};
 use super::{address_users, addresses, files};
-use crate::found::FoundState;
-use crate::layout::{DirectoryRole, Layout};
 use dataplane::host_network::HostNetwork;
+use installation::found::FoundState;
+use installation::layout::{DirectoryRole, Layout};
 
 /// A problem because of which nothing is uninstalled.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{address_users, addresses, files, other_files, preconditions};
-use crate::former;
-use crate::layout::{Layout, NET_DIR};
-use crate::state::{self, State};
 use dataplane::host_network::HostNetwork;
+use installation::former;
+use installation::layout::{Layout, NET_DIR};
+use installation::state::{self, State};
 use os::atomic_file;
 
 /// Removes the installed files of the node that `layout` describes, or without `options.yes`
@@ -206,7 +206,7 @@ fn sweep(layout: &Layout, net_dir: &str) {
     for directory in directories.chain([net_dir.clone(), layout.state_dir()]) {
         atomic_file::sweep(&directory);
     }
-    let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
+    let _ = std::fs::remove_dir(net_dir.join(installation::tls_assets::DIRECTORY));
 }
 
 /// Saves the remaining records, unless there are none. Returns false if the records cannot be

@@ -14,6 +14,7 @@ use libcalico::ipam::Statement;
 use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
 use libcalico::store::{EndpointForm, Store, StoreError};
+use libcalico::variables::Variables;
 use netconf::{NetConf, printable};
 use serde::Serialize;
 
@@ -111,18 +112,18 @@ pub(super) fn run(
     links: &dyn HostLinks,
     out: &mut dyn Write,
 ) -> Result<CommandOutcome, CliError> {
-    let env = |name: &str| std::env::var(name).ok();
+    let variables = process::variables();
     let connection = connection
         .clone()
-        .or_configuration(Path::new(CONFIGURATION), env);
+        .or_configuration(Path::new(CONFIGURATION), variables);
     // The installed configuration also names network and node if options name the datastore.
     let installed = || {
         ConnectionArgs::default()
-            .or_configuration(Path::new(CONFIGURATION), |_| None)
+            .or_configuration(Path::new(CONFIGURATION), Variables::NONE)
             .conf()
     };
     let conf = connection.conf()?.or_else(|| installed().ok().flatten());
-    let config = connection.resolve(env)?;
+    let config = connection.resolve(variables)?;
     if config.missing_file().is_some() {
         let missing = format!(
             "{} does not exist, so it has no IP pools",
@@ -182,12 +183,12 @@ impl<'a> Place<'a> {
             .clone()
             .or(of_conf)
             .unwrap_or_else(|| DEFAULT_NETWORK.into());
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let variables = process::variables();
         // The account in the configuration is the plugins', which may not list pods.
         let account = kubeconfig
             .map(str::to_owned)
-            .or_else(|| variable("CALICO_KUBECONFIG"));
-        let account = account.or_else(|| variable("KUBECONFIG"));
+            .or_else(|| variables.non_empty("CALICO_KUBECONFIG"));
+        let account = account.or_else(|| variables.non_empty("KUBECONFIG"));
         let api = match config {
             DatastoreConfig::Kubernetes(_) => KubernetesApi::Datastore,
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_)
@@ -196,12 +197,12 @@ impl<'a> Place<'a> {
                 KubernetesApi::Unused
             }
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {
-                let env = |name: &str| match name {
+                let with_account = |name: &str| match name {
                     "CALICO_KUBECONFIG" => account.clone(),
-                    _ => std::env::var(name).ok(),
+                    _ => variables.get(name),
                 };
-                let person = ClientPlace::Workstation(ProxyVariables::read(variable));
-                KubernetesApi::open_separate(&conf, person, env)
+                let person = ClientPlace::Workstation(ProxyVariables::read(variables));
+                KubernetesApi::open_separate(&conf, person, Variables::new(&with_account))
                     .or_fail("cannot use the API server of the pods")?
             }
         };

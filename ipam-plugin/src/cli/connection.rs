@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use datastore::config::{ClientPlace, DEFAULT_PATH, LocalConfig, ProxyVariables};
 use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
 use libcalico::failure::{Failure, OrFail};
+use libcalico::variables::Variables;
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use serde_json::Value;
@@ -86,15 +87,11 @@ enum StoreType {
 impl ConnectionArgs {
     /// Adds the network configuration at `path`, if it exists, no option is given and the
     /// environment sets no type of datastore.
-    pub(super) fn or_configuration(
-        mut self,
-        path: &Path,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Self {
+    pub(super) fn or_configuration(mut self, path: &Path, variables: Variables<'_>) -> Self {
         let is_named = self.config.is_some()
             || self.calicoctl_config.is_some()
             || !self.given_options().is_empty();
-        if !is_named && !is_chosen(env) && path.exists() {
+        if !is_named && !is_chosen(variables) && path.exists() {
             self.config = Some(path.to_owned());
         }
         self
@@ -105,13 +102,10 @@ impl ConnectionArgs {
     }
 
     /// Determines the datastore, for a client on a workstation.
-    pub(super) fn resolve(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<DatastoreConfig, CliError> {
+    pub(super) fn resolve(&self, variables: Variables<'_>) -> Result<DatastoreConfig, CliError> {
         let config = match &self.calicoctl_config {
-            Some(path) => calicoctl_config::read(path, self.context.as_deref(), &env)?,
-            None => self.resolve_sources(&env)?,
+            Some(path) => calicoctl_config::read(path, self.context.as_deref(), variables)?,
+            None => self.resolve_sources(variables)?,
         };
         match &config {
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) if self.context.is_some() => {
@@ -129,23 +123,20 @@ impl ConnectionArgs {
         }
         // A file of calicoctl has no setting for proxies, so those of the environment count with
         // it, too.
-        Ok(config.placed(ClientPlace::Workstation(ProxyVariables::read(env))))
+        Ok(config.placed(ClientPlace::Workstation(ProxyVariables::read(variables))))
     }
 
     /// Determines the datastore from options, the network configuration and the environment.
     /// Options have precedence. Without a network configuration, an API server in the environment
     /// counts only together with a type of datastore or a context. If no source selects a
     /// datastore, the default file is used if it exists.
-    fn resolve_sources(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<DatastoreConfig, CliError> {
+    fn resolve_sources(&self, variables: Variables<'_>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let mut given = self.given_options();
         let mut chosen = given
             .iter()
             .any(|(variable, _)| *variable == "DATASTORE_TYPE")
-            || is_chosen(&env);
+            || is_chosen(variables);
         if !chosen && conf.is_none() && self.context.is_some() {
             // Only an API server has contexts.
             given.push(("DATASTORE_TYPE", "kubernetes"));
@@ -157,9 +148,10 @@ impl ConnectionArgs {
                 Some((_, value)) => Some((*value).to_owned()),
                 // An unrelated kubeconfig does not select Calico's datastore.
                 None if conf.is_none() && !chosen && selects_kubernetes(bare) => None,
-                None => env(name).or_else(|| unlimited(name)),
+                None => variables.get(name).or_else(|| unlimited(name)),
             }
         };
+        let lookup = Variables::new(&lookup);
         let resolved = match &conf {
             Some(conf) => datastore_settings::with_environment(conf, None, lookup),
             None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
@@ -218,9 +210,10 @@ pub(super) fn unlimited(variable: &str) -> Option<String> {
 }
 
 /// Returns true if the environment sets the type of the datastore.
-fn is_chosen(env: impl Fn(&str) -> Option<String>) -> bool {
-    env("CALICO_DATASTORE_TYPE")
-        .or_else(|| env("DATASTORE_TYPE"))
+fn is_chosen(variables: Variables<'_>) -> bool {
+    variables
+        .get("CALICO_DATASTORE_TYPE")
+        .or_else(|| variables.get("DATASTORE_TYPE"))
         .is_some_and(|chosen| !chosen.is_empty())
 }
 

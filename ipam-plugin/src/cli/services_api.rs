@@ -2,6 +2,7 @@
 
 use datastore::config::{ClientPlace, ProxyVariables};
 use datastore::{Datastore, DatastoreConfig, DatastoreSettings, KubernetesConfig};
+use libcalico::variables::Variables;
 
 use super::connection::{ConnectionArgs, unlimited};
 use crate::datastore_settings;
@@ -24,16 +25,16 @@ impl ServicesApi {
     pub(super) fn of(
         connection: &ConnectionArgs,
         config: &DatastoreConfig,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Self {
         match config {
             DatastoreConfig::Kubernetes(_) => return ServicesApi::NotConfigured,
             DatastoreConfig::Etcd(_) | DatastoreConfig::Local(_) => {}
         }
-        match Self::settings(connection, config, &env) {
+        match Self::settings(connection, config, variables) {
             Ok(None) => ServicesApi::NotConfigured,
             Ok(Some(api)) => {
-                let place = ClientPlace::Workstation(ProxyVariables::read(env));
+                let place = ClientPlace::Workstation(ProxyVariables::read(variables));
                 match Datastore::open(&DatastoreConfig::Kubernetes(Box::new(api)).placed(place)) {
                     Ok(api) => ServicesApi::Separate(Box::new(api)),
                     Err(error) => ServicesApi::Invalid(error.to_string()),
@@ -46,16 +47,17 @@ impl ServicesApi {
     fn settings(
         connection: &ConnectionArgs,
         config: &DatastoreConfig,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<Option<KubernetesConfig>, Box<dyn std::error::Error>> {
         let given = connection.kubeconfig();
         let lookup = |name: &str| match given {
             Some(file) if name.strip_prefix("CALICO_").unwrap_or(name) == "KUBECONFIG" => {
                 Some(file.to_owned())
             }
-            _ => env(name).or_else(|| unlimited(name)),
+            _ => variables.get(name).or_else(|| unlimited(name)),
         };
-        let is_set = |name: &str| lookup(name).is_some_and(|file| !file.is_empty());
+        let lookup = Variables::new(&lookup);
+        let is_set = |name: &str| lookup.non_empty(name).is_some();
         let is_named = is_set("KUBECONFIG") || is_set("CALICO_KUBECONFIG");
         match connection.conf()? {
             Some(conf) if is_named || kubernetes_api::is_configured(&conf, config) => Ok(Some(
@@ -90,8 +92,9 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| value.to_string())
         };
-        let config = line.connection.resolve(lookup).unwrap();
-        let settings = ServicesApi::settings(&line.connection, &config, lookup).unwrap()?;
+        let variables = Variables::new(&lookup);
+        let config = line.connection.resolve(variables).unwrap();
+        let settings = ServicesApi::settings(&line.connection, &config, variables).unwrap()?;
         Some(
             settings
                 .kubeconfig
@@ -147,9 +150,10 @@ mod tests {
     fn services_of_the_datastore_itself_need_no_other_api_server() {
         let lookup = |name: &str| (name == "KUBECONFIG").then(|| "/k".to_owned());
         let line = Line::try_parse_from(["calico-ipam", "--datastore-type", "kubernetes"]).unwrap();
-        let config = line.connection.resolve(lookup).unwrap();
+        let variables = Variables::new(&lookup);
+        let config = line.connection.resolve(variables).unwrap();
         assert!(matches!(
-            ServicesApi::of(&line.connection, &config, lookup),
+            ServicesApi::of(&line.connection, &config, variables),
             ServicesApi::NotConfigured
         ));
     }

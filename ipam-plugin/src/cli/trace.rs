@@ -90,12 +90,12 @@ pub(super) fn run(
 ) -> Result<CommandOutcome, CliError> {
     let connection = connection
         .clone()
-        .or_configuration(Path::new(CONFIGURATION), |name| std::env::var(name).ok());
+        .or_configuration(Path::new(CONFIGURATION), process::variables());
     let conf = connection.conf().map_err(DatastoreUnusable::new);
     let places = Places::new(args, conf.as_ref().ok().and_then(Option::as_ref), links);
     let store = conf.and_then(|_| {
         let config = connection
-            .resolve(|name| std::env::var(name).ok())
+            .resolve(process::variables())
             .map_err(DatastoreUnusable::new)?;
         if config.missing_file().is_some() {
             return Err(DatastoreUnusable(format!(

@@ -4,6 +4,7 @@ mod prefetch;
 mod vmi;
 mod vmi_owners;
 
+use libcalico::variables::Variables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -213,7 +214,8 @@ fn ipam_request_is_built_from_the_runtimes_call() {
         };
         Some(value.to_owned())
     };
-    let decoded = netconf::read_call(&env, || Ok(conf.as_bytes().to_vec())).unwrap();
+    let decoded =
+        netconf::read_call(Variables::new(&env), || Ok(conf.as_bytes().to_vec())).unwrap();
     assert_eq!(decoded.command, Command::Add);
     let call = IpamRequest::from_call(&decoded, "node1", &NodeFiles::of_this_node());
     assert_eq!(

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use libcalico::variables::Variables;
 use netconf::{CniError, Code};
 use os::atomic_file::regular_file;
 use serde_json::{Map, Value};
@@ -28,11 +29,10 @@ pub(super) enum PlannedIpam {
 }
 
 impl PlannedIpam {
-    /// Reads the template as `install-cni` does, from the environment `env` or from the file that
-    /// it names.
-    pub(super) fn read(env: impl Fn(&str) -> Option<String>) -> Self {
-        let given = |name| env(name).filter(|value| !value.is_empty());
-        match (given(FILE), given(TEXT)) {
+    /// Reads the template as `install-cni` does, from a variable or from the file that a variable
+    /// names.
+    pub(super) fn read(variables: Variables<'_>) -> Self {
+        match (variables.non_empty(FILE), variables.non_empty(TEXT)) {
             (Some(path), _) => match regular_file::utf8(Path::new(&path)) {
                 Ok(template) => Self::of_template(&template, FILE),
                 Err(error) => Self::Unknown(format!("{FILE}: {path}: {error}")),
@@ -136,12 +136,13 @@ mod tests {
     use super::*;
 
     fn planned(variables: &[(&str, &str)]) -> PlannedIpam {
-        PlannedIpam::read(|name| {
+        let lookup = |name: &str| {
             variables
                 .iter()
                 .find(|(known, _)| *known == name)
                 .map(|(_, text)| (*text).to_owned())
-        })
+        };
+        PlannedIpam::read(Variables::new(&lookup))
     }
 
     #[test]

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use libcalico::store::{Kind, ReadBatch, Write, WriteOp};
+use libcalico::variables::Variables;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -69,7 +70,7 @@ fn scene() -> Scene {
         calico: calico.clone(),
         mode: Mode::Etcd,
     };
-    let environment = Environment::read(|_| None).unwrap();
+    let environment = Environment::read(Variables::NONE).unwrap();
     Scene {
         configuration: Configuration::new(
             clients,

@@ -5,6 +5,7 @@ use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
 use datastore::{Datastore, DatastoreConfig};
 
 use libcalico::api::KubeControllersConfigurationSpec;
+use libcalico::variables::Variables;
 use serde_json::json;
 
 use crate::settings::{Environment, Mode, Settings, default_configuration, merge};
@@ -30,7 +31,12 @@ pub(super) fn configured(spec: serde_json::Value) -> Settings {
 }
 
 fn merged(spec: &KubeControllersConfigurationSpec) -> Settings {
-    merge(&Environment::read(|_| None).unwrap(), spec, Mode::Etcd).settings
+    merge(
+        &Environment::read(Variables::NONE).unwrap(),
+        spec,
+        Mode::Etcd,
+    )
+    .settings
 }
 
 /// Returns a client of an API server that answers each request with the JSON that `answer` returns

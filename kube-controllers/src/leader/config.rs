@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use node_process::process;
 use uuid::Uuid;
 
 /// File in which kubelet gives a pod its namespace.
@@ -86,13 +87,13 @@ pub fn identity() -> String {
 /// Returns the name of this pod, or else of the host.
 pub fn name_of_pod() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    first_non_empty([std::env::var("POD_NAME").ok(), host]).unwrap_or_default()
+    first_non_empty([process::variables().get("POD_NAME"), host]).unwrap_or_default()
 }
 
 /// Returns the namespace of this pod, or `None` outside a pod.
 pub fn namespace_of_pod() -> Option<String> {
     first_non_empty([
-        std::env::var("POD_NAMESPACE").ok(),
+        process::variables().get("POD_NAMESPACE"),
         fs::read_to_string(NAMESPACE).ok(),
     ])
 }

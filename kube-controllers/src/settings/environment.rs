@@ -115,9 +115,9 @@ pub struct Lease {
 }
 
 impl Environment {
-    /// Reads the environment through `lookup`.
-    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let variables = &Variables::new(&lookup);
+    /// Reads the environment variables.
+    pub fn read(variables: Variables<'_>) -> Result<Self, SettingsError> {
+        let variables = &variables;
         let GcLimits {
             parallelism,
             requests_per_second,

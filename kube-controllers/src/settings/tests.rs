@@ -5,6 +5,7 @@ use libcalico::api::{
     ReconcilerConfig,
 };
 use libcalico::kubernetes::ApiGroup;
+use libcalico::variables::Variables;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ fn try_environment(variables: &[(&str, &str)]) -> Result<Environment, SettingsEr
             .find(|(known, _)| *known == name)
             .map(|(_, text)| (*text).to_owned())
     };
-    Environment::read(found)
+    Environment::read(Variables::new(&found))
 }
 
 fn spec(value: Value) -> KubeControllersConfigurationSpec {

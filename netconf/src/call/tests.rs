@@ -2,11 +2,11 @@ use std::cell::Cell;
 
 use super::*;
 
-type Variables<'a> = &'a [(&'a str, &'a str)];
+type Pairs<'a> = &'a [(&'a str, &'a str)];
 
 const MINIMAL: &str = r#"{"name":"net","cniVersion":"1.1.0","type":"calico"}"#;
 
-fn call_with(variables: Variables<'_>, stdin: &str) -> Result<Call, CallError> {
+fn call_with(variables: Pairs<'_>, stdin: &str) -> Result<Call, CallError> {
     let defaults = [
         ("CNI_COMMAND", "ADD"),
         ("CNI_CONTAINERID", "c0ffee"),
@@ -23,10 +23,10 @@ fn call_with(variables: Variables<'_>, stdin: &str) -> Result<Call, CallError> {
         };
         find(variables).or_else(|| find(&defaults))
     };
-    read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
+    read_call(Variables::new(&lookup), || Ok(stdin.as_bytes().to_vec()))
 }
 
-fn error(variables: Variables<'_>, stdin: &str) -> CniError {
+fn error(variables: Pairs<'_>, stdin: &str) -> CniError {
     call_with(variables, stdin).unwrap_err().error
 }
 
@@ -78,7 +78,7 @@ fn missing_version_is_checked_as_0_1_0_and_yields_a_0_2_0_result() {
 fn checks_of_a_call_run_in_upstreams_order() {
     let bad = ("CNI_ARGS", "nonsense");
     let nonsense = ("CNI_COMMAND", "NONSENSE");
-    let stages: [(Variables<'_>, &str, Code, &str); 10] = [
+    let stages: [(Pairs<'_>, &str, Code, &str); 10] = [
         (
             &[("CNI_IFNAME", "a/b"), ("CNI_CONTAINERID", ""), bad],
             "{",
@@ -154,20 +154,19 @@ fn stdin_is_not_read_if_the_environment_is_invalid() {
         read.set(true);
         Ok(Vec::new())
     };
-    read_call(
-        &|name| (name == "CNI_COMMAND").then(|| "ADD".to_owned()),
-        stdin,
-    )
-    .unwrap_err();
+    let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "ADD".to_owned());
+    read_call(Variables::new(&lookup), stdin).unwrap_err();
     assert!(!read.get());
 }
 
 #[test]
 fn unreadable_stdin_is_an_io_error() {
     let lookup = |name: &str| Some(if name == "CNI_COMMAND" { "STATUS" } else { "x" }.to_owned());
-    let error = read_call(&lookup, || Err(io::Error::other("broken pipe")))
-        .unwrap_err()
-        .error;
+    let error = read_call(Variables::new(&lookup), || {
+        Err(io::Error::other("broken pipe"))
+    })
+    .unwrap_err()
+    .error;
     assert_eq!(
         error,
         CniError::new(Code::IO, "error reading from stdin: broken pipe")
@@ -229,7 +228,7 @@ fn configuration_list_is_rejected_with_a_jq_hint() {
 #[test]
 fn errors_carry_the_cni_version_once_decoded() {
     let version =
-        |variables: Variables<'_>, stdin: &str| call_with(variables, stdin).unwrap_err().version;
+        |variables: Pairs<'_>, stdin: &str| call_with(variables, stdin).unwrap_err().version;
     assert_eq!(version(&[], "{"), None);
     assert_eq!(version(&[("CNI_COMMAND", "NONSENSE")], MINIMAL), None);
     assert_eq!(

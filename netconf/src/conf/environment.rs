@@ -1,8 +1,10 @@
 //! The datastore settings of the environment, applied to the configuration.
 
+use libcalico::variables::Variables;
+
 use super::datastore::{ApiGroup, DatastoreConf, DatastoreType, Secret};
 use super::net_conf::NetConf;
-use crate::{CniError, Code, EnvLookup};
+use crate::{CniError, Code};
 
 type EnvSetting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
 
@@ -26,26 +28,30 @@ impl NetConf {
     ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
-    pub fn with_environment(mut self, lookup: EnvLookup<'_>) -> Result<NetConf, CniError> {
+    pub fn with_environment(mut self, variables: Variables<'_>) -> Result<NetConf, CniError> {
         for (name, setting) in SETTINGS {
             let setting = setting(&mut self.datastore);
-            if let Some(value) = lookup_value(lookup, name, setting.is_empty()) {
+            if let Some(value) = lookup_value(variables, name, setting.is_empty()) {
                 *setting = value;
             }
         }
         let datastore = &mut self.datastore;
-        if let Some(password) =
-            lookup_value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty())
-        {
+        if let Some(password) = lookup_value(
+            variables,
+            "ETCD_PASSWORD",
+            datastore.etcd_password.is_empty(),
+        ) {
             datastore.etcd_password = Secret::new(password);
         }
-        if let Some(kind) =
-            lookup_value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none())
-        {
+        if let Some(kind) = lookup_value(
+            variables,
+            "DATASTORE_TYPE",
+            datastore.datastore_type.is_none(),
+        ) {
             datastore.datastore_type = parse_datastore_type(&kind)?;
         }
         if let Some(group) = lookup_value(
-            lookup,
+            variables,
             "CALICO_API_GROUP",
             datastore.calico_api_group.is_none(),
         ) {
@@ -82,8 +88,10 @@ impl DatastoreConf {
 
 /// Returns the value that the environment gives the setting `name`, or `None` to keep the
 /// configured value.
-fn lookup_value(lookup: EnvLookup<'_>, name: &str, is_unset: bool) -> Option<String> {
-    lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| is_unset))
+fn lookup_value(variables: Variables<'_>, name: &str, is_unset: bool) -> Option<String> {
+    variables
+        .get(&format!("CALICO_{name}"))
+        .or_else(|| variables.get(name).filter(|_| is_unset))
 }
 
 fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
@@ -132,7 +140,7 @@ mod tests {
         };
         NetConf::parse(json.as_bytes())
             .unwrap()
-            .with_environment(&lookup)
+            .with_environment(Variables::new(&lookup))
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod keys;
 
 use keys::{Key, full, keys, path, with};
+use libcalico::variables::Variables;
 use netconf::{CallError, Code, read_call};
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
         "CNI_CONTAINERID" | "CNI_NETNS" | "CNI_IFNAME" | "CNI_PATH" => Some("x".to_owned()),
         _ => None,
     };
-    read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
+    read_call(Variables::new(&lookup), || Ok(stdin.as_bytes().to_vec()))
 }
 
 /// Asserts that ADD rejects `stdin` with `code`, `path` and the allowed values. DEL must do the

@@ -3,6 +3,7 @@
 
 mod mutation;
 
+use libcalico::variables::Variables;
 use std::time::{Duration, Instant};
 
 use mutation::{json_text, mutated};
@@ -45,7 +46,7 @@ fn decode_everything(bytes: &[u8]) {
                 .to_owned(),
             )
         };
-        if let Err(error) = read_call(&lookup, || Ok(bytes.to_vec())) {
+        if let Err(error) = read_call(Variables::new(&lookup), || Ok(bytes.to_vec())) {
             assert!((1..=7).contains(&error.error.code.0), "{error}");
             assert!(!error.error.to_json(error.version).is_empty());
         }
@@ -131,7 +132,7 @@ fn random_environment_and_arguments_never_panic() {
                 _ => variables.get(4).cloned(),
             };
             for plugin in [Plugin::Calico, Plugin::CalicoIpam] {
-                match invocation(plugin, "v", &arguments, &lookup, || {
+                match invocation(plugin, "v", &arguments, Variables::new(&lookup), || {
                     Ok(b"{\"name\":\"n\"}".to_vec())
                 }) {
                     Ok(Invocation::Print(output)) => {

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use libcalico::names::EndpointIdentifiers;
+use libcalico::variables::Variables;
 use libcalico::workload::{Orchestrator, WorkloadIdentity};
 use netconf::conf::NodeConf;
-use netconf::{Call, CniArgs, EnvLookup, NetConf};
+use netconf::{Call, CniArgs, NetConf};
 use tracing::Span;
 
 use crate::node_name;
@@ -62,8 +63,8 @@ impl Subject {
     /// Returns the attachment of a call that cannot be decoded. `node` is the node section of the
     /// configuration, if readable.
     #[must_use]
-    pub fn of_environment(lookup: EnvLookup<'_>, node: Option<&NodeConf>) -> Self {
-        let text = |name: &str| lookup(name).unwrap_or_default();
+    pub fn of_environment(variables: Variables<'_>, node: Option<&NodeConf>) -> Self {
+        let text = |name: &str| variables.text(name, "");
         let args = text("CNI_ARGS");
         let pod = CniArgs::pod_as_written(&args);
         let node = node.map(|node| {
@@ -163,7 +164,7 @@ mod tests {
                 _ => None,
             },
         };
-        read_call(&lookup, || Ok(CONF.into())).unwrap()
+        read_call(Variables::new(&lookup), || Ok(CONF.into())).unwrap()
     }
 
     #[test]
@@ -200,8 +201,9 @@ mod tests {
             (r#"{"name":"net1","nodename":[]}"#, "unknown"),
             ("{", "unknown"),
         ] {
-            let error = read_call(&lookup, || Ok(conf.into())).unwrap_err();
-            let endpoint = Subject::of_environment(&lookup, error.node.as_deref()).endpoint;
+            let error = read_call(Variables::new(&lookup), || Ok(conf.into())).unwrap_err();
+            let endpoint =
+                Subject::of_environment(Variables::new(&lookup), error.node.as_deref()).endpoint;
             assert_eq!(endpoint, format!("{node}-k8s-web-eth0"), "{conf}");
         }
     }
@@ -226,13 +228,16 @@ mod tests {
             ),
             _ => None,
         };
-        let text = Subject::of_environment(&lookup, None).line_suffix();
+        let text = Subject::of_environment(Variables::new(&lookup), None).line_suffix();
         assert!(
             text.contains(r#" Namespace="a\n2026 [INFO] \u{1b}[2K\"" Pod="\u{202e}b\u{9b}""#),
             "{text}"
         );
         assert!(!text.contains(char::is_control), "{text:?}");
         assert!(text.len() < 2 * MAX_CHARS + 300, "{}", text.len());
-        assert_eq!(Subject::of_environment(&|_| None, None), Subject::default());
+        assert_eq!(
+            Subject::of_environment(Variables::NONE, None),
+            Subject::default()
+        );
     }
 }

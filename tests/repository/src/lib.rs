@@ -10,7 +10,7 @@ pub mod skip;
 use std::path::Path;
 
 /// The crates of the programs, each a folder of the workspace.
-pub const PROGRAM_CRATES: [&str; 13] = [
+pub const PROGRAM_CRATES: [&str; 17] = [
     "netconf",
     "libcalico",
     "os",
@@ -19,7 +19,11 @@ pub const PROGRAM_CRATES: [&str; 13] = [
     "dataplane",
     "allocation",
     "ipam-plugin",
+    "installation",
     "installer",
+    "node-agent",
+    "doctor",
+    "node-commands",
     "cni-plugin",
     "kube-controllers",
     "migration",

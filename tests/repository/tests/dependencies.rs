@@ -288,6 +288,20 @@ fn plugin_does_not_depend_on_crates_of_the_controllers() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn installer_agent_and_doctor_do_not_depend_on_each_other() -> Result<()> {
+    const APART: [&str; 3] = ["installer", "node-agent", "doctor"];
+    for name in APART {
+        let ours = dependencies(name)?;
+        let others: Vec<_> = APART
+            .iter()
+            .filter(|other| **other != name && ours.iter().any(|found| found == *other))
+            .collect();
+        ensure!(others.is_empty(), "{name} depends on {others:?}");
+    }
+    Ok(())
+}
+
 /// The crate `os` handles files and processes of any node, and so needs no type of Calico or CNI.
 #[test]
 fn os_depends_on_no_crate_of_the_workspace() -> Result<()> {

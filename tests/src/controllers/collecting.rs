@@ -20,6 +20,7 @@ use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watches::Watches;
 use libcalico::kubernetes::ApiGroup;
+use libcalico::variables::Variables;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -177,7 +178,7 @@ impl Drop for Collecting {
 /// Returns the settings of the tests.
 pub fn settings(group: Option<ApiGroup>) -> Settings {
     let settings = merge(
-        &Environment::read(|_| None).unwrap(),
+        &Environment::read(Variables::NONE).unwrap(),
         &default_configuration(),
         mode(group),
     )

@@ -16,6 +16,7 @@ use kube_controllers::telemetry::Metrics;
 use kube_controllers::watched::Watched;
 use kube_controllers::watches::{Cache, Event, Subscribers, WatchHealth, Watches};
 use libcalico::kubernetes::ApiGroup;
+use libcalico::variables::Variables;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -189,7 +190,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
         }
     };
     let settings = merge(
-        &Environment::read(|_| None).unwrap(),
+        &Environment::read(Variables::NONE).unwrap(),
         &default_configuration(),
         mode,
     )

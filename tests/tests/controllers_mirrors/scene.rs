@@ -28,6 +28,7 @@ use kube_controllers::settings::{
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watches::Watches;
+use libcalico::variables::Variables;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -200,7 +201,7 @@ impl Scene<'_> {
         change: impl FnOnce(&mut Settings),
     ) -> Running {
         let mut settings = merge(
-            &Environment::read(|_| None).unwrap(),
+            &Environment::read(Variables::NONE).unwrap(),
             &default_configuration(),
             self.mode,
         )

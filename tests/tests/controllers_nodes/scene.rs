@@ -29,6 +29,7 @@ use kube_controllers::watches::Watches;
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
+use libcalico::variables::Variables;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -252,7 +253,7 @@ impl Scene {
 
     fn start_with(&self, services: Build, change: impl FnOnce(&mut Settings)) -> Running {
         let mut settings = merge(
-            &Environment::read(|_| None).unwrap(),
+            &Environment::read(Variables::NONE).unwrap(),
             &default_configuration(),
             self.mode,
         )

@@ -5,6 +5,7 @@ use std::fs;
 use integration_tests::manifests::{changes, deploy, parse};
 use kube_controllers::settings::{ControllerName, Environment, Mode, default_configuration, merge};
 use libcalico::kubernetes::ApiGroup;
+use libcalico::variables::Variables;
 
 use super::can_render;
 use super::options::set;
@@ -34,7 +35,7 @@ fn roles_of_optional_controllers_agree_with_the_default_configuration() {
     if !can_render() {
         return;
     }
-    let environment = Environment::read(|_| None).unwrap();
+    let environment = Environment::read(Variables::NONE).unwrap();
     let settings = merge(
         &environment,
         &default_configuration(),

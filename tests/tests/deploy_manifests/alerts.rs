@@ -54,10 +54,10 @@ fn labels_of(metric: &str) -> Option<String> {
         return Some(String::new());
     }
     let read = |path: &str| fs::read_to_string(deploy("..").join(path)).unwrap();
-    if let Some(name) = metric.strip_prefix("calico_cni_") {
+    if metric.starts_with("calico_cni_") {
         // The agent's metrics have no labels.
-        return read("installer/src/agent/status.rs")
-            .contains(&format!("\"{name}\""))
+        return read("node-agent/src/status/metrics.rs")
+            .contains(&format!("\"{metric}\""))
             .then(String::new);
     }
     let readme = read("kube-controllers/README.md");

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use installer::kubeconfig::{self, Kubeconfig, Trust};
-use installer::service_account::ServiceAccount;
+use installation::kubeconfig::{self, Kubeconfig, Trust};
+use installation::service_account::ServiceAccount;
 use integration_tests::namespaces::isolated;
 
 use crate::scene::in_pod;

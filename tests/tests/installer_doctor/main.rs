@@ -11,7 +11,7 @@ mod programs;
 mod proxies;
 mod scene;
 
-use installer::doctor::role::{Scope, permissions};
+use doctor::role::{Scope, permissions};
 use integration_tests::kubernetes::Role;
 
 /// doctor's list of required permissions and the manifest are written separately.

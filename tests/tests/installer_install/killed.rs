@@ -7,9 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use installer::digest;
-use installer::layout::{DirectoryRole, Layout};
-use installer::state::State;
+use installation::digest;
+use installation::layout::{DirectoryRole, Layout};
+use installation::state::State;
 use integration_tests::installation::{BIN, Container, NET, OWN_BIN};
 use integration_tests::namespaces::isolated;
 use serde_json::Value;

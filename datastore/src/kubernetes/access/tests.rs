@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use libcalico::variables::Variables;
 use serde_json::{Value, json};
 
 use super::*;
@@ -131,10 +132,8 @@ async fn unusable_kubeconfig_key_is_reported() {
 }
 
 fn workstation(https: &str) -> ClientPlace {
-    let https = https.to_owned();
-    ClientPlace::Workstation(ProxyVariables::read(move |name| {
-        (name == "HTTPS_PROXY").then(|| https.clone())
-    }))
+    let lookup = |name: &str| (name == "HTTPS_PROXY").then(|| https.to_owned());
+    ClientPlace::Workstation(ProxyVariables::read(Variables::new(&lookup)))
 }
 
 fn user_with_plugin(script: &str) -> Value {

@@ -5,8 +5,8 @@ use allocation::journal::DatastoreIdentity;
 use tempfile::TempDir;
 
 use super::*;
-use crate::found::FoundState;
 use crate::uninstall::plan::FoundFile;
+use installation::found::FoundState;
 
 const GROUP: &str = "api-group.json";
 

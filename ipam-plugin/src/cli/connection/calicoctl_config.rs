@@ -8,6 +8,7 @@ use std::path::Path;
 use datastore::config::{InlineKubeconfig, Overrides};
 use datastore::{DatastoreConfig, DatastoreSettings};
 use libcalico::failure::{Failure, OrFail};
+use libcalico::variables::Variables;
 use libcalico::yaml::documents;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -74,11 +75,11 @@ struct CalicoctlSpec {
 pub(super) fn read(
     path: &Path,
     context: Option<&str>,
-    env: impl Fn(&str) -> Option<String>,
+    variables: Variables<'_>,
 ) -> Result<DatastoreConfig, Failure> {
     let file = format!("configuration of calicoctl {}", path.display());
     let text = input_file::text(path, MAX_CONFIGURATION).or_fail(&file)?;
-    let config = parse(&text).and_then(|spec| spec.resolve(context, env));
+    let config = parse(&text).and_then(|spec| spec.resolve(context, variables));
     config.or_fail(&file)
 }
 
@@ -130,7 +131,7 @@ impl CalicoctlSpec {
     fn resolve(
         self,
         context: Option<&str>,
-        env: impl Fn(&str) -> Option<String>,
+        variables: Variables<'_>,
     ) -> Result<DatastoreConfig, Failure> {
         let given = |text: Option<String>| text.unwrap_or_default();
         let etcd_endpoints = given(self.etcd_endpoints);
@@ -183,12 +184,12 @@ impl CalicoctlSpec {
                 "K8S_CURRENT_CONTEXT",
                 context.map(str::to_owned).or(self.k8s_current_context),
             ),
-            ("HOME", env("HOME")),
-            ("TLS_MIN_VERSION", env("TLS_MIN_VERSION")),
-            ("TLS_CIPHER_SUITES", env("TLS_CIPHER_SUITES")),
+            ("HOME", variables.get("HOME")),
+            ("TLS_MIN_VERSION", variables.get("TLS_MIN_VERSION")),
+            ("TLS_CIPHER_SUITES", variables.get("TLS_CIPHER_SUITES")),
         ];
         let lookup = |name: &str| others.iter().find(|(known, _)| *known == name)?.1.clone();
-        let mut config = DatastoreConfig::new(&settings, lookup)?;
+        let mut config = DatastoreConfig::new(&settings, Variables::new(&lookup))?;
         let inline = self.kubeconfig_inline.filter(|text| !text.is_empty());
         match &mut config {
             DatastoreConfig::Kubernetes(kubernetes) => {

@@ -18,7 +18,7 @@ fn resolve(line: &[&str], env: &[(&str, &str)]) -> Result<DatastoreConfig, CliEr
             .find(|(key, _)| *key == name)
             .map(|(_, value)| value.to_string())
     };
-    line.connection.resolve(lookup)
+    line.connection.resolve(Variables::new(&lookup))
 }
 
 fn name(line: &[&str], env: &[(&str, &str)]) -> String {
@@ -53,9 +53,8 @@ fn datastore_options_override_the_environment() {
 #[test]
 fn command_of_a_person_follows_the_proxies_of_the_environment() {
     let env = [("HTTPS_PROXY", "http://proxy:3128")];
-    let variables =
-        ProxyVariables::read(|name| (name == "HTTPS_PROXY").then(|| env[0].1.to_owned()));
-    let place = ClientPlace::Workstation(variables);
+    let lookup = |name: &str| (name == "HTTPS_PROXY").then(|| env[0].1.to_owned());
+    let place = ClientPlace::Workstation(ProxyVariables::read(Variables::new(&lookup)));
     assert_eq!(
         kubernetes(resolve(&["--kubeconfig", "/k"], &env)).place,
         place
@@ -131,7 +130,9 @@ fn installed_configuration_is_used_if_no_datastore_is_named() {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| value.to_string())
         };
-        line.connection.or_configuration(&path, lookup).config
+        line.connection
+            .or_configuration(&path, Variables::new(&lookup))
+            .config
     };
     assert_eq!(config(&[], &[]), None);
     std::fs::write(&path, "{}").unwrap();
@@ -413,7 +414,9 @@ fn calicoctl_config_is_not_read_without_its_option() {
     ];
     assert_eq!(name(&[], &env), "/y.db");
     let line = Line::try_parse_from(["calico-ipam", "--calicoctl-config", "/c"]).unwrap();
-    let with_conflist = line.connection.or_configuration(Path::new("/"), |_| None);
+    let with_conflist = line
+        .connection
+        .or_configuration(Path::new("/"), Variables::NONE);
     assert_eq!(with_conflist.config, None);
     for other in [
         "--kubeconfig",

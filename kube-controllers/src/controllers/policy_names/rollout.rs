@@ -2,6 +2,7 @@
 //! (KC-284).
 
 use datastore::kubernetes::ObjectError;
+use node_process::process;
 
 use crate::leader::namespace_of_pod;
 use crate::rollout::{DAEMON_SETS, Rollout, RolloutState};
@@ -38,7 +39,7 @@ impl NodeRollout {
     /// Sends no request.
     pub(super) fn from_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
-        let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
+        let skip = process::variables().text(SKIP, "") == "true";
         NodeRollout {
             kubernetes,
             namespace,

@@ -57,11 +57,11 @@ fn invalid_node_workers_are_noted_and_count_as_1() {
 #[test]
 fn every_variable_read_is_listed_once_in_the_table() {
     let looked_up = std::cell::RefCell::new(BTreeSet::new());
-    Environment::read(|name| {
+    let lookup = |name: &str| {
         looked_up.borrow_mut().insert(name.to_owned());
         None
-    })
-    .unwrap();
+    };
+    Environment::read(Variables::new(&lookup)).unwrap();
     let listed: Vec<_> = variables::CONTROLLERS
         .iter()
         .chain(&variables::DATASTORE)

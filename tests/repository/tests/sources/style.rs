@@ -242,6 +242,26 @@ fn only_commands_take_the_context_of_a_call() -> Result<()> {
     Ok(())
 }
 
+/// Two of the files read paths, which need not be UTF-8, and one a guard that holds for any caller.
+#[test]
+fn environment_variables_are_read_in_one_place() -> Result<()> {
+    const READERS: [&str; 4] = [
+        "node-process/src/process.rs",
+        "datastore/src/kubernetes/access.rs",
+        "cni-plugin/src/timings.rs",
+        "kube-controllers/src/status/file.rs",
+    ];
+    let read = regex::Regex::new(r"\benv::vars?(?:_os)?\(")?;
+    for Source { path, text } in program_sources()? {
+        let is_reader = READERS.contains(&path.as_str()) || path.ends_with("/build.rs");
+        ensure!(
+            is_reader || !read.is_match(&text),
+            "{path}: use node_process::process::variables"
+        );
+    }
+    Ok(())
+}
+
 #[test]
 fn readme_has_at_most_150_lines() -> Result<()> {
     let lines = fs::read_to_string(workspace().join("README.md"))?

@@ -384,7 +384,7 @@ mod tests {
         file.lock().unwrap();
         let holder = observe_once(&path).unwrap().unwrap();
         assert_eq!(holder.process, Some(std::process::id()));
-        assert!(holder.command.contains("installer"), "{}", holder.command);
+        assert!(holder.command.contains("doctor"), "{}", holder.command);
     }
 
     /// A path through a file cannot be opened, not even by root.

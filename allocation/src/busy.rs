@@ -171,9 +171,10 @@ mod tests {
     fn busy_address_file_is_bounded() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("busy_addresses");
+        const ENOUGH: u32 = 2 * MAX_NOTES as u32;
         // The longest escape in JSON, and the longest character.
         for character in ["\u{1}", "\u{10ffff}"] {
-            for number in 0..1000_u32 {
+            for number in 0..ENOUGH {
                 record(
                     &file,
                     std::net::Ipv4Addr::from(number).into(),
@@ -184,7 +185,7 @@ mod tests {
             let notes = valid_notes(&file, NOW);
             assert_eq!(
                 (notes.len(), notes[MAX_NOTES - 1].address),
-                (MAX_NOTES, std::net::Ipv4Addr::from(999).into())
+                (MAX_NOTES, std::net::Ipv4Addr::from(ENOUGH - 1).into())
             );
         }
     }

@@ -108,7 +108,7 @@ pub async fn add<W: World>(cx: &Context<W>) -> Result<CniResult, CniError> {
         }
         existing => {
             let replaced = existing.as_ref().map(|entry| &entry.value);
-            let assigned = ipam::assign(cx, &request.workload, addresses, replaced)
+            let assigned = ipam::assign(cx.ipam_call(), &request.workload, addresses, replaced)
                 .instrument(stage!("ipam"))
                 .await?;
             Box::pin(ensure_still_unlocked(&attachment, &assigned, begun)).await?;

@@ -17,7 +17,7 @@ use os::clock::{Clock as _, SystemClock};
 use os::node_files::NodeFiles;
 
 use crate::interface::InterfaceConfig;
-use crate::ipam;
+use crate::ipam::{self, IpamCall};
 use crate::pod_lookup;
 use crate::world::{ThisNode, World};
 
@@ -113,6 +113,17 @@ impl<W: World> Context<W> {
     pub fn wait_for_busy_server_until(&self, until: Duration) {
         let longest = until.saturating_sub(self.clock.elapsed());
         busy_server::wait_at_most(longest, &self.files, &self.store, &self.api);
+    }
+
+    /// Returns the call as far as it assigns or releases addresses.
+    pub fn ipam_call(&self) -> IpamCall<'_, W> {
+        IpamCall {
+            call: &self.call,
+            node: &self.workload.node,
+            store: &self.store,
+            clock: &self.clock,
+            files: &self.files,
+        }
     }
 
     /// Returns the request of this call to `calico-ipam`; `None` for another IPAM plugin.

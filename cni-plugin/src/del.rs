@@ -127,7 +127,7 @@ async fn remove(
     let endpoints = ContainerEndpoints::new(&cx.store, cx.workload.clone())
         .including_unnamed(cx.pod_uid())
         .with_listings(found.listings);
-    let released = ipam::release::release(cx, calico, endpoints);
+    let released = ipam::release::release(cx.ipam_call(), calico, endpoints);
     let released = in_time(cx, deadline, released)
         .instrument(stage!("release"))
         .await;

@@ -36,7 +36,7 @@ pub async fn gc(cx: &Context<impl World>) -> Result<(), CniError> {
         .map(|attachment| attachment.container_id.clone())
         .collect();
 
-    let leaked = leaked(cx, &valid).await;
+    let leaked = leaked(cx.ipam_call(), &valid).await;
     let leaked = leaked.map_err(|error| read_error("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers
@@ -114,7 +114,7 @@ pub async fn gc(cx: &Context<impl World>) -> Result<(), CniError> {
             "cannot remove the interface names of deleted containers",
         );
     }
-    failures.extend(release_leaked(cx, leaked, valid, &kept).await);
+    failures.extend(release_leaked(cx.ipam_call(), leaked, valid, &kept).await);
     failures.extend(running.iter().map(|running| report_running(cx, running)));
     let Some(first) = failures.first() else {
         return Ok(());

@@ -23,7 +23,6 @@ use os::node_files::NodeFiles;
 
 use self::pod_cidr::PodCidrSubnets;
 use self::requested::EarlierAddresses;
-use crate::context::Context;
 use crate::endpoint::ContainerEndpoints;
 use crate::world::World;
 use dataplane::BusyRoute;
@@ -80,6 +79,29 @@ pub struct AssignedAddresses {
     replaced_owner: BTreeMap<String, String>,
 }
 
+/// A call as far as it assigns or releases addresses.
+#[derive(Debug)]
+pub struct IpamCall<'c, W: World> {
+    /// The decoded call.
+    pub call: &'c Call,
+    /// The name of the node.
+    pub node: &'c str,
+    /// The datastore.
+    pub store: &'c W::Store,
+    /// The clock of the call.
+    pub clock: &'c W::Clock,
+    /// The files and locks of the node.
+    pub files: &'c NodeFiles,
+}
+
+impl<W: World> Clone for IpamCall<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W: World> Copy for IpamCall<'_, W> {}
+
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin.
 pub fn request(call: &Call, node: &str, files: &NodeFiles) -> Option<IpamRequest> {
     let is_calico = call.conf.ipam.is_calico();
@@ -89,12 +111,12 @@ pub fn request(call: &Call, node: &str, files: &NodeFiles) -> Option<IpamRequest
 /// Assigns addresses. `existing` is the endpoint of the container or pod, if one was found. After a
 /// failure, the addresses assigned so far are released, or stay allocated until the DEL.
 pub async fn assign(
-    cx: &Context<impl World>,
+    ipam: IpamCall<'_, impl World>,
     workload: &WorkloadIdentity,
     addresses: AddressRequest,
     existing: Option<&WorkloadEndpoint>,
 ) -> Result<AssignedAddresses, CniError> {
-    let call = &cx.call;
+    let call = ipam.call;
     match addresses {
         AddressRequest::Fixed(addresses) => {
             let assigned = AssignedAddresses::new(requested::result(&addresses), None);
@@ -104,7 +126,7 @@ pub async fn assign(
             })
         }
         AddressRequest::Calico(calico) if !calico.requested.is_empty() => {
-            Box::pin(requested::assign(cx, workload, *calico, existing)).await
+            Box::pin(requested::assign(ipam, workload, *calico, existing)).await
         }
         AddressRequest::Calico(calico) => {
             let CalicoRequest {
@@ -117,8 +139,8 @@ pub async fn assign(
                 request.predecessor =
                     existing.and_then(|existing| requested::earlier_sandbox(&request, existing));
             }
-            let clock = cx.clock.restarted();
-            let assignment = cni::add(&cx.store, &clock, &request, inputs, lock).await?;
+            let clock = ipam.clock.restarted();
+            let assignment = cni::add(ipam.store, &clock, &request, inputs, lock).await?;
             let result =
                 ensure_has_addresses(assignment.result).map_err(
                     |error| match families_not_asked(call, &request) {
@@ -187,10 +209,10 @@ impl AssignedAddresses {
     /// keeps its addresses.
     pub async fn unassign(
         &self,
-        cx: &Context<impl World>,
+        ipam: IpamCall<'_, impl World>,
         workload: &WorkloadIdentity,
     ) -> Result<(), CniError> {
-        let store = &cx.store;
+        let store = ipam.store;
         let endpoints = ContainerEndpoints::new(store, workload.clone());
         let request = self.request.as_deref();
         // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep
@@ -219,9 +241,9 @@ impl AssignedAddresses {
             return Ok(());
         }
         let Some(request) = request else {
-            return release_by_plugin(&cx.call);
+            return release_by_plugin(ipam.call);
         };
-        let (handle, clock) = (request.handle(), cx.clock.restarted());
+        let (handle, clock) = (request.handle(), ipam.clock.restarted());
         if let Some(vmi) = &request.vmi {
             // The addresses stay allocated to the VMI; only this pod is removed from their owners.
             let restored = Box::pin(vmi::restore_owner(

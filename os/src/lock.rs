@@ -13,9 +13,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
-#[cfg(doc)]
-use crate::node_files::NodeFiles;
-
 /// Default path of the lock file. `ipam_lock_file` overrides it (IPAM-43).
 pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
 /// Longest wait before an operation continues without the lock. Upstream waits forever, so that one
@@ -58,7 +55,7 @@ pub enum LockError {
 }
 
 impl HostLock {
-    /// Returns true until [`NodeFiles::release_ipam_locks`] releases the lock.
+    /// Returns true until `NodeFiles::release_ipam_locks` releases the lock.
     pub fn is_held(&self) -> bool {
         self.held
             .lock()
@@ -66,7 +63,7 @@ impl HostLock {
             .is_some()
     }
 
-    /// Returns a reference by which [`NodeFiles::release_ipam_locks`] releases the lock early.
+    /// Returns a reference by which `NodeFiles::release_ipam_locks` releases the lock early.
     pub(crate) fn early_release(&self) -> EarlyRelease {
         EarlyRelease(Arc::downgrade(&self.held))
     }

@@ -25,7 +25,7 @@ pub struct PendingDel {
     /// The datastore as the DEL's configuration named it, see [`datastore_name`]. Never contains
     /// credentials.
     pub datastore: String,
-    /// The identity of the datastore, see [`datastore::Datastore::identity`]. While it is empty,
+    /// The identity of the datastore, see [`datastore::ClusterStore::identity`]. While it is empty,
     /// the entry belongs to the first datastore that a call or the agent reaches under the name in
     /// `datastore`.
     #[serde(default, skip_serializing_if = "String::is_empty")]

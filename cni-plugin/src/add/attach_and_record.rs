@@ -218,7 +218,9 @@ impl<W: World> Attachment<'_, W> {
         step: &str,
         error: CniError,
     ) -> CniError {
-        let outcome = assigned.unassign(self.cx, &self.request.workload).await;
+        let outcome = assigned
+            .unassign(self.cx.ipam_call(), &self.request.workload)
+            .await;
         with_detail(error, &assigned.describe_failure(step, &outcome))
     }
 }

@@ -167,7 +167,7 @@ async fn assign_replacement(
 /// Releases the addresses that a successful ADD does not use. The endpoint must list none of them.
 async fn release_unused(cx: &Context<impl World>, assigned: &AssignedAddresses) {
     if let Some(earlier) = &assigned.earlier {
-        earlier.release(cx).await;
+        earlier.release(cx.ipam_call()).await;
     }
     let Some(request) = assigned
         .request

@@ -17,8 +17,7 @@ use os::clock::Clock;
 use os::node_files::NodeFiles;
 use time::OffsetDateTime;
 
-use super::exec;
-use crate::context::Context;
+use super::{IpamCall, exec};
 use crate::endpoint::{ContainerEndpoints, OtherEndpoints};
 use crate::world::World;
 
@@ -59,16 +58,16 @@ impl ReleaseError {
 /// of a VMI. `calico` contains the request to `calico-ipam` and the allocations of its handles;
 /// with `None`, only another IPAM plugin releases addresses.
 pub async fn release<W: World>(
-    cx: &Context<W>,
+    ipam: IpamCall<'_, W>,
     calico: Option<(IpamRequest, ReleaseInputs)>,
     endpoints: ContainerEndpoints<'_, W::Store>,
 ) -> Result<(), ReleaseError> {
-    let store = &cx.store;
+    let store = ipam.store;
     let Some((request, inputs)) = calico else {
         accept_kept_endpoint(store, endpoints.delete_own().await)?;
-        return exec::release_by_plugin(&cx.call).map_err(ReleaseError::Permanent);
+        return exec::release_by_plugin(ipam.call).map_err(ReleaseError::Permanent);
     };
-    let clock = cx.clock.restarted();
+    let clock = ipam.clock.restarted();
     let begun = cni::release_call(store, &clock, &request, inputs);
     // The release reads its blocks while the own endpoint is deleted.
     let (others, begun) = join(endpoints.delete_own(), begun).await;
@@ -179,10 +178,10 @@ pub async fn release_deferred<S: Store>(
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM
 /// plugin.
 pub async fn leaked(
-    cx: &Context<impl World>,
+    ipam: IpamCall<'_, impl World>,
     valid: &BTreeSet<String>,
 ) -> Result<LeakedAddresses, IpamError> {
-    let (store, call, node) = (&cx.store, &cx.call, &cx.workload.node);
+    let (store, call, node) = (ipam.store, ipam.call, ipam.node);
     let is_calico = call.conf.ipam.is_calico();
     match store.endpoint_form() {
         // GC examines only pods that own leaked addresses.
@@ -209,12 +208,12 @@ pub async fn leaked(
 /// Releases leaked addresses after removing them from endpoints, except those of the containers in
 /// `valid` and `kept`. Returns one text per failure.
 pub async fn release_leaked(
-    cx: &Context<impl World>,
+    ipam: IpamCall<'_, impl World>,
     leaked: LeakedAddresses,
     valid: BTreeSet<String>,
     kept: &BTreeSet<String>,
 ) -> Vec<String> {
-    let (store, call, node) = (&cx.store, &cx.call, &cx.workload.node);
+    let (store, call, node) = (ipam.store, ipam.call, ipam.node);
     if !call.conf.ipam.is_calico() {
         // GC of another plugin accepts no containers to keep beside the valid attachments.
         if !kept.is_empty() {
@@ -237,17 +236,17 @@ pub async fn release_leaked(
         // The empty interface name means all interfaces: all leaked addresses of the container are
         // released.
         let workload = WorkloadIdentity {
-            node: node.clone(),
+            node: node.to_owned(),
             container_id: container.to_owned(),
             endpoint: String::new(),
             orchestrator: Orchestrator::Cni(ContainerIdentity::new(&call.conf.name)),
         };
         ContainerEndpoints::new(store, workload)
     };
-    let _releasing = (leaked.containers() > 0).then(|| ReleaseGuard::of_node(&cx.files));
+    let _releasing = (leaked.containers() > 0).then(|| ReleaseGuard::of_node(ipam.files));
     let mut excluded = valid;
     excluded.extend(kept.iter().cloned());
-    let clock = cx.clock.restarted();
+    let clock = ipam.clock.restarted();
     let mut failures = Vec::new();
     for (handle, leak) in leaked.by_handle(&excluded) {
         let endpoints = endpoints_of_container(leak.container());

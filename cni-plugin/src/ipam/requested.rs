@@ -13,9 +13,8 @@ use netconf::result::{IpConfig, IpNet};
 use netconf::{CniError, CniResult};
 use os::clock::Clock as _;
 
-use super::{AssignedAddresses, CalicoRequest};
+use super::{AssignedAddresses, CalicoRequest, IpamCall};
 use crate::cni_error::store_error;
-use crate::context::Context;
 use crate::world::World;
 
 /// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer
@@ -30,7 +29,7 @@ pub struct EarlierAddresses {
 /// reallocated to the new sandbox in a single write, so that the address is not free in between. If
 /// the pod's VMI has addresses, the pod gets these instead of the requested ones.
 pub(super) async fn assign(
-    cx: &Context<impl World>,
+    ipam: IpamCall<'_, impl World>,
     workload: &WorkloadIdentity,
     calico: CalicoRequest,
     existing: Option<&WorkloadEndpoint>,
@@ -46,7 +45,7 @@ pub(super) async fn assign(
     }
     request.predecessor = existing.and_then(|existing| earlier_sandbox(&request, existing));
     let mut inputs = Some(inputs);
-    let (store, clock) = (&cx.store, cx.clock.restarted());
+    let (store, clock) = (ipam.store, ipam.clock.restarted());
     let mut addresses = Vec::with_capacity(requested.len());
     let mut replaced_owner = None;
     for address in requested {
@@ -71,7 +70,7 @@ pub(super) async fn assign(
             }
             Err(error) => {
                 let assigned = assigned_so_far(&addresses, request, replaced_owner);
-                if let Err(error) = assigned.unassign(cx, workload).await {
+                if let Err(error) = assigned.unassign(ipam, workload).await {
                     tracing::warn!(
                         %error,
                         hint = "the DEL of the container tries again, except for a VMI's addresses",
@@ -142,11 +141,11 @@ pub(super) fn earlier_sandbox(
 impl EarlierAddresses {
     /// Releases the addresses that are allocated to the earlier sandbox; another address stays
     /// (CNI-246).
-    pub async fn release(&self, cx: &Context<impl World>) {
+    pub async fn release(&self, ipam: IpamCall<'_, impl World>) {
         let EarlierAddresses { sandbox, addresses } = self;
-        let _releasing = ReleaseGuard::of_node(&cx.files);
-        let clock = cx.clock.restarted();
-        match sandbox.release(&cx.store, &clock, addresses).await {
+        let _releasing = ReleaseGuard::of_node(ipam.files);
+        let clock = ipam.clock.restarted();
+        match sandbox.release(ipam.store, &clock, addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
                     tracing::warn!(

@@ -9,6 +9,7 @@ mod rejected_objects;
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
@@ -17,9 +18,17 @@ use super::{definitions, generated_files};
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::golden::GROUPS;
 
+/// The definitions of each group, whose generation takes long.
+static DEFINITIONS: LazyLock<Vec<(ApiGroup, Vec<Value>)>> =
+    LazyLock::new(|| GROUPS.map(|(_, group)| (group, definitions(group))).into());
+
 fn schema(group: ApiGroup, plural: &str) -> Value {
-    let definition = definitions(group)
-        .into_iter()
+    let (_, definitions) = DEFINITIONS
+        .iter()
+        .find(|(of, _)| *of == group)
+        .expect("each group has definitions");
+    let definition = definitions
+        .iter()
         .find(|definition| definition["spec"]["names"]["plural"] == plural);
     let definition = definition.unwrap_or_else(|| panic!("no {plural}"));
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()

@@ -59,8 +59,8 @@ impl GcPass {
                 } = &conflict;
                 tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block,
                     ipam_has_it = kind.whole(),
-                    "a running pod uses an address that is not allocated to it; two owners may use \
-                     the address");
+                    hint = "two owners may use the address",
+                    "a running pod uses an address that is not allocated to it");
                 index.mark_conflict_reported(&conflict);
             }
             Lookup::Present(_) | Lookup::Unknown => index.postpone_conflict(&conflict, now),

@@ -49,7 +49,10 @@ impl LogCall<'_> {
 }
 
 fn past(text: &str, most: usize) -> Option<String> {
-    let words = text.split_whitespace().filter(|word| *word != "\\").count();
+    let words = text
+        .split(|letter: char| letter.is_whitespace() || letter == '"')
+        .filter(|word| !word.is_empty() && *word != "\\")
+        .count();
     (words > most).then(|| format!("{words} words, at most {most}: {}", text.trim()))
 }
 

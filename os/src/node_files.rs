@@ -36,10 +36,14 @@ impl NodeFiles {
         NodeFiles { wait, ..self }
     }
 
-    /// Returns the path of a file on the node, given its absolute path there.
+    /// Returns the path of a file on the node, given its absolute path there. A relative path stays
+    /// relative to the working directory.
     pub fn path(&self, file: impl AsRef<Path>) -> PathBuf {
         let file = file.as_ref();
-        self.root.join(file.strip_prefix("/").unwrap_or(file))
+        match file.strip_prefix("/") {
+            Ok(file) => self.root.join(file),
+            Err(_) => file.to_owned(),
+        }
     }
 
     /// Takes the lock on a file of the node, waiting no longer than `longest`.
@@ -154,9 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn path_of_a_node_is_below_its_root() {
+    fn absolute_path_of_a_node_is_below_its_root() {
         let files = NodeFiles::below("/srv/node1");
         assert_eq!(files.path("/run/a"), Path::new("/srv/node1/run/a"));
+        assert_eq!(files.path("run/a"), Path::new("run/a"));
         assert_eq!(
             NodeFiles::of_this_node().path("/run/a"),
             Path::new("/run/a")

@@ -1,6 +1,6 @@
 //! STATUS: verifies conditions of an ADD.
 
-use datastore::Datastore;
+use datastore::ClusterStore;
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
@@ -16,7 +16,7 @@ use allocation::own_node;
 ///
 /// # Errors
 /// Each error has the code for "no ADD can be served now".
-pub async fn status(store: &Datastore, call: &IpamRequest) -> Result<(), CniError> {
+pub async fn status(store: &impl ClusterStore, call: &IpamRequest) -> Result<(), CniError> {
     let query = call.inputs_query();
     let read = async || {
         AllocationInputs::read(store, &query)

@@ -242,6 +242,36 @@ fn only_commands_take_the_context_of_a_call() -> Result<()> {
     Ok(())
 }
 
+/// The operations of the CNI plugins get their store, clock, network and files as arguments. The
+/// excepted files choose those of this node, and one measures the time of the process.
+#[test]
+fn operations_use_no_clock_thread_store_or_network_but_those_of_the_call() -> Result<()> {
+    const OPERATIONS: [&str; 3] = ["cni-plugin/src/", "ipam-plugin/src/cni", "allocation/src/"];
+    const EXCEPTED: [&str; 7] = [
+        "allocation/src/journal.rs",
+        "cni-plugin/src/agent_replay.rs",
+        "cni-plugin/src/context.rs",
+        "cni-plugin/src/main.rs",
+        "cni-plugin/src/run.rs",
+        "cni-plugin/src/timings.rs",
+        "cni-plugin/src/world.rs",
+    ];
+    let of_this_node = regex::Regex::new(
+        r"\bSystemClock\b|Instant::now|SystemTime::now|now_utc|\bthread::|tokio::time::|\bKernelNetwork\b|\bNetnsFd\b|of_this_node|Datastore::open",
+    )?;
+    for Source { path, text } in program_sources()? {
+        let is_operation = OPERATIONS.iter().any(|folder| path.starts_with(folder));
+        if let Some(found) = of_this_node.find(&text) {
+            ensure!(
+                !is_operation || EXCEPTED.contains(&path.as_str()),
+                "{path}: {}: take it from the call",
+                found.as_str()
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Two of the files read paths, which need not be UTF-8, and one a guard that holds for any caller.
 #[test]
 fn environment_variables_are_read_in_one_place() -> Result<()> {

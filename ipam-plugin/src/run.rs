@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use datastore::Datastore;
+use datastore::{ClusterStore, Datastore};
 use futures::future::join;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::StoreError;
@@ -15,7 +15,7 @@ use netconf::{Call, CallError, CniError, Code, Command};
 use crate::cli;
 use crate::cni::{self, IpamRequest};
 use crate::kubernetes_api::KubernetesApi;
-use crate::pod_lookup::PodQueries;
+use crate::pod_lookup::{PodLookup, PodQueries};
 use crate::{busy_server, datastore_settings, upgrade};
 use allocation::alloc::inputs::AllocationInputs;
 use allocation::error::cni_error;
@@ -67,7 +67,7 @@ fn serve(call: Call) -> ! {
 /// Returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
     let (clock, files) = (SystemClock::start(), NodeFiles::of_this_node());
-    let mut ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?, &files);
+    let ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?, &files);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
@@ -85,70 +85,120 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     )?);
     let longest_wait = busy_server::longest_wait(call.command);
     busy_server::wait_at_most(longest_wait, &files, store, &api);
-    match call.command {
-        Command::Add => {
-            refuse_own_netns(call)?;
-            let query = ipam.inputs_query();
-            let read = async || {
-                let inputs = AllocationInputs::read(store, &query);
-                let (inputs, lookup) = join(inputs, queries.read(call, &api, store)).await;
-                Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
-            };
-            let begun = clock.elapsed();
-            let (mut inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
-            tracing::debug!(
-                pools = inputs.pools.len(),
-                own_blocks = inputs.affinities.len(),
-                "read the pools and the node's affinities"
-            );
-            lookup.apply_to(&mut ipam);
-            own_node::ensure(store, &ipam.node, &mut inputs)
-                .await
-                .map_err(store_error)?;
-            let added = cni::add(store, &clock, &ipam, inputs, None).await?;
-            // After a failure the addresses stay allocated until the DEL, which uses the right API
-            // group.
-            cluster_state::ensure_still_unlocked(store, &clock, begun).await?;
-            added.result.to_json(call.version)
+    if call.command == Command::Add {
+        refuse_own_netns(call)?;
+    }
+    let operation = Operation {
+        call,
+        store,
+        api: &*api,
+        clock: &clock,
+        queries,
+    };
+    operation.run(ipam).await
+}
+
+/// An operation of `calico-ipam`, and what it acts on.
+struct Operation<'c, S, C> {
+    call: &'c Call,
+    store: &'c S,
+    api: &'c KubernetesApi<S>,
+    clock: &'c C,
+    queries: PodQueries,
+}
+
+impl<S: ClusterStore, C: Clock> Operation<'_, S, C> {
+    /// Runs the verb of the call, and returns the text for stdout.
+    async fn run(&self, ipam: IpamRequest) -> Result<String, CniError> {
+        let nothing = |()| String::new();
+        match self.call.command {
+            Command::Add => self.add(ipam).await,
+            Command::Del => self.del(ipam).await.map(nothing),
+            Command::Check => self.check(ipam).await.map(nothing),
+            Command::Status => {
+                let status = cni::status(self.store, &ipam).await;
+                busy_server::status(status, self.store, self.api).map(nothing)
+            }
+            Command::Gc => self.collect(&ipam).await.map(nothing),
+            Command::Version => Ok(String::new()),
         }
-        Command::Del => {
-            let handles = ipam.handles_to_read(store);
-            let read = async || {
-                let (inputs, lookup) = join(
-                    ReleaseInputs::read(store, &handles),
-                    queries.read(call, &api, store),
-                )
-                .await;
-                Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
-            };
-            let (inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
-            tracing::debug!(
-                any_exists = !inputs.is_empty(),
-                "read the container's handles"
-            );
-            lookup.apply_to(&mut ipam);
-            cni::del(store, &clock, &ipam, inputs)
-                .await
-                .map(|()| String::new())
-        }
-        Command::Check => {
-            let recorded = recorded(call)?;
-            let read = async || queries.read(call, &api, store).await;
-            cluster_state::read_unlocked(store, read)
-                .await?
-                .apply_to(&mut ipam);
-            cni::check(store, &ipam, &recorded)
-                .await
-                .map(|()| String::new())
-        }
-        Command::Status => {
-            let status = cni::status(store, &ipam).await;
-            busy_server::status(status, store, &api).map(|()| String::new())
-        }
-        Command::Gc => collect(call, &ipam, store, &clock)
+    }
+
+    async fn add(&self, mut ipam: IpamRequest) -> Result<String, CniError> {
+        let (store, clock) = (self.store, self.clock);
+        let query = ipam.inputs_query();
+        let read = async || {
+            let inputs = AllocationInputs::read(store, &query);
+            let (inputs, lookup) = join(inputs, self.read_pod()).await;
+            Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
+        };
+        let begun = clock.elapsed();
+        let (mut inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
+        tracing::debug!(
+            pools = inputs.pools.len(),
+            own_blocks = inputs.affinities.len(),
+            "read the pools and the node's affinities"
+        );
+        lookup.apply_to(&mut ipam);
+        own_node::ensure(store, &ipam.node, &mut inputs)
             .await
-            .map(|()| String::new()),
-        Command::Version => Ok(String::new()),
+            .map_err(store_error)?;
+        let added = cni::add(store, clock, &ipam, inputs, None).await?;
+        // After a failure the addresses stay allocated until the DEL, which uses the right API
+        // group.
+        cluster_state::ensure_still_unlocked(store, clock, begun).await?;
+        added.result.to_json(self.call.version)
+    }
+
+    async fn del(&self, mut ipam: IpamRequest) -> Result<(), CniError> {
+        let store = self.store;
+        let handles = ipam.handles_to_read(store);
+        let read = async || {
+            let inputs = ReleaseInputs::read(store, &handles);
+            let (inputs, lookup) = join(inputs, self.read_pod()).await;
+            Ok::<_, CniError>((inputs.map_err(store_error)?, lookup?))
+        };
+        let (inputs, lookup) = cluster_state::read_unlocked(store, read).await?;
+        tracing::debug!(
+            any_exists = !inputs.is_empty(),
+            "read the container's handles"
+        );
+        lookup.apply_to(&mut ipam);
+        cni::del(store, self.clock, &ipam, inputs).await
+    }
+
+    async fn check(&self, mut ipam: IpamRequest) -> Result<(), CniError> {
+        let recorded = recorded(self.call)?;
+        let read = async || self.read_pod().await;
+        let lookup = cluster_state::read_unlocked(self.store, read).await?;
+        lookup.apply_to(&mut ipam);
+        cni::check(self.store, &ipam, &recorded).await
+    }
+
+    async fn read_pod(&self) -> Result<PodLookup, CniError> {
+        self.queries.read(self.call, self.api, self.store).await
+    }
+
+    async fn collect(&self, ipam: &IpamRequest) -> Result<(), CniError> {
+        cluster_state::ensure_unlocked(self.store).await?;
+        let valid_attachments = self.call.conf.valid_attachments.iter().flatten();
+        let valid = valid_attachments
+            .map(|listed| listed.container_id.clone())
+            .collect();
+        let _releasing = ipam.begin_release();
+        let outcome = cni::gc(self.store, self.clock, &ipam.network, &ipam.node, &valid)
+            .await
+            .map_err(|error| cni_error(&error))?;
+        if outcome.failed.is_empty() {
+            return Ok(());
+        }
+        let failures: Vec<String> = outcome
+            .failed
+            .iter()
+            .map(|(handle, error)| format!("{handle}: {error}"))
+            .collect();
+        Err(CniError::internal("cannot release some leaked addresses")
+            .with_details(failures.join("; ")))
     }
 }
 
@@ -200,34 +250,4 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
         )
     })?;
     Ok(previous.ips.iter().map(|ip| ip.address.addr()).collect())
-}
-
-async fn collect(
-    call: &Call,
-    ipam: &IpamRequest,
-    store: &Datastore,
-    clock: &SystemClock,
-) -> Result<(), CniError> {
-    cluster_state::ensure_unlocked(store).await?;
-    let valid = call
-        .conf
-        .valid_attachments
-        .iter()
-        .flatten()
-        .map(|listed| listed.container_id.clone())
-        .collect();
-    let _releasing = ipam.begin_release();
-    let outcome = cni::gc(store, clock, &ipam.network, &ipam.node, &valid)
-        .await
-        .map_err(|error| cni_error(&error))?;
-    if outcome.failed.is_empty() {
-        return Ok(());
-    }
-    let failures: Vec<String> = outcome
-        .failed
-        .iter()
-        .map(|(handle, error)| format!("{handle}: {error}"))
-        .collect();
-    Err(CniError::internal("cannot release some leaked addresses")
-        .with_details(failures.join("; ")))
 }

@@ -25,6 +25,23 @@ use crate::world::{ThisNode, World};
 /// a DEL.
 const FIRST_RESPONSE_LIMIT_OF_DEL: Duration = Duration::from_secs(3);
 
+/// The store, clock, network and files on which a call acts.
+#[derive(Debug)]
+pub struct Host<W: World> {
+    /// The settings of the connection to the datastore.
+    pub datastore_config: DatastoreConfig,
+    /// The datastore.
+    pub store: W::Store,
+    /// The Kubernetes API.
+    pub api: KubernetesApi<W::Store>,
+    /// The clock, whose elapsed time begins with the call.
+    pub clock: W::Clock,
+    /// The network of the node.
+    pub network: W::Network,
+    /// The files and locks of the node.
+    pub files: NodeFiles,
+}
+
 /// A CNI call and the connections that serve it.
 #[derive(Debug)]
 pub struct Context<W: World> {
@@ -65,48 +82,64 @@ impl Context<ThisNode> {
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let api = pod_lookup::open_api(&call, &datastore_config)?;
-        Context {
+        let host = Host {
+            datastore_config,
+            store,
+            api,
+            clock,
+            network: KernelNetwork,
+            files,
+        };
+        Self::new(call, node, host)
+    }
+}
+
+impl<W: World> Context<W> {
+    /// Creates the context of a call on the node of this name, which a DEL need not know. Applies
+    /// the limits of the verb to the requests of the call.
+    ///
+    /// # Errors
+    /// Refuses an ADD without a pod whose endpoint cannot be stored.
+    pub fn new(call: Box<Call>, node: String, host: Host<W>) -> Result<Self, CniError> {
+        let Host {
+            datastore_config,
+            store,
+            api,
+            clock,
+            network,
+            files,
+        } = host;
+        let busy_until = match call.command {
+            Command::Del => {
+                store.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
+                if let KubernetesApi::Separate(api) = &api {
+                    api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
+                }
+                // A DEL cuts the traffic and records its remaining work before it waits for a busy
+                // server.
+                clock.elapsed()
+            }
+            command => clock.elapsed() + busy_server::longest_wait(command),
+        };
+        match (call.command, store.endpoint_form()) {
+            // Without a pod, the last step of the ADD would fail.
+            (Command::Add, EndpointForm::PodAnnotations) => call.args.require_pod().map(drop)?,
+            (_, EndpointForm::PodAnnotations | EndpointForm::Object) => {}
+        }
+        let context = Context {
             workload: workload_of(&call, node),
             journal: Journal::of_node(&files),
             call,
             datastore_config,
             store,
             api,
-            busy_until: Duration::ZERO,
+            busy_until,
             clock,
-            network: KernelNetwork,
+            network,
             files,
-        }
-        .begin()
-    }
-}
-
-impl<W: World> Context<W> {
-    /// Applies the limits of the verb to the requests of the call. Refuses an ADD whose endpoint
-    /// cannot be stored.
-    fn begin(mut self) -> Result<Self, CniError> {
-        self.busy_until = match self.call.command {
-            Command::Del => {
-                self.store
-                    .expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
-                if let KubernetesApi::Separate(api) = &self.api {
-                    api.expect_first_answer_within(FIRST_RESPONSE_LIMIT_OF_DEL);
-                }
-                // A DEL cuts the traffic and records its remaining work before it waits for a busy
-                // server.
-                self.clock.elapsed()
-            }
-            command => self.clock.elapsed() + busy_server::longest_wait(command),
         };
-        self.wait_for_busy_server_until(self.busy_until);
-        match (self.call.command, self.store.endpoint_form()) {
-            // Without a pod, the last step of the ADD would fail.
-            (Command::Add, EndpointForm::PodAnnotations) => {
-                self.call.args.require_pod().map(drop)?
-            }
-            (_, EndpointForm::PodAnnotations | EndpointForm::Object) => {}
-        }
-        Ok(self)
+        context.wait_for_busy_server_until(busy_until);
+        Ok(context)
     }
 
     /// Makes requests wait for a busy API server until this time of [`Context::clock`].

@@ -51,3 +51,6 @@ impl World for ThisNode {
         KubernetesApi::with_environment(conf, datastore, variables)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ e2e: build ## test a real node with kubelet and containerd: install, upgrade, po
 	@env -u REGISTRY VERSION=v0.0.9 MOST_BYTES=1000000000 deploy/images/build.sh --programs target/plugin-former --out target/images-former
 	@tests/demo/run.sh node
 
-check: ## the checks before a commit: formatting, lints, unit tests, rules for sources and documents (2 minutes)
+check: ## the checks before a commit: formatting, lints, unit tests, rules for sources and documents (3 minutes)
 	@tests/check.sh
 
 test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones

@@ -52,12 +52,7 @@ impl NodeFiles {
     /// Returns an error if another process keeps the lock for longer, or if the file cannot be
     /// opened or locked.
     pub async fn lock(&self, file: &Path, longest: Duration) -> Result<HostLock, LockError> {
-        match HostLock::acquire_within(file, Duration::ZERO) {
-            Err(LockError::Busy { .. }) if !longest.is_zero() => {
-                self.wait.lock(file, longest).await
-            }
-            outcome => outcome,
-        }
+        self.wait.lock(file, longest).await
     }
 
     /// Waits until a directory of the node contains `file`. Returns false if it does not within
@@ -168,7 +163,7 @@ mod tests {
         );
     }
 
-    /// Grants no lock and finds no file.
+    /// Grants a free lock only, and finds no file.
     #[derive(Debug)]
     struct NoWait;
 
@@ -178,9 +173,15 @@ mod tests {
             file: &'a Path,
             longest: Duration,
         ) -> Waiting<'a, Result<HostLock, LockError>> {
-            let path = file.display().to_string();
-            let waited = longest;
-            Box::pin(async move { Err(LockError::Busy { path, waited }) })
+            let acquired = HostLock::acquire_within(file, Duration::ZERO);
+            let outcome = acquired.map_err(|error| match error {
+                LockError::Busy { path, .. } => LockError::Busy {
+                    path,
+                    waited: longest,
+                },
+                error => error,
+            });
+            Box::pin(async move { outcome })
         }
 
         fn file<'a>(&'a self, _: &'a Path, _: &'a str, _: Duration) -> Waiting<'a, bool> {

@@ -55,16 +55,24 @@ const OWN_CRATES: [&str; 14] = [
 ];
 
 /// Starts logging for this process; later calls have no effect. `component` is the first part of
-/// the source in each line, and `subject` the attachment of the call. Returns the stages that the
-/// process runs from now on.
+/// the source in each line, and `subject` the attachment of the call.
 ///
 /// If the log file cannot be opened, this only prints a warning: a pod must not fail for its log.
-pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) -> StageTimes {
+pub fn init(conf: &LogConf, component: &'static str, subject: &Subject) {
+    set(subscriber(conf, component, subject));
+}
+
+/// Does the same as [`init`] for a process that runs one call, and returns the stages that the call
+/// runs from now on. A process that lasts would collect stages without end.
+pub fn init_for_call(conf: &LogConf, component: &'static str, subject: &Subject) -> StageTimes {
     let times = StageTimes::default();
-    let subscriber = subscriber(conf, component, subject).with(times.clone());
+    set(subscriber(conf, component, subject).with(times.clone()));
+    times
+}
+
+fn set(subscriber: impl Subscriber + Send + Sync) {
     // An error means that a subscriber is set already.
     let _ = tracing::subscriber::set_global_default(subscriber);
-    times
 }
 
 fn subscriber(

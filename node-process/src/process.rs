@@ -149,7 +149,7 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
 /// Starts logging by the configuration of a call, and logs the invalid settings that are ignored.
 /// Returns the stages that the call runs from now on.
 pub fn start_call_log(call: &Call, component: &'static str) -> StageTimes {
-    let stages = logging::init(&call.conf.log, component, &Subject::of_call(call));
+    let stages = logging::init_for_call(&call.conf.log, component, &Subject::of_call(call));
     let (command, network, netns, ifname) = (
         call.command.as_str(),
         &call.conf.name,

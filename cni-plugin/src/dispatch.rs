@@ -1,5 +1,5 @@
-//! Selects the program to run, by the executable's name, `CNI_COMMAND` and the first arguments. The
-//! accepted command lines include those of upstream's CNI images (INST-3).
+//! Selects the program to run, by the executable's name, then by the first arguments, then by
+//! `CNI_COMMAND`. The accepted command lines include those of upstream's CNI images (INST-3).
 
 /// The arguments after the name of a command.
 pub type Options = Vec<String>;

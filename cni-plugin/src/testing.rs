@@ -1,13 +1,13 @@
 //! Test doubles: a clock that only the test advances, an API server that uses this clock, and
 //! contexts of calls to this server.
 
-use libcalico::variables::Variables;
 use std::future::pending;
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use allocation::journal::{Journal, PendingDel};
+use libcalico::variables::Variables;
 use os::node_files::NodeFiles;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

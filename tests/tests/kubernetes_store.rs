@@ -1,10 +1,9 @@
 //! The Store on a real API server, in both API groups.
 
-use datastore::ClusterStore as _;
 use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;
-use datastore::{Datastore, DatastoreConfig, Kubernetes};
+use datastore::{ClusterStore as _, Datastore, DatastoreConfig, Kubernetes};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use integration_tests::plugin::Plugins;
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};

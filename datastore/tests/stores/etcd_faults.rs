@@ -1,6 +1,5 @@
 //! Errors for an etcd that is unreachable, rejects requests, or loses responses.
 
-use datastore::ClusterStore as _;
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -12,7 +11,9 @@ use crate::harness::{DEADLINE, block_on, etcd_config, marker, pool};
 use data_encoding::BASE64;
 use datastore::config::{EtcdConfig, TlsConfig};
 use datastore::watch::WatchEvent;
-use datastore::{CalicoWatcher, ConfigError, Datastore, DatastoreConfig, DatastoreSettings};
+use datastore::{
+    CalicoWatcher, ClusterStore as _, ConfigError, Datastore, DatastoreConfig, DatastoreSettings,
+};
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
 use libcalico::store::{Store, StoreError};
 use libcalico::variables::Variables;

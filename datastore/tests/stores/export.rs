@@ -2,9 +2,8 @@
 
 use crate::harness::etcd::EtcdServer;
 use crate::harness::{Fixture, block_on, etcd_config, pool};
-use datastore::ClusterStore as _;
-use datastore::Datastore;
 use datastore::export::{ImportSummary, OnExisting, TransferError, export, import};
+use datastore::{ClusterStore as _, Datastore};
 use libcalico::store::{Store, Write, WriteOp};
 
 async fn exported(store: &Datastore) -> String {

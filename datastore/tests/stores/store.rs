@@ -1,8 +1,7 @@
 //! The contract of a store: the same tests on a real etcd and on a SQLite file.
 
 use crate::harness::{Fixture, block_on, marker, pool};
-use datastore::ClusterStore as _;
-use datastore::Datastore;
+use datastore::{ClusterStore as _, Datastore};
 use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
 use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 

@@ -290,7 +290,7 @@ async fn work(context: Context) {
             made::<ServiceAccountController>(&context, &mut watches),
             made::<WorkloadEndpoints>(&context, &mut watches),
         ]),
-        // Nothing is mirrored, because the datastore derives these objects itself.
+        // The datastore derives these objects itself, so no controller mirrors them.
         Mode::Kubernetes(_) => {}
     }
     let running = watches.start(&context);

@@ -3,9 +3,8 @@
 //! of an import has a mark besides, until the import is complete.
 
 use clap::Args;
-use datastore::ClusterStore as _;
-use datastore::Datastore;
 use datastore::bootstrap::CLUSTER_TYPE_OF_API_SERVER;
+use datastore::{ClusterStore as _, Datastore};
 use libcalico::api::{ClusterInformation, ClusterInformationSpec, ObjectKey};
 use libcalico::failure::Failure;
 use libcalico::migration::{IMPORTING, V1_LOCKED_BY};

@@ -1,6 +1,6 @@
-use datastore::ClusterStore as _;
 use std::sync::Mutex;
 
+use datastore::ClusterStore as _;
 use libcalico::api::{GlobalNetworkPolicy, NetworkPolicy, ObjectKey, StagedNetworkPolicy};
 use libcalico::store::{Kind, Write, WriteOp};
 use serde_json::{Value, json};

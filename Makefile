@@ -43,6 +43,7 @@ e2e: build ## test a real node with kubelet and containerd: install, upgrade, po
 	@tests/demo/run.sh node
 
 check: ## the checks before a commit: formatting, lints, unit tests, rules for sources and documents (3 minutes)
+	@tests/install-needs.sh build check
 	@tests/check.sh
 
 test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones

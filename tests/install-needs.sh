@@ -2,7 +2,8 @@
 # Installs the packages that a command of the Makefile needs on Debian 12 and that this machine lacks, and prints their
 # names.
 #
-#   tests/install-needs.sh build|image|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
+#   tests/install-needs.sh build|check|image|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
+#   tests/install-needs.sh --packages     the packages of all commands, and nothing else
 #
 # Packages come from apt, the toolchain and its musl target from rustup (rust-toolchain.toml names the version). Go
 # programs (install-go-tools.sh) and cargo-deny (install-cargo-deny.sh) are built in ~/.cache/calico-tests. The
@@ -12,7 +13,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # Command or file whose presence shows that a package is installed, and the Debian package.
 declare -A NEEDS=(
-    [build]="cc:gcc musl-gcc:musl-tools protoc:protobuf-compiler /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
+    [build]="cc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools protoc:protobuf-compiler
+            /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
+    [check]="ip:iproute2 unshare:util-linux"
     [image]="git:git pip3:python3-pip"
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
     [demo-kubernetes]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl
@@ -98,6 +101,12 @@ install_go_tools() {
     esac
 }
 
+if [ "${1:-}" = --packages ]; then
+    # shellcheck disable=SC2048,SC2086 # the entries are words
+    mapfile -t all < <(printf '%s\n' ${NEEDS[*]} | sort -u)
+    install_packages "${all[@]}"
+    exit
+fi
 for group in "$@"; do
     # shellcheck disable=SC2086 # the entries are words
     install_packages ${NEEDS[$group]}

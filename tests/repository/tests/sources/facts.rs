@@ -13,7 +13,7 @@ use repository::workspace;
 const FEWEST: usize = 200;
 
 /// Returns the tracked text files except recordings and lock files, with their paths.
-fn tracked_texts() -> Result<Vec<(String, String)>> {
+pub(crate) fn tracked_texts() -> Result<Vec<(String, String)>> {
     let workspace = workspace();
     let listed = Command::new("git")
         .current_dir(workspace)

@@ -7,6 +7,7 @@ mod facts;
 mod log_texts;
 mod programs;
 mod style;
+mod workflows;
 
 use std::fs;
 use std::path::{Path, PathBuf};

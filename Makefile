@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers bench-migration fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
+.PHONY: help check suite demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers bench-migration fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,15 @@ e2e: build ## test a real node with kubelet and containerd: install, upgrade, po
 check: ## the checks before a commit: formatting, lints, unit tests, rules for sources and documents (3 minutes)
 	@tests/install-needs.sh build check
 	@tests/check.sh
+
+# The programs are built quickly. Programs of Kubernetes come last in PATH, as in `make test`.
+suite: ## run one suite, or its tests whose names contain TEST: make suite NAME=kubernetes_pods TEST=late_del (first: half an hour)
+	@[ -n "$(NAME)" ] || { echo "which suite? make suite NAME=SUITE [TEST=PART_OF_A_NAME]; suites: tests/README.md" >&2; exit 2; }
+	@echo "the first run also installs and builds all that suites need: half an hour on two cores"
+	@tests/install-needs.sh build test
+	@$(MAKE) --no-print-directory build-test
+	@PATH="$$(tests/install-go-tools.sh --path):$$PATH:/usr/sbin:/sbin:$${XDG_CACHE_HOME:-$$HOME/.cache}/calico-tests/bin" \
+	    cargo test $(LOCKED) -p integration-tests --test "$(NAME)" -- $(TEST)
 
 test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones
 	@tests/run.sh

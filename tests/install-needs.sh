@@ -80,16 +80,16 @@ install_toolchain() {
 install_go_tools() {
     case $1 in
     test)
-        tests/install-go-tools.sh cnitool || echo "note: cnitool could not be built; its tests are skipped" >&2
-        tests/install-go-tools.sh cni-tests || echo "note: the plugins of tests/cni could not be built; their tests are skipped" >&2
-        tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager || echo "note: the control plane could not be built; its tests are skipped" >&2
-        tests/install-go-tools.sh containerd || echo "note: containerd could not be built; its tests are skipped" >&2
-        tests/install-go-tools.sh oldest-kube-apiserver || echo "note: kube-apiserver of the oldest supported Kubernetes could not be built; its test is skipped" >&2
-        tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
-        tests/install-go-tools.sh promtool || echo "note: promtool could not be built; its tests are skipped" >&2
-        tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2
-        tests/install-go-tools.sh crane govulncheck minisign oras || echo "note: crane, govulncheck, minisign or oras could not be built; their tests are skipped" >&2
-        tests/install-cargo-deny.sh >/dev/null || echo "note: cargo-deny could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh cnitool || echo "note: cnitool could not be built; its tests cannot run" >&2
+        tests/install-go-tools.sh cni-tests || echo "note: the plugins of tests/cni could not be built; their tests cannot run" >&2
+        tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager || echo "note: the control plane could not be built; its tests cannot run" >&2
+        tests/install-go-tools.sh containerd || echo "note: containerd could not be built; its tests cannot run" >&2
+        tests/install-go-tools.sh oldest-kube-apiserver || echo "note: kube-apiserver of the oldest supported Kubernetes could not be built; its test cannot run" >&2
+        tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests cannot run" >&2
+        tests/install-go-tools.sh promtool || echo "note: promtool could not be built; its tests cannot run" >&2
+        tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests cannot run" >&2
+        tests/install-go-tools.sh crane govulncheck minisign oras || echo "note: crane, govulncheck, minisign or oras could not be built; their tests cannot run" >&2
+        tests/install-cargo-deny.sh >/dev/null || echo "note: cargo-deny could not be built; its tests cannot run" >&2
         ;;
     e2e)
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler

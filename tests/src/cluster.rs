@@ -16,6 +16,7 @@ use crate::golden::marks::Bindings;
 use crate::journal::journal_entries;
 use crate::kernel;
 use crate::namespaces::{Host, isolated};
+use crate::place::Place;
 use crate::plugin::{Call, Plugins};
 use crate::skip::skipped;
 use crate::store::Store;
@@ -24,24 +25,10 @@ mod faulty;
 mod kubernetes;
 
 pub use faulty::{Faults, Faulty, points, shortest, sweep};
+pub use crate::on;
 pub use kubernetes::{
-    ControlPlane, NAMESPACE, on_api_server, on_api_server_of_both_groups, on_each_group,
-    on_installation, on_installation_of, on_restricted_api_server, pod_path,
+    ControlPlane, NAMESPACE, on_installation, on_one_group, pod_path, restricted,
 };
-
-/// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded
-/// datastore.
-#[macro_export]
-macro_rules! on_each_datastore {
-    ($($test:ident),* $(,)?) => {
-        mod etcd {
-            $(#[test] fn $test() { $crate::cluster::on_etcd(super::$test) })*
-        }
-        mod local {
-            $(#[test] fn $test() { $crate::cluster::on_local(super::$test) })*
-        }
-    };
-}
 
 /// A private host with an uplink, the plugins and a datastore.
 #[derive(Debug)]
@@ -81,17 +68,64 @@ impl Pod {
     }
 }
 
-/// Runs a test with an etcd, or skips the test if etcd is not installed.
-pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
-    if !Etcd::installed() {
-        return skipped(etcd::REQUIRES);
-    }
-    isolated(|host| test(&Cluster::with(host, |_| Store::etcd(host)).unwrap()));
+/// A test of a [`Cluster`]: a function that takes the cluster, and on an API server also the
+/// [`ControlPlane`] if it asks for one.
+pub trait ClusterTest<Parameters>: Send {
+    /// Runs the test.
+    fn run(self, cluster: &mut Cluster<'_>, control_plane: Option<&mut ControlPlane<'_>>);
 }
 
-/// Runs a test with an embedded datastore.
-pub fn on_local(test: impl FnOnce(&Cluster<'_>) + Send) {
-    isolated(|host| test(&Cluster::with(host, |plugins| Ok(Store::local(host, plugins))).unwrap()));
+impl<T: FnOnce(&Cluster<'_>) + Send> ClusterTest<fn(&Cluster<'_>)> for T {
+    fn run(self, cluster: &mut Cluster<'_>, _: Option<&mut ControlPlane<'_>>) {
+        self(cluster);
+    }
+}
+
+impl<T: FnOnce(&mut Cluster<'_>) + Send> ClusterTest<fn(&mut Cluster<'_>)> for T {
+    fn run(self, cluster: &mut Cluster<'_>, _: Option<&mut ControlPlane<'_>>) {
+        self(cluster);
+    }
+}
+
+impl<T> ClusterTest<fn(&Cluster<'_>, &mut ControlPlane<'_>)> for T
+where
+    T: FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
+{
+    fn run(self, cluster: &mut Cluster<'_>, control_plane: Option<&mut ControlPlane<'_>>) {
+        let control_plane = control_plane.expect("only a test on an API server has a ControlPlane");
+        self(cluster, control_plane);
+    }
+}
+
+/// Runs a test with a cluster on a private host. The API server, which serves both groups, may have
+/// served earlier tests of the process, see
+/// [`on_prepared_kubernetes`](crate::kubernetes::on_prepared_kubernetes). Skips the test if etcd or
+/// the API server is not installed.
+///
+/// ```ignore
+/// #[on(etcd, kubernetes_v1)]
+/// fn del_without_an_add_succeeds(cluster: &Cluster<'_>) {
+///     let conf = cluster.conf("node1", json!({}));
+///     cluster.delete(&cluster.pod(1), &conf);
+/// }
+/// ```
+pub fn on<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
+    match place {
+        Place::Etcd if !Etcd::installed() => skipped(etcd::REQUIRES),
+        Place::Etcd => isolated(|host| {
+            let mut cluster = Cluster::with(host, |_| Store::etcd(host)).unwrap();
+            test.run(&mut cluster, None);
+        }),
+        Place::Local => isolated(|host| {
+            let store = |plugins: &Plugins| Ok(Store::local(host, plugins));
+            test.run(&mut Cluster::with(host, store).unwrap(), None);
+        }),
+        Place::KubernetesV1 | Place::KubernetesV3 => {
+            kubernetes::on_both_groups(place.api_group(), |cluster, control_plane| {
+                test.run(cluster, Some(control_plane));
+            });
+        }
+    }
 }
 
 impl<'h> Cluster<'h> {

@@ -1,10 +1,17 @@
 //! The harness of the integration suites: private hosts, real datastores, the built programs and
 //! inspection of the state that they leave.
 //!
-//! Most suites in `tests/tests/` get a private host from [`namespaces::isolated`], start a
-//! datastore in it ([`store`]), execute the plugins ([`plugin`]) and inspect the kernel
-//! ([`kernel`]) and the datastore. [`golden`] replays recordings of upstream. A test that needs a
-//! missing program calls [`skip`].
+//! Three fixtures give a test its world:
+//!
+//! | fixture | a test gets |
+//! |---|---|
+//! | [`namespaces::isolated`] | a private host: network namespaces and files of its own |
+//! | [`cluster::on`] | a host with an uplink, the plugins and a datastore, and pods |
+//! | [`controllers::World`] | running kube-controllers |
+//!
+//! The attribute [`on`](macro@on) runs a test on each of several datastores. A test executes the
+//! plugins ([`plugin`]), and inspects the kernel ([`kernel`]) and the datastore ([`store`]).
+//! [`golden`] replays recordings of upstream. A test that needs a missing program calls [`skip`].
 
 pub mod accounts;
 pub mod clock;
@@ -28,6 +35,7 @@ pub mod namespaces;
 pub mod neighbours;
 pub mod node;
 pub mod node_pod;
+pub mod place;
 pub mod plugin;
 pub mod proxy;
 pub mod runtime;
@@ -36,4 +44,6 @@ pub mod server_process;
 pub mod shared_files;
 pub mod store;
 
+pub use ::on::on;
+pub use place::Place;
 pub use repository::{PROGRAM_CRATES, installed, skip};

@@ -7,22 +7,8 @@ use integration_tests::cluster::{Cluster, Pod, on_etcd};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    add_replaces_a_stale_host_link,
-    add_replaces_the_route_of_a_dead_interface,
-    add_with_a_route_of_a_live_interface_fails_and_names_the_interface,
-    add_with_an_existing_pod_interface_fails_and_names_the_interface,
-    add_of_a_second_interface_is_refused_and_the_first_stays,
-    add_into_the_plugins_own_namespace_is_refused_without_changes,
-    add_with_invalid_endpoint_names_is_refused_without_changes,
-    add_on_a_datastore_that_is_not_ready_fails_without_changes,
-    add_on_an_exhausted_pool_fails_and_names_the_pool,
-    each_log_line_of_a_call_names_container_pod_and_endpoint,
-);
 
 const HOST_LINK: &str = "cali00000001ccc";
 const ADDRESS: &str = "10.65.0.5";
@@ -72,6 +58,7 @@ fn failed_add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
         .error()
 }
 
+#[on(etcd, local)]
 fn add_replaces_a_stale_host_link(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip(&format!("link add {HOST_LINK} type veth peer name old0")).unwrap();
@@ -89,6 +76,7 @@ fn add_replaces_a_stale_host_link(cluster: &Cluster<'_>) {
 
 /// An earlier sandbox may have such a route while the kernel is still deleting its network
 /// namespace.
+#[on(etcd, local)]
 fn add_replaces_the_route_of_a_dead_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add dead0 type veth peer name dead1").unwrap();
@@ -112,6 +100,7 @@ fn add_replaces_the_route_of_a_dead_interface(cluster: &Cluster<'_>) {
     cluster.delete(&pod, &conf);
 }
 
+#[on(etcd, local)]
 fn add_with_a_route_of_a_live_interface_fails_and_names_the_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add live0 type veth peer name live1").unwrap();
@@ -135,6 +124,7 @@ fn add_with_a_route_of_a_live_interface_fails_and_names_the_interface(cluster: &
         .success();
 }
 
+#[on(etcd, local)]
 fn add_with_an_existing_pod_interface_fails_and_names_the_interface(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
@@ -155,6 +145,7 @@ fn add_with_an_existing_pod_interface_fails_and_names_the_interface(cluster: &Cl
     assert!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"].is_object());
 }
 
+#[on(etcd, local)]
 fn add_of_a_second_interface_is_refused_and_the_first_stays(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     cluster.add(&pod, &conf);
@@ -173,6 +164,7 @@ fn add_of_a_second_interface_is_refused_and_the_first_stays(cluster: &Cluster<'_
     assert_eq!(state(cluster), before);
 }
 
+#[on(etcd, local)]
 fn add_into_the_plugins_own_namespace_is_refused_without_changes(cluster: &Cluster<'_>) {
     // The Linux dataplane cannot put both ends of a veth pair into one namespace.
     let (pod, conf) = prepared(cluster);
@@ -192,6 +184,7 @@ fn add_into_the_plugins_own_namespace_is_refused_without_changes(cluster: &Clust
     }
 }
 
+#[on(etcd, local)]
 fn add_with_invalid_endpoint_names_is_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     let before = state(cluster);
@@ -223,6 +216,7 @@ fn add_with_invalid_endpoint_names_is_refused_without_changes(cluster: &Cluster<
     }
 }
 
+#[on(etcd, local)]
 fn add_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let (pod, conf) = prepared(cluster);
@@ -280,6 +274,7 @@ fn add_with_etcd_unreachable_fails_with_a_transient_error() {
     });
 }
 
+#[on(etcd, local)]
 fn add_on_an_exhausted_pool_fails_and_names_the_pool(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()
@@ -302,6 +297,7 @@ fn add_on_an_exhausted_pool_fails_and_names_the_pool(cluster: &Cluster<'_>) {
     cluster.add(&pods[4], &conf);
 }
 
+#[on(etcd, local)]
 fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
     const LOG: &str = "/var/log/calico/cni/cni.log";
     let (pod, mut conf) = prepared(cluster);

@@ -13,29 +13,8 @@ use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::present;
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    add_result_has_the_format_of_the_cni_version,
-    add_result_extends_the_prev_result,
-    repeated_add_changes_nothing_and_returns_the_same_result,
-    add_restores_a_lost_interface_with_the_same_addresses,
-    add_does_not_restore_a_lost_interface_with_reassigned_addresses,
-    add_of_a_second_network_adds_the_profile_only,
-    mtu_comes_from_the_configuration_then_from_the_file,
-    node_name_comes_from_the_first_source_with_a_value,
-    mesos_labels_become_labels_of_the_endpoint,
-    add_waits_for_readiness_gates,
-    add_asks_readiness_gates_without_the_proxy_of_the_environment,
-    del_does_not_check_readiness_gates,
-    container_forwards_packets_only_if_allow_ip_forwarding_is_set,
-    both_ends_have_the_configured_number_of_queues,
-    netkit_device_type_creates_a_working_netkit_or_veth_pair,
-    log_is_written_to_file_and_stderr_never_to_stdout,
-    add_and_del_compress_nothing,
-);
 
 const MTU_FILE: &str = "/var/lib/calico/mtu";
 
@@ -59,6 +38,7 @@ fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     ]
 }
 
+#[on(etcd, local)]
 fn add_result_has_the_format_of_the_cni_version(cluster: &Cluster<'_>) {
     for (number, version) in [
         "", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
@@ -107,6 +87,7 @@ fn add_result_has_the_format_of_the_cni_version(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_result_extends_the_prev_result(cluster: &Cluster<'_>) {
     for (number, version) in ["0.4.0", "1.0.0", "1.1.0"].iter().enumerate() {
         let mut before = json!({
@@ -147,6 +128,7 @@ fn add_result_extends_the_prev_result(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn repeated_add_changes_nothing_and_returns_the_same_result(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pod = cluster.pod(1);
@@ -168,6 +150,7 @@ fn repeated_add_changes_nothing_and_returns_the_same_result(cluster: &Cluster<'_
 
 /// The state that podman leaves after a reboot: the endpoint exists, but interface and network
 /// namespace are gone.
+#[on(etcd, local)]
 fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
@@ -206,6 +189,7 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
 }
 
 /// The endpoint still lists an address that IPAM has assigned to another pod.
+#[on(etcd, local)]
 fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
@@ -241,6 +225,7 @@ fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Clu
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_of_a_second_network_adds_the_profile_only(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
@@ -265,6 +250,7 @@ fn add_of_a_second_network_adds_the_profile_only(cluster: &Cluster<'_>) {
     );
 }
 
+#[on(etcd, local)]
 fn mtu_comes_from_the_configuration_then_from_the_file(cluster: &Cluster<'_>) {
     fs::create_dir_all("/var/lib/calico").unwrap();
     for (number, (file, conf, mtu)) in [
@@ -317,6 +303,7 @@ fn mtu_comes_from_the_configuration_then_from_the_file(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn node_name_comes_from_the_first_source_with_a_value(cluster: &Cluster<'_>) {
     let own = fs::read_to_string("/proc/sys/kernel/hostname")
         .unwrap()
@@ -354,6 +341,7 @@ fn node_name_comes_from_the_first_source_with_a_value(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn mesos_labels_become_labels_of_the_endpoint(cluster: &Cluster<'_>) {
     let labels = json!([
         { "key": "role", "value": "//my/val/" },
@@ -404,6 +392,7 @@ fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     (url, asked)
 }
 
+#[on(etcd, local)]
 fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
@@ -437,6 +426,7 @@ fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
     assert_eq!((waited + 500) / 1000, 5, "{waited} ms: {waits}");
 }
 
+#[on(etcd, local)]
 fn add_asks_readiness_gates_without_the_proxy_of_the_environment(cluster: &Cluster<'_>) {
     let (gate, asked) = gate(0);
     let conf = prepared(cluster, json!({ "readiness_gates": [gate] }));
@@ -451,6 +441,7 @@ fn add_asks_readiness_gates_without_the_proxy_of_the_environment(cluster: &Clust
 }
 
 /// A pod must always be deletable.
+#[on(etcd, local)]
 fn del_does_not_check_readiness_gates(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     cluster.add(&pod, &prepared(cluster, json!({})));
@@ -461,6 +452,7 @@ fn del_does_not_check_readiness_gates(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn container_forwards_packets_only_if_allow_ip_forwarding_is_set(cluster: &Cluster<'_>) {
     for (number, allowed) in [false, true].into_iter().enumerate() {
         let pod = cluster.pod(number);
@@ -477,6 +469,7 @@ fn container_forwards_packets_only_if_allow_ip_forwarding_is_set(cluster: &Clust
     }
 }
 
+#[on(etcd, local)]
 fn both_ends_have_the_configured_number_of_queues(cluster: &Cluster<'_>) {
     for (number, (asked, queues)) in [(3, 3), (0, 1), (-2, 1)].into_iter().enumerate() {
         let pod = cluster.pod(number);
@@ -491,6 +484,7 @@ fn both_ends_have_the_configured_number_of_queues(cluster: &Cluster<'_>) {
     }
 }
 
+#[on(etcd, local)]
 fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
     let pod = cluster.pod(1);
@@ -507,6 +501,7 @@ fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
     let file = "/var/log/calico/cni/cni.log";
     let conf = prepared(
@@ -539,6 +534,7 @@ fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
 }
 
 /// The agent compresses rotated files. A pod would wait for a call that compresses.
+#[on(etcd, local)]
 fn add_and_del_compress_nothing(cluster: &Cluster<'_>) {
     let log = Path::new("/var/log/calico/cni/cni.log");
     let settings = json!({

@@ -5,17 +5,8 @@ use std::fs;
 use integration_tests::cluster::{Cluster, Pod, handle};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::store::Store;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    check_of_an_unchanged_pod_succeeds,
-    check_accepts_the_changes_of_later_plugins,
-    check_names_each_defect_in_the_kernel,
-    check_names_each_defect_in_the_datastore,
-    check_without_a_prev_result_fails,
-);
 
 const HOST_LINK: &str = "cali00000001ccc";
 
@@ -52,6 +43,7 @@ fn assert_named(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, thing: &str, wor
     }
 }
 
+#[on(etcd, local)]
 fn check_of_an_unchanged_pod_succeeds(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     assert_passes(cluster, &pod, &conf);
@@ -60,6 +52,7 @@ fn check_of_an_unchanged_pod_succeeds(cluster: &Cluster<'_>) {
 }
 
 /// The changes of `tuning` and `sbr`, and further addresses in the result of the last plugin.
+#[on(etcd, local)]
 fn check_accepts_the_changes_of_later_plugins(cluster: &Cluster<'_>) {
     let (pod, mut conf) = added(cluster);
     let mac = "02:00:00:00:00:99";
@@ -95,6 +88,7 @@ fn check_accepts_the_changes_of_later_plugins(cluster: &Cluster<'_>) {
     assert_passes(cluster, &pod, &conf);
 }
 
+#[on(etcd, local)]
 fn check_without_a_prev_result_fails(cluster: &Cluster<'_>) {
     let (pod, mut conf) = added(cluster);
     conf.as_object_mut().unwrap().remove("prevResult");
@@ -105,6 +99,7 @@ fn check_without_a_prev_result_fails(cluster: &Cluster<'_>) {
 /// error.
 type Breakage = (&'static str, Vec<String>, Vec<String>, Vec<String>);
 
+#[on(etcd, local)]
 fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     let result = &conf["prevResult"];
@@ -217,6 +212,7 @@ fn apply(command: &str) {
     }
 }
 
+#[on(etcd, local)]
 fn check_names_each_defect_in_the_datastore(cluster: &Cluster<'_>) {
     let (pod, conf) = added(cluster);
     let content = cluster.store.dump().unwrap();

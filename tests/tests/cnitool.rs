@@ -9,12 +9,9 @@ use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::installed::built_programs;
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::FOREIGN_PLUGINS;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
-
-on_each_datastore!(every_command_of_cnitool_works_on_a_configuration_list);
 
 fn cnitool() -> Option<PathBuf> {
     if present("cnitool") {
@@ -23,6 +20,7 @@ fn cnitool() -> Option<PathBuf> {
     Some(built_programs().ok()?.join("bin/cnitool")).filter(|path| path.is_file())
 }
 
+#[on(etcd, local)]
 fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>) {
     let Some(cnitool) = cnitool() else {
         return skipped(

@@ -15,7 +15,6 @@ use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -32,12 +31,6 @@ const TRY_AGAIN: u32 = 11;
 
 /// The time for which a DEL waits for the first response. A later DEL is deferred.
 const FIRST_RESPONSE_LIMIT: Duration = Duration::from_secs(3);
-
-on_each_datastore!(
-    two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks,
-    two_small_blocks_serve_exactly_as_many_pods_as_addresses,
-    only_address_of_a_pool_passes_from_pod_to_pod,
-);
 
 fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| {
@@ -210,6 +203,7 @@ fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
     assert_eq!(held, expected);
 }
 
+#[on(etcd, local)]
 fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/24", 25));
     let pods = pods(cluster, PODS, node_of);
@@ -244,6 +238,7 @@ fn two_hundred_concurrent_pods_get_unique_addresses_in_two_blocks(cluster: &Clus
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_>) {
     cluster.load(&content("10.65.0.0/25", 26));
     let mut pods = pods(cluster, PODS, node_of);
@@ -272,6 +267,7 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
 }
 
 /// The route of the deleted pod may still exist when the address is assigned to the next pod.
+#[on(etcd, local)]
 fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 100;
     cluster.load(

@@ -5,15 +5,9 @@ use std::process::{Command, Stdio};
 use integration_tests::cluster::{Cluster, on_etcd, on_local};
 use integration_tests::command::present;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    connection_test_of_a_ready_datastore_succeeds_without_output,
-    connection_test_of_a_datastore_that_is_not_ready_returns_code_100
-);
 
 const VERSIONS: [&str; 7] = [
     "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0",
@@ -40,6 +34,7 @@ fn assert_refused(outcome: &Outcome, word: &str) {
     assert!(error.details.contains(word), "{word:?} is not in {error:?}");
 }
 
+#[on(etcd, local)]
 fn connection_test_of_a_ready_datastore_succeeds_without_output(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready());
     // The connection test reads no Node, no pools, no nodename file and no MTU file.
@@ -54,6 +49,7 @@ fn connection_test_of_a_ready_datastore_succeeds_without_output(cluster: &Cluste
     );
 }
 
+#[on(etcd, local)]
 fn connection_test_of_a_datastore_that_is_not_ready_returns_code_100(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     cluster.load(&Content::ready());

@@ -2,15 +2,9 @@
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{Duration, OffsetDateTime};
-
-on_each_datastore!(
-    released_address_is_not_assigned_during_the_cooldown,
-    cooldown_continues_after_the_clock_is_set_back_and_ends_if_set_forward
-);
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.66.0.0-30";
 
@@ -62,6 +56,7 @@ fn assert_refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());
 }
 
+#[on(etcd, local)]
 fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     cluster.delete(&pods[1], &conf);
@@ -98,6 +93,7 @@ fn released_address_is_not_assigned_during_the_cooldown(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn cooldown_continues_after_the_clock_is_set_back_and_ends_if_set_forward(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     let newcomer = cluster.pod(5);

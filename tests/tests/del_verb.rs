@@ -4,23 +4,7 @@ use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    del_before_any_add_and_repeated_del_succeed,
-    del_after_the_netns_is_deleted_removes_everything_else,
-    del_without_cni_netns_removes_the_host_interface_too,
-    del_after_the_pod_interface_is_deleted_removes_everything_else,
-    del_leaves_the_network_of_another_container,
-    del_leaves_a_foreign_interface_of_the_pod,
-    del_of_a_different_interface_changes_nothing,
-    del_leaves_a_foreign_host_interface_of_the_same_name,
-    del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0,
-    del_on_a_datastore_that_is_not_ready_fails_without_changes,
-    del_ignores_an_invalid_prev_result,
-    del_ignores_invalid_settings_that_only_add_uses,
-);
 
 fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.load(&Content::dual_stack());
@@ -30,6 +14,7 @@ fn prepared(cluster: &Cluster<'_>) -> Value {
     )
 }
 
+#[on(etcd, local)]
 fn del_before_any_add_and_repeated_del_succeed(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -45,6 +30,7 @@ fn del_before_any_add_and_repeated_del_succeed(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), after);
 }
 
+#[on(etcd, local)]
 fn del_after_the_netns_is_deleted_removes_everything_else(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -55,6 +41,7 @@ fn del_after_the_netns_is_deleted_removes_everything_else(cluster: &Cluster<'_>)
 }
 
 /// Runtimes that lost the network namespace pass an empty CNI_NETNS, or none.
+#[on(etcd, local)]
 fn del_without_cni_netns_removes_the_host_interface_too(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for number in [1, 2] {
@@ -71,6 +58,7 @@ fn del_without_cni_netns_removes_the_host_interface_too(cluster: &Cluster<'_>) {
     }
 }
 
+#[on(etcd, local)]
 fn del_after_the_pod_interface_is_deleted_removes_everything_else(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -80,6 +68,7 @@ fn del_after_the_pod_interface_is_deleted_removes_everything_else(cluster: &Clus
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn del_leaves_the_network_of_another_container(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
@@ -113,6 +102,7 @@ fn del_leaves_the_network_of_another_container(cluster: &Cluster<'_>) {
     cluster.assert_in_order();
 }
 
+#[on(etcd, local)]
 fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -128,6 +118,7 @@ fn del_leaves_a_foreign_interface_of_the_pod(cluster: &Cluster<'_>) {
 
 /// The names of the host interface and of the handle do not depend on the name of the pod's
 /// interface.
+#[on(etcd, local)]
 fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -145,6 +136,7 @@ fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
 }
 
 /// The name alone does not prove that an interface is ours.
+#[on(etcd, local)]
 fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -158,6 +150,7 @@ fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
     assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
 }
 
+#[on(etcd, local)]
 fn del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -196,6 +189,7 @@ fn del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0(cluster: &
 }
 
 /// As with upstream, DEL fails and the runtime repeats it.
+#[on(etcd, local)]
 fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let conf = prepared(cluster);
@@ -225,6 +219,7 @@ fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn del_ignores_an_invalid_prev_result(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for (number, garbage) in [
@@ -245,6 +240,7 @@ fn del_ignores_an_invalid_prev_result(cluster: &Cluster<'_>) {
 }
 
 /// The configuration may have been damaged after the pod was started.
+#[on(etcd, local)]
 fn del_ignores_invalid_settings_that_only_add_uses(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);

@@ -4,15 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use integration_tests::cluster::Cluster;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use serde_json::json;
-
-on_each_datastore!(leftovers_fail_the_final_checks);
 
 fn fails(check: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(check)).is_err()
 }
 
+#[on(etcd, local)]
 fn leftovers_fail_the_final_checks(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     cluster.assert_nothing_left();

@@ -25,13 +25,6 @@ macro_rules! on_each_datastore_with_host_local {
     };
 }
 
-on_each_datastore_with_host_local!(
-    host_local_assigns_and_releases_addresses,
-    failed_add_releases_the_address_of_host_local,
-    status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command,
-    flannel_runs_calico_with_the_subnet_of_flanneld,
-);
-
 fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
         return skipped("host-local is not installed (Debian: containernetworking-plugins)");
@@ -61,6 +54,7 @@ fn leases(directory: &Path) -> Vec<String> {
     names
 }
 
+#[on(etcd, local)]
 fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
     let (mut conf, data) = host_local(cluster);
     let pod = cluster.pod(1);
@@ -101,6 +95,7 @@ fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
     let (conf, data) = host_local(cluster);
     let pod = cluster.pod(1);
@@ -114,6 +109,7 @@ fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
 }
 
 /// Canal with etcd: the image's flannel runs calico, which runs host-local.
+#[on(etcd, local)]
 fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
     let place = ["--place".to_owned(), format!("cni-plugins-{}", arch())];
     let flannel = PathBuf::from(
@@ -172,6 +168,7 @@ fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
 }
 
 /// Debian's host-local supports neither STATUS nor GC.
+#[on(etcd, local)]
 fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(cluster: &Cluster<'_>) {
     let (mut conf, _) = host_local(cluster);
     cluster.add(&cluster.pod(1), &conf);

@@ -5,7 +5,6 @@ use std::fs;
 
 use integration_tests::cluster::{Cluster, Pod, on_api_server};
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::Outcome;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -13,14 +12,6 @@ use libcalico::net::Cidr;
 use serde_json::{Value, json};
 
 const POOL: &str = "10.65.0.0/16";
-
-on_each_datastore!(
-    nodes_move_to_the_new_size_without_an_overlap,
-    former_block_that_covers_its_pool_serves_pods_until_it_is_empty,
-    show_counts_former_blocks,
-    check_names_overlapping_blocks,
-    second_pool_changes_the_block_size_without_former_blocks,
-);
 
 #[test]
 fn nodes_move_to_the_new_size_without_an_overlap_in_v1_and_v3() {
@@ -110,6 +101,7 @@ fn sizes(cluster: &Cluster<'_>, node: &str) -> Vec<u8> {
 
 /// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is
 /// empty.
+#[on(etcd, local)]
 fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     let old = add(cluster, "node1", 1);
@@ -145,6 +137,7 @@ fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Cluster<'_>) {
     const SMALL: &str = "10.65.0.0/26";
     load(cluster, SMALL, 26);
@@ -166,6 +159,7 @@ fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Clu
     cluster.assert_only(&[&last]);
 }
 
+#[on(etcd, local)]
 fn show_counts_former_blocks(cluster: &Cluster<'_>) {
     let show = |args: &[&str]| calico_ipam(cluster, args).stdout;
     let counted = || -> Value {
@@ -188,6 +182,7 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
 /// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former
 /// block and assigns an address in it. Only a person can decide which pod keeps an address, so an
 /// ADD leaves both blocks unchanged.
+#[on(etcd, local)]
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     add(cluster, "node1", 1);
@@ -243,6 +238,7 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
 
 /// The course of upstream's guide, in which the pool is first deleted while a pod has an address in
 /// it.
+#[on(etcd, local)]
 fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_>) {
     const SECOND: &str = "10.66.0.0/16";
     load(cluster, POOL, 26);

@@ -12,7 +12,6 @@ use dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
 use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -23,17 +22,6 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-
-on_each_datastore!(
-    grpc_server_gets_one_add_and_one_del_with_all_fields,
-    add_refused_by_the_grpc_server_releases_the_addresses,
-    add_without_a_grpc_response_keeps_the_addresses_until_del,
-    interface_invalid_for_an_endpoint_is_deleted_again,
-    del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds,
-    missing_grpc_server_is_an_error_naming_the_socket,
-    gc_keeps_grpc_containers_unless_running_containers_are_included,
-    grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace,
-);
 
 #[derive(Default)]
 struct Script {
@@ -190,6 +178,7 @@ fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     );
 }
 
+#[on(etcd, local)]
 fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -298,6 +287,7 @@ fn grpc_server_gets_the_annotations_of_a_kubernetes_pod() {
     });
 }
 
+#[on(etcd, local)]
 fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -312,6 +302,7 @@ fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) 
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -347,6 +338,7 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -368,6 +360,7 @@ fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
     }
 }
 
+#[on(etcd, local)]
 fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);
@@ -385,6 +378,7 @@ fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let mut conf = fake.conf(cluster);
@@ -400,6 +394,7 @@ fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     }
 }
 
+#[on(etcd, local)]
 fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let mut conf = fake.conf(cluster);
@@ -423,6 +418,7 @@ fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Clu
 }
 
 /// Such a dataplane may not need the pod's network namespace.
+#[on(etcd, local)]
 fn grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);

@@ -6,18 +6,8 @@ use integration_tests::cluster::{Cluster, Pod, handle, on_local};
 use integration_tests::command::run;
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::{Call, Plugins};
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    endpoint_and_interface_are_named_after_the_pod,
-    new_sandbox_adopts_the_endpoint_which_survives_a_late_del,
-    late_del_without_netns_keeps_the_new_sandboxs_interface,
-    pods_of_the_same_name_in_two_namespaces_are_distinct,
-    kubernetes_policy_without_a_kubeconfig_is_refused,
-    add_waits_for_policy_no_longer_than_the_timeout,
-);
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=nginx;K8S_POD_UID=u-1";
 /// `cali` and the beginning of the SHA-1 of `default.nginx`, as in upstream.
@@ -51,6 +41,7 @@ fn holders(cluster: &Cluster<'_>) -> Vec<String> {
     cluster.accounts().held.into_values().collect()
 }
 
+#[on(etcd, local)]
 fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -111,6 +102,7 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
 }
 
 /// The kubelet may start a new sandbox before it has stopped the old one.
+#[on(etcd, local)]
 fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let (old, new) = (cluster.pod(1), cluster.pod(2));
@@ -156,6 +148,7 @@ fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     // The kernel may still be deleting the old sandbox's interface when the new one needs its name.
@@ -181,6 +174,7 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
     }
 }
 
+#[on(etcd, local)]
 fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
@@ -220,6 +214,7 @@ fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     conf["policy"] = json!({ "type": "k8s" });
@@ -237,6 +232,7 @@ fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
 }
 
+#[on(etcd, local)]
 fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     let directory = cluster.host.dir("endpoint-status");

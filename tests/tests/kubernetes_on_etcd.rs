@@ -22,15 +22,6 @@ macro_rules! on_each_datastore {
     };
 }
 
-on_each_datastore!(
-    endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore,
-    every_configuration_key_for_the_api_server_works,
-    add_reads_pod_and_namespace_in_one_round_and_del_sends_none,
-    add_without_pod_data_from_the_api_fails_without_a_leak,
-    only_namespace_labels_have_effect_without_kubernetes_policy,
-    listed_address_passes_to_the_next_sandbox,
-);
-
 const POD: &str = "web-1";
 const ENDPOINT: &str = "suite/node1-k8s-web--1-eth0";
 
@@ -121,6 +112,7 @@ impl Lab<'_> {
     }
 }
 
+#[on(etcd, local)]
 fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut Lab<'_>) {
     let namespace = json!({
         "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" } }
@@ -188,6 +180,7 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut
     lab.cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn every_configuration_key_for_the_api_server_works(lab: &mut Lab<'_>) {
     let pod = lab.pod(json!({}));
     let directory = lab.cluster.host.dir("client");
@@ -245,6 +238,7 @@ fn every_configuration_key_for_the_api_server_works(lab: &mut Lab<'_>) {
     lab.cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(lab: &mut Lab<'_>) {
     let proxy = lab.api.proxy().unwrap();
     let account = lab.api.service_account(NAMESPACE, "reader").unwrap();
@@ -280,6 +274,7 @@ fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(lab: &mut Lab<'_>
     lab.cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     let (sandbox, conf) = (lab.sandbox(), lab.with_kubeconfig());
     let error = lab.refused(&sandbox, &conf);
@@ -326,6 +321,7 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
 
 /// As in upstream, without the policy type `k8s` the pod has no effect, and the namespace selectors
 /// of pools have one (CNI-115, IPAM-36).
+#[on(etcd, local)]
 fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });
@@ -371,6 +367,7 @@ fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>
 
 /// The endpoint in the datastore names the earlier sandbox. Its address is not the first one of the
 /// list.
+#[on(etcd, local)]
 fn listed_address_passes_to_the_next_sandbox(lab: &mut Lab<'_>) {
     let address = |result: &Value| result["ips"][0]["address"].clone();
     let conf = lab.with_kubeconfig();

@@ -9,12 +9,9 @@ use anyhow::Result;
 use integration_tests::cluster::Cluster;
 use integration_tests::command::{present, run};
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::FOREIGN_PLUGINS;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
-
-on_each_datastore!(podman_containers_reach_each_other_and_release_their_addresses);
 
 const NETWORK: &str = "calico";
 const BUSYBOX: &str = "/bin/busybox";
@@ -116,6 +113,7 @@ impl Drop for Podman {
     }
 }
 
+#[on(etcd, local)]
 fn podman_containers_reach_each_other_and_release_their_addresses(cluster: &Cluster<'_>) {
     for (needed, package) in [
         ("podman", "podman"),

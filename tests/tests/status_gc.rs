@@ -10,19 +10,9 @@ use integration_tests::cluster::{Cluster, Pod, handle, on_etcd, on_local};
 use integration_tests::command::{ip, run};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::{Call, CniError};
 use integration_tests::store::Store;
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    status_of_a_working_node_succeeds_with_few_requests,
-    status_names_each_cause_of_a_failing_add,
-    status_queries_a_foreign_ipam_plugin,
-    gc_releases_unlisted_containers_of_its_node_and_network,
-    gc_reports_all_failures_together_and_releases_the_rest,
-    gc_without_a_list_of_valid_attachments_is_refused,
-);
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/pool4";
@@ -60,6 +50,7 @@ fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
     );
 }
 
+#[on(etcd, local)]
 fn status_of_a_working_node_succeeds_with_few_requests(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let before = cluster.state();
@@ -89,6 +80,7 @@ fn status_of_a_working_node_succeeds_with_few_requests(cluster: &Cluster<'_>) {
     assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
 }
 
+#[on(etcd, local)]
 fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let with = |more: Value| prepared(cluster, more);
@@ -213,6 +205,7 @@ fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore() {
     });
 }
 
+#[on(etcd, local)]
 fn status_queries_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
     let conf = |kind: &str| prepared(cluster, json!({ "ipam": { "type": kind } }));
     assert_unavailable(cluster, &conf("no-such-ipam"), "no-such-ipam");
@@ -265,6 +258,7 @@ fn holders(cluster: &Cluster<'_>) -> BTreeSet<String> {
     cluster.accounts().held.into_values().collect()
 }
 
+#[on(etcd, local)]
 fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack().node("node2"));
     let here = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
@@ -352,6 +346,7 @@ fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>
     assert_eq!(cluster.endpoints().len(), 3);
 }
 
+#[on(etcd, local)]
 fn gc_reports_all_failures_together_and_releases_the_rest(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
@@ -397,6 +392,7 @@ fn gc_reports_all_failures_together_and_releases_the_rest(cluster: &Cluster<'_>)
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn gc_without_a_list_of_valid_attachments_is_refused(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let pod = cluster.pod(1);

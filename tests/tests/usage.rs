@@ -5,13 +5,10 @@ use std::time::Duration;
 use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, on_installation};
 use integration_tests::content::Content;
 use integration_tests::controllers::collecting::{Collecting, settings};
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::Outcome;
 use kube_controllers::settings::Settings;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
-
-on_each_datastore!(usage_counts_addresses_of_two_nodes_and_their_room);
 
 fn run(cluster: &Cluster<'_>) -> (Value, Outcome) {
     let outcome = cluster
@@ -23,6 +20,7 @@ fn run(cluster: &Cluster<'_>) -> (Value, Outcome) {
 }
 
 /// The pool has four blocks of 16. Three pods are on node1 and one is on node2.
+#[on(etcd, local)]
 fn usage_counts_addresses_of_two_nodes_and_their_room(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::Cluster;
+use super::{Cluster, ClusterTest};
 use crate::content::Content;
 use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{
@@ -15,7 +15,7 @@ use crate::kubernetes::{
     on_shared_kubernetes,
 };
 use crate::namespaces::Host;
-use crate::plugin::Plugins;
+use crate::place::Place;
 use crate::proxy::Proxy;
 use crate::store::Store;
 
@@ -25,7 +25,7 @@ pub const NAMESPACE: &str = "suite";
 /// The node of every pod without a node of its own.
 pub(super) const NODE: &str = "node1";
 
-/// The nodes of [`on_each_group`].
+/// The nodes of [`restricted`].
 const NODES: [&str; 2] = [NODE, "node2"];
 
 /// The additional parts of a cluster on an API server.
@@ -35,32 +35,29 @@ pub struct ControlPlane<'k> {
     pub servers: &'k mut Kubernetes,
     /// The server in the plugins' kubeconfig. A test connects to the API server directly.
     pub proxy: Arc<Proxy>,
-    /// The service account of the plugins. The account of [`on_api_server`] may do everything.
+    /// The service account of the plugins. It may do everything, except with
+    /// `components/node-restriction`.
     pub account: ServiceAccount,
     /// The token of each node with `components/node-restriction`.
     tokens: NodeTokens,
 }
 
-/// Runs a test with an API server that serves Calico's objects in one API group. The tests of a
-/// process may share the server, see [`on_prepared_kubernetes`].
-pub fn on_api_server(
-    group: ApiGroup,
-    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
-) {
+/// Runs a test as [`on`](super::on) does, on an API server that serves this group alone.
+pub fn on_one_group<Parameters>(group: ApiGroup, test: impl ClusterTest<Parameters>) {
     let prepare = move |api: &ApiServer| {
         api.define(group.api_version())?;
         ControlPlane::account(api).map(drop)
     };
     on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
-        on_cluster(group, host, servers, test)
+        run(group, host, ControlPlane::of(servers), |cluster, control_plane| {
+            test.run(cluster, Some(control_plane));
+        });
     });
 }
 
-/// Runs a test as [`on_api_server`] does, on a server that also serves the other group, so that the
-/// tests of both groups share it. The account of [`ApiServer::cni_user`] exists.
-pub fn on_api_server_of_both_groups(
+pub(super) fn on_both_groups(
     group: ApiGroup,
-    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
+    test: impl FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>) + Send,
 ) {
     let prepare = |api: &ApiServer| {
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
@@ -71,98 +68,46 @@ pub fn on_api_server_of_both_groups(
         ControlPlane::account(api).map(drop)
     };
     on_prepared_kubernetes("both groups", prepare, |host, servers| {
-        on_cluster(group, host, servers, test)
+        run(group, host, ControlPlane::of(servers), test);
     });
 }
 
-fn on_cluster(
-    group: ApiGroup,
-    host: &Host,
-    servers: &mut Kubernetes,
-    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>),
-) {
-    let mut control_plane = ControlPlane::of(servers);
-    let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
-    test(&cluster, &mut control_plane);
-}
-
-/// Runs a test as [`on_api_server`] does, with `components/node-restriction`. The configuration of
-/// each of `nodes` has a kubeconfig with a token that is bound to this node.
-pub fn on_restricted_api_server(
-    group: ApiGroup,
-    nodes: &[&str],
-    test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send,
-) {
-    on_restricted(&[group], nodes, |host, servers| {
-        let mut control_plane = ControlPlane::restricted(servers, nodes);
-        let cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
-        test(&cluster, &mut control_plane);
-    });
-}
-
-/// Runs a test once for each API group, one after the other on one API server with both groups,
-/// with `components/node-restriction` and the nodes `node1` and `node2`. Expects that the server
-/// refuses no request of the plugins.
-pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
-    let groups = [ApiGroup::CrdV1, ApiGroup::V3];
-    on_restricted(&groups, &NODES, |host, servers| {
-        host.add_uplink().unwrap();
-        let mut control_plane = ControlPlane::restricted(servers, &NODES);
-        for group in groups {
-            // The new host does not have the audit log, which is a file of this one.
-            let audit = control_plane.servers.api.audit().unwrap();
-            let on_new_host = |host: &Host| {
-                // The plugins' kubeconfigs are files of the new host, so each run writes its own.
-                let cluster = Cluster {
-                    host,
-                    plugins: Plugins::locate()?,
-                    store: control_plane.store(group),
-                };
-                test(&cluster, &mut control_plane);
-                cluster.store.clear()
-            };
-            host.reinstalled(on_new_host).unwrap();
-            audit.assert_nothing_refused(&control_plane.account.user);
-        }
-    });
-}
-
-/// Runs a test on an API server with these groups, with KubeVirt's machines, and with policies that
-/// limit the tokens of these nodes.
-fn on_restricted(
-    groups: &[ApiGroup],
-    nodes: &[&str],
-    test: impl FnOnce(&Host, &mut Kubernetes) + Send,
-) {
-    let preparation = format!("{groups:?} restricted on {nodes:?}");
-    let groups = groups.to_vec();
-    let nodes: Vec<String> = nodes.iter().map(|&node| node.to_owned()).collect();
-    let prepare = move |api: &ApiServer| {
-        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        let (_, tokens) = api.restrict_nodes(&nodes)?;
+/// Runs a test as [`on`](super::on) does, on an API server with `components/node-restriction`, with
+/// KubeVirt's machines, and with the nodes `node1` and `node2`. The configuration of each node has a
+/// kubeconfig with a token that is bound to this node.
+pub fn restricted<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
+    let prepare = |api: &ApiServer| {
+        let (_, tokens) = api.restrict_nodes(&NODES)?;
         api.namespace(NAMESPACE)?;
         api.define_machines()?;
-        for group in groups {
+        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             api.define(group.api_version())?;
             let token = tokens.values().next().context("no nodes")?;
             api.await_node_restriction(group, token)?;
         }
         Ok(())
     };
-    on_prepared_kubernetes(&preparation, prepare, test);
+    on_prepared_kubernetes("restricted", prepare, |host, servers| {
+        let control_plane = ControlPlane::restricted(servers);
+        run(place.api_group(), host, control_plane, |cluster, control_plane| {
+            test.run(cluster, Some(control_plane));
+        });
+    });
+}
+
+fn run(
+    group: ApiGroup,
+    host: &Host,
+    mut control_plane: ControlPlane<'_>,
+    test: impl FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>),
+) {
+    let mut cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
+    test(&mut cluster, &mut control_plane);
 }
 
 /// Runs a test on an API server with the objects that `install` creates, and with the definitions
-/// of `crd.projectcalico.org/v1`. The plugins have the permissions of `deploy/rbac` and no others.
+/// of a group. The plugins have the permissions of `deploy/rbac` and no others.
 pub fn on_installation(
-    install: impl FnOnce(&ApiServer) + Send,
-    test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
-) {
-    on_installation_of(ApiGroup::CrdV1, install, test);
-}
-
-/// Does the same as [`on_installation`] with the definitions of an API group.
-pub fn on_installation_of(
     group: ApiGroup,
     install: impl FnOnce(&ApiServer) + Send,
     test: impl FnOnce(&Cluster<'_>, &mut Kubernetes, &ServiceAccount) + Send,
@@ -200,9 +145,9 @@ impl<'k> ControlPlane<'k> {
         Ok(account)
     }
 
-    fn restricted(servers: &'k mut Kubernetes, nodes: &[&str]) -> ControlPlane<'k> {
+    fn restricted(servers: &'k mut Kubernetes) -> ControlPlane<'k> {
         let proxy = Arc::new(servers.api.proxy().unwrap());
-        let (account, tokens) = servers.api.restrict_nodes(nodes).unwrap();
+        let (account, tokens) = servers.api.restrict_nodes(&NODES).unwrap();
         ControlPlane {
             servers,
             proxy,

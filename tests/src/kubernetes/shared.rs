@@ -139,28 +139,6 @@ pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     on_prepared_kubernetes("nothing", |_| Ok(()), test);
 }
 
-/// Makes tests of the named functions of this module, or of functions that are grouped by their
-/// modules: a test of the function `f` calls `$on($with, f)`.
-///
-/// The tests have names that begin with `$name`. Tests start in the order of their names, so that
-/// these tests start one after another, and use the same few control planes if `$on` calls
-/// [`on_prepared_kubernetes`].
-#[macro_export]
-macro_rules! tests_on {
-    ($name:ident, $on:path, $with:expr; $($test:ident),+ $(,)?) => {
-        mod $name {
-            $(#[test] fn $test() { $on($with, super::$test) })+
-        }
-    };
-    ($name:ident, $on:path, $with:expr; $($module:ident: $($test:ident),+;)+) => {
-        mod $name {
-            $(mod $module {
-                $(#[test] fn $test() { $on($with, super::super::$module::$test) })+
-            })+
-        }
-    };
-}
-
 fn idle() -> MutexGuard<'static, Vec<Shared>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

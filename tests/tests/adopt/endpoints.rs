@@ -2,16 +2,11 @@
 
 use integration_tests::cluster::Cluster;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use serde_json::json;
 
 use crate::{address, adopt, delete_blocks, results, text};
 
-on_each_datastore!(
-    containers_of_a_deleted_block_are_adopted,
-    endpoint_of_a_stopped_container_adopts_no_address
-);
-
+#[on(etcd, local)]
 fn containers_of_a_deleted_block_are_adopted(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()
@@ -43,6 +38,7 @@ fn containers_of_a_deleted_block_are_adopted(cluster: &Cluster<'_>) {
 }
 
 /// A restored endpoint of a container that does not exist any more.
+#[on(etcd, local)]
 fn endpoint_of_a_stopped_container_adopts_no_address(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()

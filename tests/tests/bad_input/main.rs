@@ -7,15 +7,9 @@ use std::path::Path;
 
 use integration_tests::cluster::{Cluster, Pod, assert_same, on_local};
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
 use keys::{KEYS, wrong_values};
 use serde_json::{Value, json};
-
-on_each_datastore!(
-    invalid_configurations_are_refused_without_changes,
-    invalid_cni_variables_are_refused_without_changes
-);
 
 /// Values of the right type that are out of range or malformed.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
@@ -97,6 +91,7 @@ fn del_needs(path: &str) -> bool {
     }
 }
 
+#[on(etcd, local)]
 fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);
@@ -207,6 +202,7 @@ fn invalid_configurations_are_refused_without_changes(cluster: &Cluster<'_>) {
     cluster.assert_unchanged(&before);
 }
 
+#[on(etcd, local)]
 fn invalid_cni_variables_are_refused_without_changes(cluster: &Cluster<'_>) {
     let (pod, conf) = with_a_pod(cluster);
     let newcomer = cluster.pod(2);

@@ -1,18 +1,10 @@
 //! A busy address that IPAM chose: the same call replaces it by another address.
 
 use integration_tests::cluster::Cluster;
-use integration_tests::on_each_datastore;
 
 use crate::{OTHER, add, devices, held, next, prepared, route};
 
-on_each_datastore!(
-    add_with_a_foreign_route_assigns_another_address,
-    add_with_one_busy_family_keeps_the_address_of_the_free_family,
-    add_with_two_busy_families_replaces_the_address_of_each,
-    add_with_two_busy_addresses_assigns_the_third,
-    add_with_a_blackhole_route_assigns_another_address,
-);
-
+#[on(etcd, local)]
 fn add_with_a_foreign_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
@@ -37,6 +29,7 @@ fn add_with_a_foreign_route_assigns_another_address(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_with_one_busy_family_keeps_the_address_of_the_free_family(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
@@ -50,6 +43,7 @@ fn add_with_one_busy_family_keeps_the_address_of_the_free_family(cluster: &Clust
     cluster.assert_only(&[&resident, &pod]);
 }
 
+#[on(etcd, local)]
 fn add_with_two_busy_families_replaces_the_address_of_each(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
@@ -64,6 +58,7 @@ fn add_with_two_busy_families_replaces_the_address_of_each(cluster: &Cluster<'_>
     cluster.assert_only(&[&resident, &pod]);
 }
 
+#[on(etcd, local)]
 fn add_with_two_busy_addresses_assigns_the_third(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
@@ -76,6 +71,7 @@ fn add_with_two_busy_addresses_assigns_the_third(cluster: &Cluster<'_>) {
     cluster.assert_only(&[&resident, &pod]);
 }
 
+#[on(etcd, local)]
 fn add_with_a_blackhole_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, pod) = (next(cluster, "-4"), cluster.pod(1));

@@ -5,16 +5,9 @@ use std::fs;
 
 use integration_tests::cluster::Cluster;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use serde_json::{Value, json};
 
 use crate::{NOTES, add, next, other_program, prepared, route};
-
-on_each_datastore!(
-    next_adds_skip_a_busy_address_for_a_minute,
-    only_free_address_is_tried_in_spite_of_a_busy_hint,
-    invalid_busy_address_hints_are_ignored,
-);
 
 /// Returns the configuration and the four addresses of a pool, in a block of the node.
 fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
@@ -31,6 +24,7 @@ fn small(cluster: &Cluster<'_>) -> (Value, Vec<String>) {
     (conf, next(cluster, "-4"))
 }
 
+#[on(etcd, local)]
 fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     let (conf, free) = small(cluster);
     route("add", &free[0]);
@@ -60,6 +54,7 @@ fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pods[5], &conf), (vec![free[0].clone()], 0));
 }
 
+#[on(etcd, local)]
 fn only_free_address_is_tried_in_spite_of_a_busy_hint(cluster: &Cluster<'_>) {
     let (conf, free) = small(cluster);
     route("add", &free[0]);
@@ -73,6 +68,7 @@ fn only_free_address_is_tried_in_spite_of_a_busy_hint(cluster: &Cluster<'_>) {
     assert_eq!(add(cluster, &pods[3], &conf), (vec![free[0].clone()], 0));
 }
 
+#[on(etcd, local)]
 fn invalid_busy_address_hints_are_ignored(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     for (number, text) in ["", "{", "[{}]", "[[\"10.65.0.1\"]]"]

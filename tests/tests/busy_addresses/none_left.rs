@@ -6,20 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_tests::cluster::Cluster;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
 use crate::{NOTES, OTHER, add, addresses, devices, next, other_program, prepared, route};
-
-on_each_datastore!(
-    add_with_three_busy_addresses_fails_and_names_all,
-    add_on_a_pool_of_one_busy_address_fails_and_names_the_address,
-    add_on_a_pool_of_two_busy_addresses_fails_and_names_both,
-    busy_requested_address_is_an_error_and_is_not_replaced,
-    busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced,
-);
 
 #[track_caller]
 fn assert_names(error: &CniError, words: &[&str]) {
@@ -29,6 +20,7 @@ fn assert_names(error: &CniError, words: &[&str]) {
     }
 }
 
+#[on(etcd, local)]
 fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
@@ -49,6 +41,7 @@ fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
     cluster.conf("node1", json!({ "log_level": "info" }))
 }
 
+#[on(etcd, local)]
 fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.7/32", 32), cluster.pod(1));
     route("add", "10.65.0.7");
@@ -70,6 +63,7 @@ fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Clust
     assert_eq!(add(cluster, &pod, &conf).0, ["10.65.0.7"]);
 }
 
+#[on(etcd, local)]
 fn add_on_a_pool_of_two_busy_addresses_fails_and_names_both(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.6/31", 31), cluster.pod(1));
     route("add", "10.65.0.6");
@@ -81,6 +75,7 @@ fn add_on_a_pool_of_two_busy_addresses_fails_and_names_both(cluster: &Cluster<'_
     }
 }
 
+#[on(etcd, local)]
 fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
@@ -107,6 +102,7 @@ fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>)
     assert_eq!(addresses(&asked.run().unwrap().success()), [&*free[0]]);
 }
 
+#[on(etcd, local)]
 fn busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>) {
     if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
         return skipped("host-local is not installed (Debian: containernetworking-plugins)");

@@ -12,11 +12,6 @@ use serde_json::Value;
 
 use crate::{add, addresses, conf, prepared, restore};
 
-on_each_datastore!(
-    add_after_a_restore_assigns_no_address_of_a_running_pod,
-    repeated_add_after_a_restore_with_many_pods_assigns_a_free_address,
-);
-
 fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
     let backup = cluster.store.dump().unwrap();
     let living = pods
@@ -42,6 +37,7 @@ fn give_routes_felixs_metric() {
     }
 }
 
+#[on(etcd, local)]
 fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
@@ -69,6 +65,7 @@ fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>
 }
 
 /// The number of busy addresses exceeds the attempts of one ADD.
+#[on(etcd, local)]
 fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &Cluster<'_>) {
     let (_, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();

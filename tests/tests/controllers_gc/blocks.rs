@@ -10,7 +10,8 @@ use crate::lab::{GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period,
 /// Covers upstream's cases "empty block released after grace", "empty block kept within grace" and
 /// "should NOT clean up all blocks assigned to a node". Unlike upstream, a dual-stack node keeps a
 /// block of each family (KC-455).
-pub(crate) fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.pool("pool6", "fd00::/64", 122);
     lab.node("node-a");
@@ -50,7 +51,8 @@ pub(crate) fn empty_blocks_are_released_after_grace_except_the_last_of_each_fami
 /// The pool was created again with smaller blocks. Of the blocks of another size, those with
 /// addresses and those in a disabled pool stay. Overlapping blocks with addresses, the inner one of
 /// upstream's plugin, stay unchanged.
-pub(crate) fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 28);
     lab.disabled_pool("disabled", "10.1.0.0/16", 28);
     for node in ["node-a", "node-b", "node-c"] {
@@ -96,7 +98,8 @@ pub(crate) fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>
 }
 
 /// Without a grace period, empty blocks of an existing node stay (KC-438).
-pub(crate) fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(
@@ -119,7 +122,8 @@ pub(crate) fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
     });
 }
 
-pub(crate) fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer(lab: &Lab<'_>) {
+#[on(etcd)]
+fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(

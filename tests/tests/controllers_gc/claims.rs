@@ -12,7 +12,8 @@ use crate::lab::{COLLECTOR, Lab, SOON, to_pod, within};
 /// The minimum time for which an affinity must be unchanged before it is repaired.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
-pub(crate) fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_deleted(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.node("node-b");
@@ -54,7 +55,8 @@ pub(crate) fn incomplete_affinities_of_nodes_and_services_are_confirmed_or_delet
 }
 
 /// A list of one node's affinities does not find affinities without labels.
-pub(crate) fn affinities_without_labels_of_a_deleted_node_are_released(lab: &Lab<'_>) {
+#[on(kubernetes_v1, kubernetes_v3)]
+fn affinities_without_labels_of_a_deleted_node_are_released(lab: &Lab<'_>) {
     let group = lab.group.unwrap();
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

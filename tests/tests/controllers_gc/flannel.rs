@@ -44,7 +44,8 @@ fn blocks_of(lab: &Lab<'_>, node: &str) -> usize {
         .count()
 }
 
-pub(crate) fn blocks_of_nodes_under_migration_stay(lab: &Lab<'_>) {
+#[on(kubernetes_v1, kubernetes_v3)]
+fn blocks_of_nodes_under_migration_stay(lab: &Lab<'_>) {
     lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
     for (node, third, network) in [
         ("waits", 0, "flannel"),
@@ -67,7 +68,8 @@ pub(crate) fn blocks_of_nodes_under_migration_stay(lab: &Lab<'_>) {
     assert_eq!(lab.held().len(), 3, "each node keeps its tunnel address");
 }
 
-pub(crate) fn blocks_are_released_after_the_label_says_calico(lab: &Lab<'_>) {
+#[on(kubernetes_v1, kubernetes_v3)]
+fn blocks_are_released_after_the_label_says_calico(lab: &Lab<'_>) {
     lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
     migrated_node(lab, "checked", 0, Some("flannel"));
     migrated_node(lab, "complete", 1, Some("flannel"));

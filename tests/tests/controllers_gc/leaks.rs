@@ -14,7 +14,8 @@ use crate::lab::{
 /// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod
 /// collected", "valid by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected"
 /// and "kept within grace".
-pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn leaked_addresses_are_released_after_the_grace_period_only(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let other = Given {
@@ -89,7 +90,8 @@ pub(crate) fn leaked_addresses_are_released_after_the_grace_period_only(lab: &La
     collecting.shows("ipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4");
 }
 
-pub(crate) fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
@@ -110,7 +112,8 @@ pub(crate) fn deletion_of_a_pod_starts_the_grace_period_without_a_full_pass(lab:
     assert_eq!(collecting.full_passes(), looked);
 }
 
-pub(crate) fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let (mut one, mut other) = (to_pod("node-a", "gone"), to_pod("node-a", "there"));
@@ -129,7 +132,8 @@ pub(crate) fn addresses_with_a_shared_handle_are_released_together(lab: &Lab<'_>
 }
 
 /// The API server may report the pod after the block.
-pub(crate) fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "first")]);
@@ -142,7 +146,8 @@ pub(crate) fn pod_that_appears_within_the_grace_period_keeps_its_address(lab: &L
     assert_eq!(lab.held().len(), 1);
 }
 
-pub(crate) fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let block = "10.0.0.0/26".parse().unwrap();
@@ -162,7 +167,8 @@ pub(crate) fn orphan_handles_are_deleted_and_wrong_counts_repaired(lab: &Lab<'_>
     assert_eq!(lab.held().len(), 1);
 }
 
-pub(crate) fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(
@@ -183,7 +189,8 @@ pub(crate) fn gc_does_not_write_until_the_datastore_is_ready(lab: &Lab<'_>) {
 }
 
 /// A pod that reports another address still runs, and its endpoint may be newer than its status.
-pub(crate) fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted(lab: &Lab<'_>) {
+#[on(etcd)]
+fn address_in_an_endpoint_is_released_only_after_the_endpoint_is_deleted(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let given = ["gone", "changed", "gone-too", "next"].map(|pod| to_pod("node-a", pod));

@@ -12,7 +12,8 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// Covers upstream's cases "should clean up IPAM data for missing nodes" and "should handle
 /// improperly formatted handle IDs".
-pub(crate) fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     for node in ["node-a", "node-b", "node-c"] {
         lab.node(node);
@@ -74,7 +75,8 @@ pub(crate) fn gc_releases_everything_of_deleted_nodes_without_grace(lab: &Lab<'_
 }
 
 /// A NotReady node still exists.
-pub(crate) fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(
@@ -100,7 +102,8 @@ pub(crate) fn not_ready_node_keeps_addresses_and_blocks(lab: &Lab<'_>) {
 }
 
 /// Covers upstream's case "mismatched Calico/K8s node names".
-pub(crate) fn node_with_another_name_in_kubernetes_keeps_its_addresses(lab: &Lab<'_>) {
+#[on(etcd)]
+fn node_with_another_name_in_kubernetes_keeps_its_addresses(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.kubernetes_node("kubernetes-node");
     lab.calico_node("calico-node", Some("kubernetes-node"));
@@ -129,7 +132,8 @@ pub(crate) fn node_with_another_name_in_kubernetes_keeps_its_addresses(lab: &Lab
 }
 
 /// Covers upstream's cases "non-Kubernetes Calico node" and "no Calico node".
-pub(crate) fn addresses_of_nodes_outside_kubernetes_are_kept(lab: &Lab<'_>) {
+#[on(etcd)]
+fn addresses_of_nodes_outside_kubernetes_are_kept(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.calico_node("openstack", None);
     let other = Given {

@@ -66,7 +66,8 @@ fn events_about_pools(lab: &Lab<'_>) -> Vec<Value> {
     events
 }
 
-pub(crate) fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     shows_free(&collecting, 16);
@@ -110,7 +111,8 @@ pub(crate) fn pool_tells_80_and_95_percent_once(lab: &Lab<'_>) {
     );
 }
 
-pub(crate) fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     shows_free(&collecting, 16);
@@ -125,7 +127,8 @@ pub(crate) fn restart_above_a_threshold_posts_no_second_event(lab: &Lab<'_>) {
 }
 
 /// Pods of a tenant move the use of the pool between 62 % and 81 %.
-pub(crate) fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(lab: &Lab<'_>) {
     three_quarters(lab);
     let collecting = lab.collect(with_a_long_grace_period(lab));
     collecting.has_looked();
@@ -148,7 +151,8 @@ pub(crate) fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minute
     assert_eq!(reasons, ["IPPoolUsage80", "IPPoolUsage80"]);
 }
 
-pub(crate) fn settings_of_ipam_are_read_each_five_minutes_at_most(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn settings_of_ipam_are_read_each_five_minutes_at_most(lab: &Lab<'_>) {
     three_quarters(lab);
     let audit = lab.servers.api.audit().unwrap();
     let collecting = lab.collect(with_a_long_grace_period(lab));

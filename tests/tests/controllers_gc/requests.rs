@@ -39,7 +39,8 @@ fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
     counts
 }
 
-pub(crate) fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(lab: &Lab<'_>) {
     filled(lab);
     let mut settings = lab.settings();
     settings.leak_grace_period = Some(GRACE);
@@ -113,7 +114,8 @@ fn timeline(requests: &[Request]) {
     }
 }
 
-pub(crate) fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
+#[on(etcd)]
+fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
     filled(lab);
     let collecting = lab.collect(lab.settings());
     within(SOON * 3, "all leaks", || {
@@ -125,7 +127,8 @@ pub(crate) fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
     ));
 }
 
-pub(crate) fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
+#[on(kubernetes_v3)]
+fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);

@@ -42,7 +42,8 @@ fn release_without_answer_to(
     );
 }
 
-pub(crate) fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_pass(lab: &Lab<'_>) {
     let look = ("GET", "/pods?fieldSelector=metadata.name%3Dpod&");
     release_without_answer_to(
         lab,
@@ -51,7 +52,8 @@ pub(crate) fn gc_with_an_unanswered_pod_lookup_releases_the_address_in_a_later_p
     );
 }
 
-pub(crate) fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn gc_with_an_unanswered_block_write_reads_the_block_again_and_releases(lab: &Lab<'_>) {
     let write = ("PUT", "/ipamblocks/10-0-0-0-26");
     release_without_answer_to(
         lab,

@@ -11,7 +11,8 @@ use crate::lab::{
 };
 
 /// Covers upstream's case "should export metrics for IPAM state".
-pub(crate) fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
     for node in ["node-a", "node-b"] {
         lab.node(node);
     }
@@ -65,7 +66,8 @@ pub(crate) fn gc_metrics_equal_those_of_upstream(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("borrowed_per_node"));
 }
 
-pub(crate) fn gc_writes_only_while_leader(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(
@@ -91,7 +93,8 @@ pub(crate) fn gc_writes_only_while_leader(lab: &Lab<'_>) {
     });
 }
 
-pub(crate) fn gc_in_report_mode_lists_leaks_and_releases_none(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn gc_in_report_mode_lists_leaks_and_releases_none(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     lab.block(
@@ -158,7 +161,8 @@ pub(crate) fn gc_in_report_mode_lists_leaks_and_releases_none(lab: &Lab<'_>) {
     assert!(is_named("missing") && is_named("other"), "{leaks:?}");
 }
 
-pub(crate) fn event_on_the_pod_of_a_tenant_names_no_pod_of_another_namespace(lab: &Lab<'_>) {
+#[on(kubernetes_v1)]
+fn event_on_the_pod_of_a_tenant_names_no_pod_of_another_namespace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
     let mut other = to_pod("node-a", "web");

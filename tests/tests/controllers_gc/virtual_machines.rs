@@ -46,7 +46,8 @@ fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAd
         .unwrap()
 }
 
-pub(crate) fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [gone, orphan, launched] = machines(
         lab,
@@ -78,7 +79,8 @@ pub(crate) fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(lab: &Lab<'
     });
 }
 
-pub(crate) fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
+#[on(etcd, kubernetes_v1)]
+fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(lab: &Lab<'_>) {
     lab.servers.api.define_machines().unwrap();
     let [stopped, running] = machines(
         lab,

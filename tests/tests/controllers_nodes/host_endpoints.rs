@@ -45,7 +45,8 @@ fn line(
     Some((texts(labels), interface.into(), texts(ips)))
 }
 
-pub(crate) fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
+fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
     scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
     scene.put::<HostEndpointSpec>(
         "own",
@@ -104,7 +105,8 @@ pub(crate) fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
     becomes(vec!["own".to_owned()], || scene.names::<HostEndpointSpec>());
 }
 
-pub(crate) fn host_endpoints_follow_their_templates(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn host_endpoints_follow_their_templates(scene: &Scene) {
     scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
     let template = |name: &str, value: &str| HostEndpointTemplate {
         generate_name: name.into(),

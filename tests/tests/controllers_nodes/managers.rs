@@ -29,7 +29,8 @@ fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
         .collect()
 }
 
-pub(crate) fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
     let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
     scene.kubernetes_node(
         "node-1",

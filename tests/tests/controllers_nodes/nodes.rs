@@ -37,7 +37,8 @@ fn of_kubernetes(name: &str) -> Value {
 }
 
 /// Covers upstream's case "should sync labels from k8s -> calico".
-pub(crate) fn labels_of_a_calico_node_follow_the_kubernetes_node(scene: &Scene) {
+#[on(etcd)]
+fn labels_of_a_calico_node_follow_the_kubernetes_node(scene: &Scene) {
     scene.kubernetes_node("k-1", json!({"a": "1"}), json!({}));
     calico(scene, "c-1", of_kubernetes("k-1"));
     scene.put::<NodeSpec>(
@@ -60,7 +61,8 @@ pub(crate) fn labels_of_a_calico_node_follow_the_kubernetes_node(scene: &Scene) 
 
 /// Upstream deletes the node with its addresses at once (KC-472). Here a kubelet that registers
 /// again finds the addresses of the pods unchanged.
-pub(crate) fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist(scene: &Scene) {
+#[on(etcd)]
+fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist(scene: &Scene) {
     let nodes = || scene.names::<NodeSpec>();
     let there = || vec!["c-1".to_owned()];
     scene.kubernetes_node("k-1", json!({}), json!({}));
@@ -88,7 +90,8 @@ pub(crate) fn calico_node_of_a_deleted_kubernetes_node_stays_while_pods_exist(sc
 
 /// Covers upstream's three cases of node names, and "should clean up weps, IPAM allocations, etc.
 /// when deleting a node".
-pub(crate) fn calico_nodes_are_deleted_with_their_kubernetes_node(scene: &Scene) {
+#[on(etcd)]
+fn calico_nodes_are_deleted_with_their_kubernetes_node(scene: &Scene) {
     for name in ["k-1", "k-2", "k-4"] {
         scene.kubernetes_node(name, json!({}), json!({}));
     }

@@ -93,7 +93,8 @@ fn verdict(reason: &str, finalizer: bool) -> Option<(String, bool)> {
     Some((reason.into(), finalizer))
 }
 
-pub(crate) fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(scene: &Scene) {
     scene.new_pool("a", "10.0.0.0/24", false);
     let running = scene.start(|_| ());
     becomes(verdict("OK", true), || scene.verdict("a"));
@@ -123,7 +124,8 @@ pub(crate) fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(s
     );
 }
 
-pub(crate) fn deleted_pool_stays_until_its_addresses_are_released(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn deleted_pool_stays_until_its_addresses_are_released(scene: &Scene) {
     scene.new_pool("a", "10.0.0.0/24", false);
     let _running = scene.start(|_| ());
     becomes(verdict("OK", true), || scene.verdict("a"));
@@ -139,7 +141,8 @@ pub(crate) fn deleted_pool_stays_until_its_addresses_are_released(scene: &Scene)
 }
 
 /// The finalizer of a pool lets kube-controllers release the blocks of a deleted pool.
-pub(crate) fn split_pool_keeps_its_blocks_in_v3(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn split_pool_keeps_its_blocks_in_v3(scene: &Scene) {
     scene.new_pool("a", "10.0.0.0/24", false);
     let _running = scene.start(|_| ());
     becomes(verdict("OK", true), || scene.verdict("a"));

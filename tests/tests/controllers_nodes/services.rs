@@ -113,7 +113,8 @@ pub(crate) fn wants(ip: &str) -> Value {
     json!({"projectcalico.org/loadBalancerIPs": format!("[\"{ip}\"]")})
 }
 
-pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn services_get_requested_addresses_and_release_them_with_the_pools(scene: &Scene) {
     let running = scene.start(|_| ());
     scene.service("early", json!({}), json!({}));
     stays(Vec::new(), || scene.shown("early"));
@@ -198,7 +199,8 @@ pub(crate) fn services_get_requested_addresses_and_release_them_with_the_pools(s
 }
 
 /// Upstream assigns no IPv6 address to a Service that has an IPv4 address (KC-509).
-pub(crate) fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene) {
     scene.pool("v4", "10.7.0.4/30", json!({}));
     let running = scene.start(|_| ());
     scene.service(
@@ -248,7 +250,8 @@ pub(crate) fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene)
 }
 
 /// The list of pools restricts only its own family.
-pub(crate) fn dual_stack_service_with_pools_of_one_family_is_written_once(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn dual_stack_service_with_pools_of_one_family_is_written_once(scene: &Scene) {
     scene.pool("v4", "10.7.0.4/30", json!({}));
     scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
     let _running = scene.start(|_| ());
@@ -259,7 +262,8 @@ pub(crate) fn dual_stack_service_with_pools_of_one_family_is_written_once(scene:
     assert_eq!(scene.held(), scene.shown("web"));
 }
 
-pub(crate) fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: &Scene) {
     scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
     let _running = scene.start(|_| ());
     scene.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
@@ -287,7 +291,8 @@ pub(crate) fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: 
     );
 }
 
-pub(crate) fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
     scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
     let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
     let _running = [scene.start(|_| ()), scene.start(|_| ())];
@@ -310,7 +315,8 @@ pub(crate) fn two_racing_controllers_assign_one_address_per_service(scene: &Scen
     });
 }
 
-pub(crate) fn recreated_service_of_the_same_name_gets_a_new_address(scene: &Scene) {
+#[on(etcd)]
+fn recreated_service_of_the_same_name_gets_a_new_address(scene: &Scene) {
     scene.pool("auto", "10.7.0.4/30", json!({}));
     let running = scene.start(|_| ());
     scene.service("web", json!({}), json!({}));
@@ -323,7 +329,8 @@ pub(crate) fn recreated_service_of_the_same_name_gets_a_new_address(scene: &Scen
     becomes(1, || scene.holders());
 }
 
-pub(crate) fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
+#[on(etcd)]
+fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
     scene.pool("auto", "10.7.0.4/30", json!({}));
     scene.service("web", json!({}), json!({}));
     let entry = json!([{"hostname": "elsewhere"}]);
@@ -348,7 +355,8 @@ pub(crate) fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
     becomes(0, || scene.holders());
 }
 
-pub(crate) fn service_status_converges_against_conflicting_writers(scene: &Scene) {
+#[on(etcd)]
+fn service_status_converges_against_conflicting_writers(scene: &Scene) {
     scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
     let _running = scene.start(|_| ());
     let names: Vec<String> = (0..6).map(|n| format!("web{n}")).collect();

@@ -87,7 +87,8 @@ fn of_class(class: &str) -> Value {
     json!({"loadBalancerClass": class})
 }
 
-pub(crate) fn services_say_why_they_wait(scene: &Scene) {
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
+fn services_say_why_they_wait(scene: &Scene) {
     let running = scene.start(|_| ());
     becomes(true, || running.counts([0; 6]));
     scene.service("asks", wants("10.8.0.2"), json!({}));
@@ -162,7 +163,8 @@ pub(crate) fn services_say_why_they_wait(scene: &Scene) {
     becomes(true, || running.counts([0; 6]));
 }
 
-pub(crate) fn served_services_post_no_event(scene: &Scene) {
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
+fn served_services_post_no_event(scene: &Scene) {
     scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
     let running = scene.start(|_| ());
     scene.service("web", json!({}), json!({}));
@@ -174,7 +176,8 @@ pub(crate) fn served_services_post_no_event(scene: &Scene) {
     assert!(running.counts([0; 6]));
 }
 
-pub(crate) fn waiting_service_is_told_once_across_replicas(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn waiting_service_is_told_once_across_replicas(scene: &Scene) {
     scene.one_address();
     let replicas = [scene.start(|_| ()), scene.start(|_| ())];
     scene.service("first", wants("10.7.0.4"), json!({}));
@@ -189,7 +192,8 @@ pub(crate) fn waiting_service_is_told_once_across_replicas(scene: &Scene) {
     stays((1, 3), || (scene.events("second").len(), scene.posts()));
 }
 
-pub(crate) fn missing_role_is_told_to_services_if_a_pool_exists(scene: &Scene) {
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
+fn missing_role_is_told_to_services_if_a_pool_exists(scene: &Scene) {
     let running = scene.start_without_load_balancer(|settings| {
         settings.enabled.insert(ControllerName::LoadBalancer);
     });
@@ -227,7 +231,8 @@ pub(crate) fn missing_role_is_told_to_services_if_a_pool_exists(scene: &Scene) {
 }
 
 /// A tenant asks for each address of others, by a Service of its own.
-pub(crate) fn services_of_a_tenant_learn_no_foreign_holder(scene: &Scene) {
+#[on(etcd, kubernetes_v3)]
+fn services_of_a_tenant_learn_no_foreign_holder(scene: &Scene) {
     let namespace = json!({"metadata": {"name": "bank"}});
     scene
         .admin

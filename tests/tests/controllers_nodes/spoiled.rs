@@ -43,7 +43,8 @@ fn of_kubernetes(name: &str) -> Value {
     })
 }
 
-pub(crate) fn unreadable_objects_do_not_block_work_for_readable_ones(scene: &Scene) {
+#[on(etcd)]
+fn unreadable_objects_do_not_block_work_for_readable_ones(scene: &Scene) {
     for name in ["k-1", "k-2"] {
         scene.kubernetes_node(name, json!({"a": "1"}), json!({}));
         scene.put::<NodeSpec>(name, json!({}), of_kubernetes(name));
@@ -97,7 +98,8 @@ pub(crate) fn unreadable_objects_do_not_block_work_for_readable_ones(scene: &Sce
     stays(1, shown);
 }
 
-pub(crate) fn node_controllers_converge_against_a_conflicting_writer(scene: &Scene) {
+#[on(etcd)]
+fn node_controllers_converge_against_a_conflicting_writer(scene: &Scene) {
     for name in ["k-1", "k-2"] {
         scene.kubernetes_node(name, json!({"a": "1"}), json!({}));
         scene.put::<NodeSpec>(name, json!({}), of_kubernetes(name));
@@ -150,7 +152,8 @@ pub(crate) fn node_controllers_converge_against_a_conflicting_writer(scene: &Sce
     );
 }
 
-pub(crate) fn pool_and_tier_controllers_converge_against_a_conflicting_writer(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn pool_and_tier_controllers_converge_against_a_conflicting_writer(scene: &Scene) {
     let running = scene.start(|_| ());
     scene.put::<IpPoolSpec>(
         "pool",

@@ -41,7 +41,8 @@ impl Scene {
     }
 }
 
-pub(crate) fn deleted_tier_stays_until_its_policies_are_removed(scene: &Scene) {
+#[on(kubernetes_v3)]
+fn deleted_tier_stays_until_its_policies_are_removed(scene: &Scene) {
     let running = scene.start(|_| ());
     for name in ["empty", "used"] {
         scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));

@@ -13,7 +13,6 @@ use integration_tests::controllers::{PATIENCE, await_that, told};
 use integration_tests::plugin::Plugins;
 use integration_tests::proxy::{Fault, Point};
 use integration_tests::skip::skipped;
-use integration_tests::tests_on;
 use libcalico::kubernetes::ApiGroup;
 use prost::Message;
 use serde_json::{Value, json};
@@ -22,44 +21,11 @@ use crate::lab::{CONFIGURATIONS, Lab, await_ready, await_served, check_status, p
 
 // The tests of a datastore use the same few control planes. The last test of crd_v1 and of etcd
 // ends its control plane.
-tests_on!(crd_v1, crate::lab::on, Some(super::ApiGroup::CrdV1);
-    configuration_changes_apply_in_place_or_by_a_restart,
-    configuration_does_not_override_the_environment,
-    configuration_is_created_and_its_status_restored,
-    configuration_written_with_kubectl_gets_defaults,
-    etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line,
-    node_workers_without_effect_are_named_in_a_warning,
-    start_on_an_empty_datastore_creates_the_required_objects,
-    start_with_unreachable_servers_waits_and_stays_live,
-);
-
-tests_on!(etcd, crate::lab::on, None;
-    configuration_changes_apply_in_place_or_by_a_restart,
-    configuration_does_not_override_the_environment,
-    configuration_is_created_and_its_status_restored,
-    configuration_written_with_kubectl_gets_defaults,
-    controllers_exit_with_success_on_sigterm,
-    cpu_profile_contains_whole_stacks,
-    etcd_is_compacted_every_compaction_period,
-    first_objects_equal_the_recorded_start_of_upstream,
-    invalid_environment_variable_or_flag_ends_the_process,
-    start_on_an_empty_datastore_creates_the_required_objects,
-    start_with_unreachable_servers_waits_and_stays_live,
-);
-
-tests_on!(v3, crate::lab::on, Some(super::ApiGroup::V3);
-    configuration_changes_apply_in_place_or_by_a_restart,
-    configuration_does_not_override_the_environment,
-    configuration_is_created_and_its_status_restored,
-    configuration_written_with_kubectl_gets_defaults,
-    readiness_names_a_server_lost_before_the_configuration_read,
-    start_on_an_empty_datastore_creates_the_required_objects,
-);
-
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 /// Upstream's tests search for this text.
 const RESTARTING: &str = "Received exit status 129, restarting";
 
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
 fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
     let mut controllers = lab.start(lab.setup().arg("--health-port=9099"));
     await_ready(&controllers, true);
@@ -104,6 +70,7 @@ fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
     assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
 }
 
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
 fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     let setup = lab
         .setup()
@@ -139,6 +106,7 @@ fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
 }
 
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
 fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
     let controllers = lab.start(lab.setup());
     lab.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
@@ -174,6 +142,7 @@ fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
     assert!(!log.contains("[ERROR]"), "{log}");
 }
 
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
 fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
     let setup = lab
         .setup()
@@ -208,6 +177,7 @@ fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
 
 /// Upstream fills in defaults only through its own client, so an object written with kubectl lacks
 /// them.
+#[on(etcd, kubernetes_v1, kubernetes_v3)]
 fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
     let api_version = lab
         .group
@@ -245,6 +215,7 @@ fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
     );
 }
 
+#[on(etcd, kubernetes_v1)]
 fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
     lab.kubernetes.api.stop();
     if lab.group.is_none() {
@@ -289,6 +260,7 @@ fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
 }
 
 /// The API server becomes unreachable at the request for the KubeControllersConfiguration.
+#[on(kubernetes_v3)]
 fn readiness_names_a_server_lost_before_the_configuration_read(lab: &mut Lab<'_>) {
     let proxy = lab.kubernetes.api.proxy().unwrap();
     proxy.arm(Some((
@@ -341,6 +313,7 @@ struct Sample {
 }
 
 /// A signal handler can walk a stack only if the C library and the linking of the program allow it.
+#[on(etcd)]
 fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
     let controllers = lab.start(lab.setup());
     await_served(9094, "/metrics");
@@ -368,6 +341,7 @@ fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
     });
 }
 
+#[on(etcd)]
 fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
     let recording = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -405,6 +379,7 @@ fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
 
 /// These controllers would write objects that the API server rejects. Upstream runs them
 /// nevertheless (KC-020).
+#[on(kubernetes_v1)]
 fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(lab: &mut Lab<'_>) {
     let controllers = lab.start(
         lab.setup()
@@ -425,6 +400,7 @@ fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(lab: &mut 
     );
 }
 
+#[on(etcd)]
 fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
     for (name, text, expected) in [
         (
@@ -469,6 +445,7 @@ fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
 }
 
 /// Upstream reads the variable and does not use it.
+#[on(kubernetes_v1)]
 fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
     for (text, expected) in [
         (
@@ -492,6 +469,7 @@ fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
     }
 }
 
+#[on(etcd)]
 fn controllers_exit_with_success_on_sigterm(lab: &mut Lab<'_>) {
     let mut controllers = lab.start(lab.setup());
     await_ready(&controllers, true);
@@ -500,6 +478,7 @@ fn controllers_exit_with_success_on_sigterm(lab: &mut Lab<'_>) {
 }
 
 /// A period of 0 turns compaction off.
+#[on(etcd)]
 fn etcd_is_compacted_every_compaction_period(lab: &mut Lab<'_>) {
     let mark = || {
         lab.kubernetes

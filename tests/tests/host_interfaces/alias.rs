@@ -3,18 +3,13 @@
 use integration_tests::cluster::{Cluster, on_local};
 use integration_tests::command::present;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::skip::skipped;
 use libcalico::names::InterfaceAlias;
 use serde_json::json;
 
 use crate::{Sandbox, alias_of, lines_with};
 
-on_each_datastore!(
-    add_writes_container_and_pod_into_the_alias,
-    long_container_id_is_shortened_in_the_alias
-);
-
+#[on(etcd, local)]
 fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -34,6 +29,7 @@ fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     assert_eq!(alias_of(&newer.host_ifname()), Some(newer.alias()));
 }
 
+#[on(etcd, local)]
 fn long_container_id_is_shortened_in_the_alias(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));

@@ -5,28 +5,11 @@ use std::process::{Child, Command, Stdio};
 use integration_tests::cluster::Cluster;
 use integration_tests::command::ip;
 use integration_tests::content::Content;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::Call;
 use serde_json::{Value, json};
 
 use crate::taken::forget_alias;
 use crate::{Sandbox, alias_of};
-
-on_each_datastore!(
-    gc_keeps_and_names_a_running_container,
-    gc_keeps_and_names_a_running_container_without_alias,
-    gc_collects_a_container_without_a_process,
-    gc_collects_a_container_without_alias_and_process,
-    gc_collects_a_container_without_endpoint_and_process,
-    gc_collects_a_container_without_carrier,
-    gc_collects_a_running_container_if_configured,
-    gc_keeps_a_pod_listed_with_a_different_interface,
-    gc_keeps_a_pod_of_another_network_and_succeeds,
-    gc_keeps_the_endpoint_of_an_interface_without_ownership_proof,
-    gc_with_unreadable_blocks_keeps_pods_of_unknown_networks,
-    gc_of_a_leak_keeps_the_containers_interface_in_another_network,
-    gc_with_few_open_files_keeps_a_running_container,
-);
 
 /// A process in the network namespace of a sandbox.
 struct Process(Child);
@@ -141,18 +124,21 @@ impl<'a> Node<'a> {
     }
 }
 
+#[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     node.assert_left_and_named();
     node.assert_left_and_named();
 }
 
+#[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container_without_alias(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.running.host_ifname());
     node.assert_left_and_named();
 }
 
+#[on(etcd, local)]
 fn gc_collects_a_container_without_a_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
@@ -160,6 +146,7 @@ fn gc_collects_a_container_without_a_process(cluster: &Cluster<'_>) {
     node.assert_collected(json!({}));
 }
 
+#[on(etcd, local)]
 fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     forget_alias(&node.running.host_ifname());
@@ -168,6 +155,7 @@ fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
     node.assert_collected(json!({}));
 }
 
+#[on(etcd, local)]
 fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     let mut node = Node::new(cluster);
     node.assert_left_and_named();
@@ -184,16 +172,19 @@ fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     node.assert_collected(json!({}));
 }
 
+#[on(etcd, local)]
 fn gc_collects_a_container_without_carrier(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.running.pod.name)).unwrap();
     node.assert_collected(json!({}));
 }
 
+#[on(etcd, local)]
 fn gc_collects_a_running_container_if_configured(cluster: &Cluster<'_>) {
     Node::new(cluster).assert_collected(json!({ "gc_running_containers": true }));
 }
 
+#[on(etcd, local)]
 fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let before = cluster.state();
@@ -207,6 +198,7 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
 }
 
 /// Neither of two runtimes lists the containers of the other.
+#[on(etcd, local)]
 fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {
@@ -240,6 +232,7 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
 }
 
 /// The interface has no alias, and IPAM has no address of the container any more.
+#[on(etcd, local)]
 fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
@@ -269,6 +262,7 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
 }
 
 /// An ADD of this network left an address, and the interface is that of another network.
+#[on(etcd, local)]
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
@@ -310,6 +304,7 @@ fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Clus
 }
 
 /// A tenant's processes may be in more network namespaces than the plugin may have open files.
+#[on(etcd, local)]
 fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
     const FILES: usize = 40;
     let mut others = Vec::new();
@@ -338,6 +333,7 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
 }
 
 /// If an interface has no alias, only the block shows the network of its pod.
+#[on(etcd, local)]
 fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();

@@ -7,23 +7,10 @@ use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::journal::{JOURNAL, journal_entries};
 use integration_tests::kernel;
-use integration_tests::on_each_datastore;
 use integration_tests::plugin::CniError;
 use serde_json::{Value, json};
 
 use crate::{Sandbox, alias_of};
-
-on_each_datastore!(
-    host_interface_name_of_another_pod_is_an_error_naming_the_pod,
-    host_interface_of_another_namespace_is_not_named,
-    two_concurrent_pods_with_the_same_host_interface_connect_exactly_one,
-    add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing,
-    del_of_a_pod_with_a_renamed_interface_removes_the_pair,
-    add_with_a_bridge_of_the_host_interface_name_fails,
-    interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership,
-    interface_without_alias_with_carrier_stays_without_proof,
-    interface_without_alias_and_carrier_is_replaced,
-);
 
 /// Pods whose host interfaces have the same name.
 const VICTIM: (&str, &str) = ("team-a", "p723961");
@@ -78,6 +65,7 @@ fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value)
         .success();
 }
 
+#[on(etcd, local)]
 fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (victim, namesake) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, NAMESAKE));
@@ -127,6 +115,7 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
 }
 
 /// kubelet writes the error into an Event, which the tenant can read.
+#[on(etcd, local)]
 fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
     conf["log_level"] = json!("info");
@@ -178,6 +167,7 @@ fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
 }
 
 /// Between the creation of a pair and the write of its alias, the pair has no identified owner.
+#[on(etcd, local)]
 fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster: &Cluster<'_>) {
     const TURNS: usize = 40;
     let conf = prepared(cluster);
@@ -211,6 +201,7 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
 }
 
 /// The runtime runs CHECK and DEL of both interfaces.
+#[on(etcd, local)]
 fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
     cluster: &Cluster<'_>,
 ) {
@@ -318,6 +309,7 @@ fn away(conf: &Value) -> Value {
 
 /// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another
 /// interface.
+#[on(etcd, local)]
 fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
@@ -346,6 +338,7 @@ fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>)
     cluster.assert_nothing_left();
 }
 
+#[on(etcd, local)]
 fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
@@ -365,6 +358,7 @@ pub(super) fn forget_alias(ifname: &str) {
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
 }
 
+#[on(etcd, local)]
 fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(
     cluster: &Cluster<'_>,
 ) {
@@ -391,6 +385,7 @@ fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(
     check(cluster, &new, &conf, &result);
 }
 
+#[on(etcd, local)]
 fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (pod, other) = (
@@ -422,6 +417,7 @@ fn interface_without_alias_with_carrier_stays_without_proof(cluster: &Cluster<'_
     );
 }
 
+#[on(etcd, local)]
 fn interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (old, new) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM));

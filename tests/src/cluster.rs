@@ -15,6 +15,7 @@ use crate::golden::compare::{Difference, differences};
 use crate::golden::marks::Bindings;
 use crate::journal::journal_entries;
 use crate::kernel;
+use crate::kubernetes::Objects;
 use crate::namespaces::{Host, isolated};
 use crate::place::Place;
 use crate::plugin::{Call, Plugins};
@@ -24,8 +25,8 @@ use crate::store::Store;
 mod faulty;
 mod kubernetes;
 
-pub use faulty::{Faults, Faulty, points, shortest, sweep};
 pub use crate::on;
+pub use faulty::{Faults, Faulty, points, shortest, sweep};
 pub use kubernetes::{
     ControlPlane, NAMESPACE, on_installation, on_one_group, pod_path, restricted,
 };
@@ -97,6 +98,16 @@ where
     }
 }
 
+impl<T> ClusterTest<fn(&mut Cluster<'_>, &mut ControlPlane<'_>)> for T
+where
+    T: FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>) + Send,
+{
+    fn run(self, cluster: &mut Cluster<'_>, control_plane: Option<&mut ControlPlane<'_>>) {
+        let control_plane = control_plane.expect("only a test on an API server has a ControlPlane");
+        self(cluster, control_plane);
+    }
+}
+
 /// Runs a test with a cluster on a private host. The API server, which serves both groups, may have
 /// served earlier tests of the process, see
 /// [`on_prepared_kubernetes`](crate::kubernetes::on_prepared_kubernetes). Skips the test if etcd or
@@ -149,6 +160,19 @@ impl<'h> Cluster<'h> {
         content
             .nodes()
             .for_each(|node| objects.client().node(node).unwrap());
+    }
+
+    /// Returns Calico's objects on the API server, whose client has all rights and does not use the
+    /// plugins' proxy.
+    ///
+    /// # Panics
+    /// Panics outside of an API server.
+    #[track_caller]
+    pub fn objects(&self) -> &Objects {
+        match &self.store {
+            Store::Kubernetes(objects) => objects,
+            other => panic!("{} is no API server", other.name()),
+        }
     }
 
     /// Returns a network configuration for a node, see [`conf`].

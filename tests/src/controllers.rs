@@ -1,4 +1,5 @@
-//! The kube-controllers process.
+//! The kube-controllers process ([`Controllers`]), its controllers in a thread of a test
+//! ([`RunningControllers`]), and their cluster ([`ControllersCluster`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,12 +20,23 @@ use crate::namespaces::Host;
 use crate::plugin::Plugins;
 use crate::server_process::ServerProcess;
 
-pub mod collecting;
+mod cluster;
+pub mod garbage_collector;
 mod proxied;
-mod world;
+mod running;
+mod typed_objects;
 
+pub use crate::on;
+pub use cluster::{
+    ControllersCluster, NAMESPACE, REPLICAS, create_replicas, deletion_mark, handle_of, merge, on,
+    on_both_groups, on_prepared, service_path,
+};
 pub use proxied::Proxied;
-pub use world::{NAMESPACE, World, deletion_mark, handle_of, merge, service_path};
+pub use running::{
+    CALM, Connection, RunningControllers, Work, becomes, controller, default_settings, mode, stays,
+    within,
+};
+pub use typed_objects::TypedObjects;
 
 /// URL path of the Leases in the namespace of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -257,7 +269,7 @@ pub fn metrics(port: u16) -> Result<String> {
 }
 
 /// Returns the exit status of a process, or the signal that killed it, as text.
-pub fn told(status: ExitStatus) -> String {
+pub fn exit_text(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => code.to_string(),
         (None, Some(signal)) => format!("signal {signal}"),

@@ -83,6 +83,12 @@ impl Etcd {
         self.await_answer()
     }
 
+    /// Starts the server again on the same data, with more arguments.
+    pub fn restart_with(&mut self, args: &[String]) -> Result<()> {
+        self.args.extend_from_slice(args);
+        self.restart()
+    }
+
     /// Kills the server and keeps its data.
     pub fn stop(&mut self) {
         self.server.stop();

@@ -68,13 +68,8 @@ impl Kubernetes {
     }
 }
 
-/// Runs a test on a private host with a control plane.
-pub fn on_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
-    with_kubernetes(|host, mut kubernetes| test(host, &mut kubernetes));
-}
-
-/// Runs a test as [`on_kubernetes`] does, and gives the test ownership of the control plane.
-pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
+/// Runs a test on a private host with a control plane of its own.
+pub fn on_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if installed() {
         isolated(|host| test(host, Kubernetes::start(host).unwrap()));
     }

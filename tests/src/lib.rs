@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`namespaces::isolated`] | a private host: network namespaces and files of its own |
 //! | [`cluster::on`] | a host with an uplink, the plugins and a datastore, and pods |
-//! | [`controllers::World`] | running kube-controllers |
+//! | [`controllers::on`](fn@controllers::on) | running kube-controllers, and a cluster for them |
 //!
 //! The attribute [`on`](macro@on) runs a test on each of several datastores. A test executes the
 //! plugins ([`plugin`]), and inspects the kernel ([`kernel`]) and the datastore ([`store`]).

@@ -9,7 +9,7 @@ use libcalico::migration::{
 };
 use serde_json::{Value, json};
 
-use crate::controllers::{Controllers, PATIENCE, Setup, await_that, told};
+use crate::controllers::{Controllers, PATIENCE, Setup, await_that, exit_text};
 use crate::kubernetes::ApiServer;
 use crate::manifests::NAMESPACE;
 
@@ -142,7 +142,7 @@ impl<'a> Migration<'a> {
     pub fn await_open(&self, process: &mut Controllers) {
         self.await_phase(process, "Converged");
         assert_eq!(
-            told(process.ended().unwrap()),
+            exit_text(process.ended().unwrap()),
             "1",
             "{}",
             process.log().unwrap()

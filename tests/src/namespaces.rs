@@ -53,7 +53,7 @@ pub fn isolated(test: impl FnOnce(&Host) + Send) {
     if !geteuid().is_root() {
         return run_in_user_namespace();
     }
-    on_new_thread(|| {
+    in_new_thread(|| {
         let host = Host::enter().expect("a private host could not be made");
         test(&host);
     });
@@ -61,7 +61,7 @@ pub fn isolated(test: impl FnOnce(&Host) + Send) {
 
 /// Runs `f` on another thread with the same name, which is that of the test in reports of panics
 /// and skips.
-fn on_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+fn in_new_thread<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     let name = thread::current().name().unwrap_or("host").to_owned();
     let joined = thread::scope(|scope| {
         thread::Builder::new()
@@ -141,7 +141,7 @@ impl Host {
         kept: &[PathBuf],
         f: impl FnOnce(&Host) -> Result<T> + Send,
     ) -> Result<T> {
-        on_new_thread(|| {
+        in_new_thread(|| {
             Self::own_files(kept)?;
             f(&Host {})
         })
@@ -149,7 +149,7 @@ impl Host {
 
     /// Creates another private host. The two share neither the network nor the private directories.
     pub fn neighbor(&self) -> Result<Neighbor> {
-        on_new_thread(|| {
+        in_new_thread(|| {
             Self::enter()?;
             let open = |name: &str| File::open(Path::new("/proc/thread-self/ns").join(name));
             Ok(Neighbor {
@@ -201,7 +201,7 @@ impl Host {
     /// Runs `f` in the network namespace of a pod, with the files of the host.
     pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(Path::new(NETNS_DIR).join(name))?;
-        on_new_thread(move || {
+        in_new_thread(move || {
             setns(&namespace, CloneFlags::CLONE_NEWNET)
                 .context("cannot enter the pod's namespace")?;
             f()
@@ -225,7 +225,7 @@ impl Neighbor {
     /// Runs `f` on this other host, in the same working directory.
     pub fn on<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let directory = env::current_dir()?;
-        on_new_thread(|| {
+        in_new_thread(|| {
             // A thread that shares its working directory with others cannot enter a mount
             // namespace.
             unshare(CloneFlags::CLONE_FS)?;
@@ -246,7 +246,7 @@ impl Neighbor {
 ///
 /// # Panics
 /// Panics if the copy cannot be started, or fails.
-pub fn with_own_processes(test: impl FnOnce()) {
+pub fn in_pid_namespace(test: impl FnOnce()) {
     if env::var_os(INSIDE_PID_NAMESPACE).is_some() {
         return test();
     }

@@ -22,6 +22,7 @@ use serde_json::Value;
 
 use self::freshness::require_fresh;
 pub use self::measured::Usage;
+use crate::skip::skipped;
 
 /// Time limit of a call in the suites: longer than a DEL with an unreachable datastore takes.
 pub const DEADLINE: Duration = Duration::from_secs(60);
@@ -62,6 +63,15 @@ pub struct Outcome {
     pub stderr: String,
     /// Time from exec to exit.
     pub wall: Duration,
+}
+
+/// Returns true if host-local is among the [`FOREIGN_PLUGINS`]. Skips the calling test otherwise.
+pub fn is_host_local_installed() -> bool {
+    let is_installed = Path::new(FOREIGN_PLUGINS).join("host-local").is_file();
+    if !is_installed {
+        skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    }
+    is_installed
 }
 
 impl Plugins {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use integration_tests::cluster::{Cluster, Pod, on_etcd};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::kernel;
@@ -250,28 +250,26 @@ fn failed_connections() -> u64 {
         .unwrap()
 }
 
-#[test]
-fn add_with_etcd_unreachable_fails_with_a_transient_error() {
-    on_etcd(|cluster| {
-        let conf = cluster.conf("node1", json!({ "etcd_endpoints": "http://127.0.0.1:1" }));
-        let before = failed_connections();
-        let error = cluster
-            .verb("ADD", &cluster.pod(1), &conf)
-            .run()
-            .unwrap()
-            .error();
-        assert_eq!(
-            (error.code, error.msg.contains("127.0.0.1:1")),
-            (11, true),
-            "{error:?}"
-        );
-        assert_eq!(
-            failed_connections() - before,
-            1,
-            "the runtime repeats the call, not the plugin: {error:?}"
-        );
-        assert_eq!(kernel::host().unwrap()["links"], json!({}));
-    });
+#[on(etcd)]
+fn add_with_etcd_unreachable_fails_with_a_transient_error(cluster: &Cluster<'_>) {
+    let conf = cluster.conf("node1", json!({ "etcd_endpoints": "http://127.0.0.1:1" }));
+    let before = failed_connections();
+    let error = cluster
+        .verb("ADD", &cluster.pod(1), &conf)
+        .run()
+        .unwrap()
+        .error();
+    assert_eq!(
+        (error.code, error.msg.contains("127.0.0.1:1")),
+        (11, true),
+        "{error:?}"
+    );
+    assert_eq!(
+        failed_connections() - before,
+        1,
+        "the runtime repeats the call, not the plugin: {error:?}"
+    );
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }
 
 #[on(etcd, local)]
@@ -318,7 +316,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
         let mut unreadable = conf.clone();
         unreadable["mtu"] = json!("much");
         // Each call, its exit status, and texts that exactly one log line each contains.
-        let told: [(&str, &Value, i32, &[&str]); 4] = [
+        let expected: [(&str, &Value, i32, &[&str]); 4] = [
             ("ADD", &refused, 1, &["ADD failed error="]),
             (
                 "ADD",
@@ -347,7 +345,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
                 &["the call is refused command=\"ADD\" error="],
             ),
         ];
-        for (verb, conf, exit, words) in told {
+        for (verb, conf, exit, words) in expected {
             _ = fs::remove_file(LOG);
             let call = cluster.verb(verb, &pod, conf).env("CNI_ARGS", args);
             let outcome = call.run().unwrap();

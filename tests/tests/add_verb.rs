@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::present;
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;

@@ -10,20 +10,25 @@ mod certificates;
 use std::fs;
 
 use certificates::Certificates;
-use integration_tests::cluster::{Cluster, on_api_server};
+use integration_tests::cluster::{Cluster, ControlPlane, on_one_group};
 use integration_tests::content::Content;
 use integration_tests::etcd::{self, Etcd};
 use integration_tests::namespaces::isolated;
 use integration_tests::plugin::{Call, Plugins};
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::{Place, on};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 const TLS: &str = "https://127.0.0.1:2381";
 /// A server that does not exist.
 const DEAD: &str = "https://127.0.0.1:1";
+
+/// The commands find the API group by themselves.
+fn on(place: Place, test: fn(&Cluster<'_>, &mut ControlPlane<'_>)) {
+    on_one_group(place.api_group(), test);
+}
 
 fn calicoctl_config(spec: &Value) -> NamedTempFile {
     let document = json!({
@@ -87,56 +92,58 @@ fn check_with_a_calicoctl_config_works_on_etcd() {
     });
 }
 
-#[test]
-fn check_with_a_calicoctl_config_works_on_an_api_server() {
-    on_api_server(ApiGroup::V3, |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let kubeconfig = control_plane.servers.api.admin_kubeconfig();
-        let inline = fs::read_to_string(&kubeconfig).unwrap();
-        for spec in [
-            json!({
-                "datastoreType": "kubernetes", "kubeconfig": kubeconfig, "k8sCurrentContext": "lab",
-            }),
-            // An inline kubeconfig is used alone.
-            json!({ "kubeconfigInline": inline, "k8sAPIEndpoint": DEAD, "k8sAPIToken": "none" }),
-        ] {
-            let file = calicoctl_config(&spec);
-            let call = check(cluster, "--calicoctl-config", &file);
-            let outcome = call
-                .env("KUBECONFIG", "/nowhere")
-                .env("K8S_API_ENDPOINT", DEAD)
-                .run()
-                .unwrap();
-            assert_eq!(outcome.exit, Some(0), "{outcome:?}");
-        }
-    });
+#[on(kubernetes_v3)]
+fn check_with_a_calicoctl_config_works_on_an_api_server(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    let kubeconfig = control_plane.servers.api.admin_kubeconfig();
+    let inline = fs::read_to_string(&kubeconfig).unwrap();
+    for spec in [
+        json!({
+            "datastoreType": "kubernetes", "kubeconfig": kubeconfig, "k8sCurrentContext": "lab",
+        }),
+        // An inline kubeconfig is used alone.
+        json!({ "kubeconfigInline": inline, "k8sAPIEndpoint": DEAD, "k8sAPIToken": "none" }),
+    ] {
+        let file = calicoctl_config(&spec);
+        let call = check(cluster, "--calicoctl-config", &file);
+        let outcome = call
+            .env("KUBECONFIG", "/nowhere")
+            .env("K8S_API_ENDPOINT", DEAD)
+            .run()
+            .unwrap();
+        assert_eq!(outcome.exit, Some(0), "{outcome:?}");
+    }
 }
 
-#[test]
-fn context_option_selects_the_cluster_of_a_kubeconfig() {
-    on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let kubeconfig = fs::read_to_string(control_plane.servers.api.admin_kubeconfig()).unwrap();
-        let mut kubeconfig: Value = serde_norway::from_str(&kubeconfig).unwrap();
-        let dead = json!({ "name": "dead", "cluster": { "server": DEAD } });
-        kubeconfig["clusters"].as_array_mut().unwrap().push(dead);
-        let dead = json!({ "name": "dead", "context": { "cluster": "dead", "user": "lab" } });
-        kubeconfig["contexts"].as_array_mut().unwrap().push(dead);
-        kubeconfig["current-context"] = json!("dead");
-        let file = yaml_file(&kubeconfig);
-        let check = |context: &[&str]| {
-            check(cluster, "--kubeconfig", &file)
-                .args(context.iter().copied())
-                .run()
-                .unwrap()
-        };
-        assert_eq!(check(&[]).exit, Some(1));
-        let lab = check(&["--context", "lab"]);
-        assert_eq!(lab.exit, Some(0), "{lab:?}");
-        let unknown = check(&["--context", "staging"]);
-        assert!(
-            unknown.exit == Some(1) && unknown.stderr.contains("staging"),
-            "{unknown:?}"
-        );
-    });
+#[on(kubernetes_v1)]
+fn context_option_selects_the_cluster_of_a_kubeconfig(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    let kubeconfig = fs::read_to_string(control_plane.servers.api.admin_kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_norway::from_str(&kubeconfig).unwrap();
+    let dead = json!({ "name": "dead", "cluster": { "server": DEAD } });
+    kubeconfig["clusters"].as_array_mut().unwrap().push(dead);
+    let dead = json!({ "name": "dead", "context": { "cluster": "dead", "user": "lab" } });
+    kubeconfig["contexts"].as_array_mut().unwrap().push(dead);
+    kubeconfig["current-context"] = json!("dead");
+    let file = yaml_file(&kubeconfig);
+    let check = |context: &[&str]| {
+        check(cluster, "--kubeconfig", &file)
+            .args(context.iter().copied())
+            .run()
+            .unwrap()
+    };
+    assert_eq!(check(&[]).exit, Some(1));
+    let lab = check(&["--context", "lab"]);
+    assert_eq!(lab.exit, Some(0), "{lab:?}");
+    let unknown = check(&["--context", "staging"]);
+    assert!(
+        unknown.exit == Some(1) && unknown.stderr.contains("staging"),
+        "{unknown:?}"
+    );
 }

@@ -6,14 +6,13 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server, on_local};
+use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on};
 use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::images::in_tree;
 use integration_tests::installed::built_programs;
 use integration_tests::kernel;
 use integration_tests::skip::skipped;
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
@@ -155,56 +154,50 @@ impl<'c> Runtimes<'c> {
     }
 }
 
-#[test]
-fn each_plugin_after_calico_passes_the_check_of_libcni() {
-    on_local(|cluster| {
-        let Some(runtimes) = Runtimes::new(cluster) else {
-            return;
-        };
-        for plugin in later_plugins() {
-            runtimes.configure("1.1.0", DUAL_STACK, &[plugin]);
-            live(&runtimes, "1.1.0", DUAL_STACK);
+#[on(local)]
+fn each_plugin_after_calico_passes_the_check_of_libcni(cluster: &Cluster<'_>) {
+    let Some(runtimes) = Runtimes::new(cluster) else {
+        return;
+    };
+    for plugin in later_plugins() {
+        runtimes.configure("1.1.0", DUAL_STACK, &[plugin]);
+        run_pod(&runtimes, "1.1.0", DUAL_STACK);
+    }
+}
+
+#[on(local)]
+fn all_plugins_after_calico_pass_the_check_of_libcni(cluster: &Cluster<'_>) {
+    let Some(runtimes) = Runtimes::new(cluster) else {
+        return;
+    };
+    for version in VERSIONS {
+        for families in FAMILIES {
+            runtimes.configure(version, families, &later_plugins());
+            let result = run_pod(&runtimes, version, families);
+            assert!(
+                result["interfaces"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .any(|end| end["mac"] == MAC),
+                "{result}"
+            );
         }
-    });
+    }
 }
 
-#[test]
-fn all_plugins_after_calico_pass_the_check_of_libcni() {
-    on_local(|cluster| {
-        let Some(runtimes) = Runtimes::new(cluster) else {
-            return;
-        };
-        for version in VERSIONS {
-            for families in FAMILIES {
-                runtimes.configure(version, families, &later_plugins());
-                let result = live(&runtimes, version, families);
-                assert!(
-                    result["interfaces"]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .any(|end| end["mac"] == MAC),
-                    "{result}"
-                );
-            }
-        }
-    });
+#[on(local)]
+fn all_plugins_after_calico_pass_the_check_of_crio(cluster: &Cluster<'_>) {
+    run_pods_as_crio(cluster, &FAMILIES);
 }
 
-#[test]
-fn all_plugins_after_calico_pass_the_check_of_crio() {
-    on_local(|cluster| live_on_crio(cluster, &FAMILIES));
-}
-
-#[test]
-fn all_plugins_after_calico_pass_the_check_of_crio_on_kubernetes() {
-    on_api_server(ApiGroup::V3, |cluster, _| {
-        live_on_crio(cluster, &[DUAL_STACK])
-    });
+#[on(kubernetes_v3)]
+fn all_plugins_after_calico_pass_the_check_of_crio_on_kubernetes(cluster: &Cluster<'_>) {
+    run_pods_as_crio(cluster, &[DUAL_STACK]);
 }
 
 /// Runs ADD, CHECK and DEL of a pod, and returns the result of the ADD.
-fn live(runtimes: &Runtimes<'_>, version: &str, families: Families) -> Value {
+fn run_pod(runtimes: &Runtimes<'_>, version: &str, families: Families) -> Value {
     let cluster = runtimes.cluster;
     let pod = cluster.pod(1);
     let netns = pod.netns.to_str().unwrap();
@@ -227,7 +220,7 @@ fn live(runtimes: &Runtimes<'_>, version: &str, families: Families) -> Value {
 }
 
 /// Runs ADD, CHECK and DEL of a pod as CRI-O does, with each version.
-fn live_on_crio(cluster: &Cluster<'_>, families: &[Families]) {
+fn run_pods_as_crio(cluster: &Cluster<'_>, families: &[Families]) {
     let Some(runtimes) = Runtimes::new(cluster) else {
         return;
     };

@@ -105,7 +105,7 @@ fn reader(api: &ApiServer, name: &str, resources: &[&str]) -> ServiceAccount {
 
 #[test]
 fn check_without_rights_to_services_says_so() {
-    on_kubernetes(|_, Kubernetes { api, .. }| {
+    on_kubernetes(|_, Kubernetes { ref api, .. }| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         let everything = check(&store, &plugins);
         assert!(
@@ -135,7 +135,7 @@ fn check_without_rights_to_services_says_so() {
 
 #[test]
 fn tunnel_without_allocation_is_found_on_an_api_server() {
-    on_kubernetes(|_, Kubernetes { api, .. }| {
+    on_kubernetes(|_, Kubernetes { ref api, .. }| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         let annotations = json!({ "projectcalico.org/IPv4VXLANTunnelAddr": "10.66.0.9" });
         let metadata = json!({ "name": "node1", "annotations": annotations });
@@ -152,7 +152,7 @@ fn tunnel_without_allocation_is_found_on_an_api_server() {
 
 #[test]
 fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
-    on_kubernetes(|host, Kubernetes { api, .. }| {
+    on_kubernetes(|host, Kubernetes { ref api, .. }| {
         prepare(api);
         let plugins = Plugins::locate().unwrap();
         let store = Store::local(host, &plugins);
@@ -265,7 +265,7 @@ fn allocate_to_machine(store: &Store) {
 
 #[test]
 fn address_of_a_stopped_machine_is_a_leak_only_after_the_machine() {
-    on_kubernetes(|_, Kubernetes { api, .. }| {
+    on_kubernetes(|_, Kubernetes { ref api, .. }| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         allocate_to_machine(&store);
         let leak = "address without endpoint: 10.66.0.0 (";

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use integration_tests::cluster::{Cluster, Pod, handle};
+use integration_tests::cluster::{Cluster, Pod, handle, on};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::store::Store;
@@ -109,11 +109,11 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
     let in_host = |command: &str| format!("ip {command}");
     let sysctl = |path: String, value: u8| format!("sysctl {path} {value}");
     let of =
-        |name: &'static str, broken: &[String], mended: &[String], words: &[&str]| -> Breakage {
+        |name: &'static str, broken: &[String], repairs: &[String], words: &[&str]| -> Breakage {
             (
                 name,
                 broken.to_vec(),
-                mended.to_vec(),
+                repairs.to_vec(),
                 words.iter().map(|w| (*w).to_owned()).collect(),
             )
         };
@@ -188,7 +188,7 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
             &["169.254.1.1", "02:00:00:00:00:98"],
         ),
     ];
-    for (thing, broken, mended, words) in breakages {
+    for (thing, broken, repairs, words) in breakages {
         broken.iter().for_each(|command| apply(command));
         assert_named(
             cluster,
@@ -197,7 +197,7 @@ fn check_names_each_defect_in_the_kernel(cluster: &Cluster<'_>) {
             thing,
             &words.iter().map(String::as_str).collect::<Vec<_>>(),
         );
-        mended.iter().for_each(|command| apply(command));
+        repairs.iter().for_each(|command| apply(command));
         assert_passes(cluster, &pod, &conf);
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::installed::built_programs;
@@ -36,17 +36,17 @@ fn every_command_of_cnitool_works_on_a_configuration_list(cluster: &Cluster<'_>)
     .contains("gc");
     let version = if knows_more { "1.1.0" } else { "1.0.0" };
     cluster.load(&Content::dual_stack());
-    let lab = cluster.host.dir("cnitool");
+    let dir = cluster.host.dir("cnitool");
     let mut plugin = cluster.conf("node1", json!({}));
     let keys = plugin.as_object_mut().unwrap();
     keys.remove("name");
     keys.remove("cniVersion");
     let list = json!({ "cniVersion": version, "name": "net1", "plugins": [plugin] });
-    fs::write(lab.join("10-net1.conflist"), list.to_string()).unwrap();
+    fs::write(dir.join("10-net1.conflist"), list.to_string()).unwrap();
 
     let call = |verb: &str, netns: &str| -> Result<String> {
         let paths = [
-            format!("NETCONFPATH={}", lab.display()),
+            format!("NETCONFPATH={}", dir.display()),
             format!(
                 "CNI_PATH={}:{FOREIGN_PLUGINS}",
                 cluster.plugins.dir().display()

@@ -1,7 +1,4 @@
 //! Many concurrent plugin processes of several nodes on the same blocks.
-//!
-//! Tests run in the order of their names. Those on an API server take longest, so their names are
-//! early.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use datastore::config::DEFAULT_DEADLINE;
-use integration_tests::cluster::{Cluster, Pod, handle, on_api_server, on_restricted_api_server};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, Pod, handle, on, restricted};
 use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::plugin::{Outcome, RUNTIMES_LIMIT};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 const PROCESSES: usize = 32;
@@ -34,7 +31,7 @@ const FIRST_RESPONSE_LIMIT: Duration = Duration::from_secs(3);
 
 fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| {
-        c.node(&format!("node{n}"))
+        c.node(&node_of(n))
     })
 }
 
@@ -47,7 +44,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Returns the node of a pod. The pods are spread over [`NODES`] nodes.
 fn node_of(number: usize) -> String {
-    format!("node{}", number % NODES)
+    format!("node{}", number % NODES + 1)
 }
 
 /// Runs a CNI command for every pod on its node, [`PROCESSES`] at a time.
@@ -267,7 +264,7 @@ fn two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster: &Cluster<'_
 }
 
 /// The route of the deleted pod may still exist when the address is assigned to the next pod.
-#[on(etcd, local)]
+#[on(etcd, local, kubernetes_v1)]
 fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 100;
     cluster.load(
@@ -310,7 +307,7 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
 fn adds_of_a_hundred_pods_on_an_api_server_at_once_get_unique_addresses() {
     const AT_ONCE: usize = 100;
     let _alone = alone();
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
+    on(Place::KubernetesV1, |cluster: &Cluster<'_>| {
         cluster.load(
             &Content::ready()
                 .node("node1")
@@ -337,21 +334,13 @@ fn adds_of_a_hundred_pods_on_an_api_server_at_once_get_unique_addresses() {
     });
 }
 
-#[test]
-fn address_passes_from_pod_to_pod_on_an_api_server() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
-        only_address_of_a_pool_passes_from_pod_to_pod(cluster)
-    });
-}
-
 /// Each node has a token of its own, and policies keep the blocks of a node from the others, which
 /// only borrow.
 #[test]
 fn four_nodes_with_node_restriction_share_two_small_blocks() {
     let _alone = alone();
-    let nodes: Vec<String> = (0..NODES).map(node_of).collect();
-    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-    on_restricted_api_server(ApiGroup::CrdV1, &nodes, |cluster, _| {
-        two_small_blocks_serve_exactly_as_many_pods_as_addresses(cluster);
-    });
+    restricted(
+        Place::KubernetesV1,
+        two_small_blocks_serve_exactly_as_many_pods_as_addresses,
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use integration_tests::cluster::{Cluster, on_etcd, on_local};
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::present;
 use integration_tests::content::Content;
 use integration_tests::plugin::{Outcome, Plugins};
@@ -68,45 +68,41 @@ fn connection_test_of_a_datastore_that_is_not_ready_returns_code_100(cluster: &C
     assert_refused(&test_connection(cluster, &conf), "ClusterInformation");
 }
 
-#[test]
-fn connection_test_with_etcd_unreachable_returns_code_100() {
-    on_etcd(|cluster| {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let silent = format!("http://{}", silent.local_addr().unwrap());
-        for (endpoints, says) in [
-            ("http://127.0.0.1:1", "refused"),
-            (silent.as_str(), "no answer within "),
-        ] {
-            let outcome = test_connection(
-                cluster,
-                &cluster.conf("node1", json!({ "etcd_endpoints": endpoints })),
-            );
-            assert_refused(&outcome, "ClusterInformation");
-            assert_refused(&outcome, says);
-        }
-    });
+#[on(etcd)]
+fn connection_test_with_etcd_unreachable_returns_code_100(cluster: &Cluster<'_>) {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    for (endpoints, says) in [
+        ("http://127.0.0.1:1", "refused"),
+        (silent.as_str(), "no answer within "),
+    ] {
+        let outcome = test_connection(
+            cluster,
+            &cluster.conf("node1", json!({ "etcd_endpoints": endpoints })),
+        );
+        assert_refused(&outcome, "ClusterInformation");
+        assert_refused(&outcome, says);
+    }
 }
 
-#[test]
-fn connection_test_with_an_invalid_configuration_returns_code_100() {
-    on_local(|cluster| {
-        let test = |stdin: &str| {
-            cluster
-                .plugins
-                .call("calico")
-                .args(["-t"])
-                .stdin(stdin)
-                .run()
-                .unwrap()
-        };
-        assert_refused(&test(""), "unexpected end of JSON input");
-        assert_refused(&test("{"), "unexpected end of JSON input");
-        assert_refused(&test(r#"{"name": "n", "plugins": []}"#), "jq '.plugins[0]");
-        assert_refused(
-            &test(r#"{"name": "n", "datastore_type": "kubernetes"}"#),
-            "kubernetes",
-        );
-    });
+#[on(local)]
+fn connection_test_with_an_invalid_configuration_returns_code_100(cluster: &Cluster<'_>) {
+    let test = |stdin: &str| {
+        cluster
+            .plugins
+            .call("calico")
+            .args(["-t"])
+            .stdin(stdin)
+            .run()
+            .unwrap()
+    };
+    assert_refused(&test(""), "unexpected end of JSON input");
+    assert_refused(&test("{"), "unexpected end of JSON input");
+    assert_refused(&test(r#"{"name": "n", "plugins": []}"#), "jq '.plugins[0]");
+    assert_refused(
+        &test(r#"{"name": "n", "datastore_type": "kubernetes"}"#),
+        "kubernetes",
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cooldown of released addresses, and clock changes.
 
-use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
@@ -15,7 +15,7 @@ fn full_pool(cluster: &Cluster<'_>) -> (Vec<Pod>, Value) {
             .node("node1")
             .pool("tiny", "10.66.0.0/30", 30),
     );
-    rest(cluster, 60);
+    set_cooldown(cluster, 60);
     let conf = cluster.conf("node1", json!({}));
     let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
     for pod in &pods {
@@ -24,7 +24,7 @@ fn full_pool(cluster: &Cluster<'_>) -> (Vec<Pod>, Value) {
     (pods, conf)
 }
 
-fn rest(cluster: &Cluster<'_>, seconds: u32) {
+fn set_cooldown(cluster: &Cluster<'_>, seconds: u32) {
     let config = json!({
         "strict_affinity": false, "auto_allocate_blocks": true, "ipCooldownSeconds": seconds,
     });
@@ -45,7 +45,8 @@ fn released(cluster: &Cluster<'_>, ago: Duration) {
     let at = (OffsetDateTime::now_utc() - ago)
         .replace_nanosecond(0)
         .unwrap();
-    cooling.expect("an address that rests")["releasedAt"] = json!(at.format(&Rfc3339).unwrap());
+    cooling.expect("an address in its cooldown")["releasedAt"] =
+        json!(at.format(&Rfc3339).unwrap());
     cluster.store.put(BLOCK, &block).unwrap();
 }
 

@@ -1,6 +1,6 @@
 //! DEL removes the interface, the endpoint and the addresses of an ADD, and leaves those of others.
 
-use integration_tests::cluster::{Cluster, Pod};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::kernel;

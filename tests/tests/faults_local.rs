@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use integration_tests::cluster::{Cluster, Pod, on_local};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::present;
 use integration_tests::content::Content;
 use integration_tests::journal::journal_entries;
@@ -85,95 +86,86 @@ fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     }
 }
 
-fn killed_at_each(verb: &'static str, set: &'static str) {
+fn killed_at_each(cluster: &Cluster<'_>, verb: &str, set: &str) {
     if !present("strace") {
         return skipped("strace is not installed");
     }
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        // The first ADD makes more calls than later ones, because it creates the block.
-        let mut pods = 1;
-        let first = cluster.pod(pods);
-        recover(cluster, &mut pods, &first);
+    cluster.load(&Content::dual_stack());
+    // The first ADD makes more calls than later ones, because it creates the block.
+    let mut pods = 1;
+    let first = cluster.pod(pods);
+    recover(cluster, &mut pods, &first);
+    pods += 1;
+    let pod = cluster.pod(pods);
+    if verb == "DEL" {
+        cluster.add(&pod, &conf(cluster));
+    }
+    let most = calls(cluster, verb, &pod, set);
+    recover(cluster, &mut pods, &pod);
+    let mut killed = 0;
+    for n in 1..=most {
         pods += 1;
         let pod = cluster.pod(pods);
         if verb == "DEL" {
             cluster.add(&pod, &conf(cluster));
         }
-        let most = calls(cluster, verb, &pod, set);
-        recover(cluster, &mut pods, &pod);
-        let mut killed = 0;
-        for n in 1..=most {
-            pods += 1;
-            let pod = cluster.pod(pods);
-            if verb == "DEL" {
-                cluster.add(&pod, &conf(cluster));
-            }
-            let wrapper = format!(
-                "strace -f -qq -o /dev/null -e trace={set} -e inject={set}:signal=KILL:when={n}"
-            );
-            let outcome = cluster
-                .verb(verb, &pod, &conf(cluster))
-                .under(&wrapper)
-                .run()
-                .unwrap();
-            killed += usize::from(outcome.exit.is_none());
-            recover(cluster, &mut pods, &pod);
-        }
-        // Not each run makes as many calls.
-        assert!(
-            killed * 2 >= most,
-            "only {killed} of {most} calls were reached"
+        let wrapper = format!(
+            "strace -f -qq -o /dev/null -e trace={set} -e inject={set}:signal=KILL:when={n}"
         );
-    });
+        let outcome = cluster
+            .verb(verb, &pod, &conf(cluster))
+            .under(&wrapper)
+            .run()
+            .unwrap();
+        killed += usize::from(outcome.exit.is_none());
+        recover(cluster, &mut pods, &pod);
+    }
+    // Not each run makes as many calls.
+    assert!(
+        killed * 2 >= most,
+        "only {killed} of {most} calls were reached"
+    );
 }
 
-#[test]
-fn add_killed_at_each_write_to_the_database_leaks_no_address() {
-    killed_at_each("ADD", STORAGE);
+#[on(local)]
+fn add_killed_at_each_write_to_the_database_leaks_no_address(cluster: &Cluster<'_>) {
+    killed_at_each(cluster, "ADD", STORAGE);
 }
 
-#[test]
-fn add_killed_at_each_netlink_message_leaks_no_address() {
-    killed_at_each("ADD", NETLINK);
+#[on(local)]
+fn add_killed_at_each_netlink_message_leaks_no_address(cluster: &Cluster<'_>) {
+    killed_at_each(cluster, "ADD", NETLINK);
 }
 
-#[test]
-fn add_killed_at_each_remaining_write_leaks_no_address() {
-    killed_at_each("ADD", WRITES);
+#[on(local)]
+fn add_killed_at_each_remaining_write_leaks_no_address(cluster: &Cluster<'_>) {
+    killed_at_each(cluster, "ADD", WRITES);
 }
 
-#[test]
-fn del_killed_at_each_write_to_the_database_leaks_no_address() {
-    killed_at_each("DEL", STORAGE);
+#[on(local)]
+fn del_killed_at_each_write_to_the_database_leaks_no_address(cluster: &Cluster<'_>) {
+    killed_at_each(cluster, "DEL", STORAGE);
 }
 
-#[test]
-fn del_killed_at_each_netlink_message_leaks_no_address() {
-    killed_at_each("DEL", NETLINK);
+#[on(local)]
+fn del_killed_at_each_netlink_message_leaks_no_address(cluster: &Cluster<'_>) {
+    killed_at_each(cluster, "DEL", NETLINK);
 }
 
-/// Runs a test with the embedded datastore on a small file system.
-fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
-    on_local(|cluster| {
-        let disk = cluster.host.dir("disk");
-        mount(
-            Some("tmpfs"),
-            &disk,
-            Some("tmpfs"),
-            MsFlags::empty(),
-            Some("size=2m"),
-        )
-        .unwrap();
-        let store = Store::local_in(disk.clone(), &cluster.plugins);
-        let cluster = Cluster {
-            host: cluster.host,
-            plugins: cluster.plugins.clone(),
-            store,
-        };
-        cluster.load(&Content::dual_stack());
-        test(&cluster, &disk);
-    });
+/// Gives a cluster an embedded datastore on a small file system. Returns its directory.
+fn small_disk(cluster: &mut Cluster<'_>) -> PathBuf {
+    let disk = cluster.host.dir("disk");
+    mount(
+        Some("tmpfs"),
+        &disk,
+        Some("tmpfs"),
+        MsFlags::empty(),
+        Some("size=2m"),
+    )
+    .unwrap();
+    cluster.store = Store::local_in(disk.clone(), &cluster.plugins);
+    cluster.load(&Content::dual_stack());
+    disk
 }
 
 /// Fills the disk except for `pages` pages.
@@ -189,180 +181,172 @@ fn fill(disk: &Path, pages: u64) -> PathBuf {
     file
 }
 
-#[test]
-fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface() {
-    on_a_small_disk(|cluster, disk| {
-        let mut pods = 0;
-        let mut refused = 0;
-        for pages in 0..24 {
-            let filler = fill(disk, pages);
-            pods += 1;
-            let pod = cluster.pod(pods);
-            let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap();
-            if outcome.exit != Some(0) {
-                let error: CniError = outcome.error();
-                assert!(
-                    error.msg.contains("disk full"),
-                    "{pages} free pages: {error:?}"
-                );
-                assert_eq!(
-                    kernel::host().unwrap()["links"],
-                    json!({}),
-                    "{pages} free pages"
-                );
-                refused += 1;
-            }
-            fs::remove_file(filler).unwrap();
-            recover(cluster, &mut pods, &pod);
+#[on(local)]
+fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface(cluster: &mut Cluster<'_>) {
+    let disk = &small_disk(cluster);
+    let mut pods = 0;
+    let mut refused = 0;
+    for pages in 0..24 {
+        let filler = fill(disk, pages);
+        pods += 1;
+        let pod = cluster.pod(pods);
+        let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap();
+        if outcome.exit != Some(0) {
+            let error: CniError = outcome.error();
+            assert!(
+                error.msg.contains("disk full"),
+                "{pages} free pages: {error:?}"
+            );
+            assert_eq!(
+                kernel::host().unwrap()["links"],
+                json!({}),
+                "{pages} free pages"
+            );
+            refused += 1;
         }
-        assert!(
-            (1..24).contains(&refused),
-            "{refused} of 24 sizes were too small"
-        );
-    });
+        fs::remove_file(filler).unwrap();
+        recover(cluster, &mut pods, &pod);
+    }
+    assert!(
+        (1..24).contains(&refused),
+        "{refused} of 24 sizes were too small"
+    );
 }
 
-#[test]
-fn del_on_a_full_disk_is_deferred() {
-    on_a_small_disk(|cluster, disk| {
-        let (mut pods, mut deferred) = (0, 0);
-        for pages in [0, 1, 2, 4, 8] {
-            pods += 1;
-            let pod = cluster.pod(pods);
-            cluster.add(&pod, &conf(cluster));
-            // The next write needs space for a new log.
-            local(cluster).checkpoint().unwrap();
-            let filler = fill(disk, pages);
-            cluster
-                .verb("DEL", &pod, &conf(cluster))
-                .run()
-                .unwrap()
-                .success();
-            for entry in journal_entries() {
-                let pending_del = fs::read_to_string(entry).unwrap();
-                assert!(
-                    pending_del.contains("disk full"),
-                    "{pages} free pages: {pending_del}"
-                );
-                deferred += 1;
-            }
-            fs::remove_file(filler).unwrap();
-            recover(cluster, &mut pods, &pod);
+#[on(local)]
+fn del_on_a_full_disk_is_deferred(cluster: &mut Cluster<'_>) {
+    let disk = &small_disk(cluster);
+    let (mut pods, mut deferred) = (0, 0);
+    for pages in [0, 1, 2, 4, 8] {
+        pods += 1;
+        let pod = cluster.pod(pods);
+        cluster.add(&pod, &conf(cluster));
+        // The next write needs space for a new log.
+        local(cluster).checkpoint().unwrap();
+        let filler = fill(disk, pages);
+        cluster
+            .verb("DEL", &pod, &conf(cluster))
+            .run()
+            .unwrap()
+            .success();
+        for entry in journal_entries() {
+            let pending_del = fs::read_to_string(entry).unwrap();
+            assert!(
+                pending_del.contains("disk full"),
+                "{pages} free pages: {pending_del}"
+            );
+            deferred += 1;
         }
-        assert!(deferred > 0, "no size was too small");
-    });
+        fs::remove_file(filler).unwrap();
+        recover(cluster, &mut pods, &pod);
+    }
+    assert!(deferred > 0, "no size was too small");
 }
 
-#[test]
-fn add_on_a_read_only_disk_names_the_file() {
-    on_a_small_disk(|cluster, disk| {
-        let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
-        cluster.add(&there, &conf(cluster));
-        let remount = |flags| {
-            mount(
-                None::<&str>,
-                disk,
-                None::<&str>,
-                MsFlags::MS_REMOUNT | flags,
-                None::<&str>,
-            )
-            .unwrap();
-        };
-        remount(MsFlags::MS_RDONLY);
+#[on(local)]
+fn add_on_a_read_only_disk_names_the_file(cluster: &mut Cluster<'_>) {
+    let disk = &small_disk(cluster);
+    let (there, newcomer) = (cluster.pod(1), cluster.pod(2));
+    cluster.add(&there, &conf(cluster));
+    let remount = |flags| {
+        mount(
+            None::<&str>,
+            disk,
+            None::<&str>,
+            MsFlags::MS_REMOUNT | flags,
+            None::<&str>,
+        )
+        .unwrap();
+    };
+    remount(MsFlags::MS_RDONLY);
+    let error = cluster
+        .verb("ADD", &newcomer, &conf(cluster))
+        .run()
+        .unwrap()
+        .error();
+    let said = format!("{} {}", error.msg, error.details);
+    assert!(
+        said.contains("read-only") && said.contains(&disk.display().to_string()),
+        "{error:?}"
+    );
+    cluster
+        .verb("DEL", &there, &conf(cluster))
+        .run()
+        .unwrap()
+        .success();
+    assert_eq!(
+        (&kernel::host().unwrap()["links"], journal_entries().len()),
+        (&json!({}), 1)
+    );
+    remount(MsFlags::empty());
+    let mut pods = 2;
+    recover(cluster, &mut pods, &there);
+    assert_eq!(journal_entries().len(), 0);
+}
+
+#[on(local)]
+fn damaged_database_is_named_and_not_overwritten(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    local(cluster).checkpoint().unwrap();
+    let path = local(cluster).path().clone();
+    let intact = fs::read(&path).unwrap();
+    let pod = cluster.pod(1);
+    let mut torn = intact.clone();
+    torn[100..4096].fill(0xa5);
+    let damages: [(&str, Vec<u8>); 3] = [
+        (
+            "another format",
+            b"this is not a database, it is a letter to a friend".repeat(100),
+        ),
+        ("a first page overwritten", torn),
+        ("a file cut short", intact[..intact.len() / 2].to_vec()),
+    ];
+    for (damage, bytes) in damages {
+        for beside in ["-wal", "-shm"] {
+            let _ = fs::remove_file(format!("{}{beside}", path.display()));
+        }
+        fs::write(&path, &bytes).unwrap();
         let error = cluster
-            .verb("ADD", &newcomer, &conf(cluster))
+            .verb("ADD", &pod, &conf(cluster))
             .run()
             .unwrap()
             .error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(
-            said.contains("read-only") && said.contains(&disk.display().to_string()),
-            "{error:?}"
+            said.contains(&path.display().to_string()),
+            "{damage}: {error:?}"
         );
-        cluster
-            .verb("DEL", &there, &conf(cluster))
-            .run()
-            .unwrap()
-            .success();
+        assert!(
+            said.contains("import") || said.contains("move"),
+            "{damage}: no way out in {error:?}"
+        );
         assert_eq!(
-            (&kernel::host().unwrap()["links"], journal_entries().len()),
-            (&json!({}), 1)
+            fs::read(&path).unwrap(),
+            bytes,
+            "{damage}: the file was changed"
         );
-        remount(MsFlags::empty());
-        let mut pods = 2;
-        recover(cluster, &mut pods, &there);
-        assert_eq!(journal_entries().len(), 0);
-    });
+        assert_eq!(kernel::host().unwrap()["links"], json!({}), "{damage}");
+    }
+    fs::write(&path, &intact).unwrap();
+    cluster.add(&pod, &conf(cluster));
+    cluster.delete(&pod, &conf(cluster));
+    cluster.assert_nothing_left();
 }
 
-#[test]
-fn damaged_database_is_named_and_not_overwritten() {
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        local(cluster).checkpoint().unwrap();
-        let path = local(cluster).path().clone();
-        let intact = fs::read(&path).unwrap();
-        let pod = cluster.pod(1);
-        let mut torn = intact.clone();
-        torn[100..4096].fill(0xa5);
-        let damages: [(&str, Vec<u8>); 3] = [
-            (
-                "another format",
-                b"this is not a database, it is a letter to a friend".repeat(100),
-            ),
-            ("a first page overwritten", torn),
-            ("a file cut short", intact[..intact.len() / 2].to_vec()),
-        ];
-        for (damage, bytes) in damages {
-            for beside in ["-wal", "-shm"] {
-                let _ = fs::remove_file(format!("{}{beside}", path.display()));
-            }
-            fs::write(&path, &bytes).unwrap();
-            let error = cluster
-                .verb("ADD", &pod, &conf(cluster))
-                .run()
-                .unwrap()
-                .error();
-            let said = format!("{} {}", error.msg, error.details);
-            assert!(
-                said.contains(&path.display().to_string()),
-                "{damage}: {error:?}"
-            );
-            assert!(
-                said.contains("import") || said.contains("move"),
-                "{damage}: no way out in {error:?}"
-            );
-            assert_eq!(
-                fs::read(&path).unwrap(),
-                bytes,
-                "{damage}: the file was changed"
-            );
-            assert_eq!(kernel::host().unwrap()["links"], json!({}), "{damage}");
+#[on(local)]
+fn embedded_datastore_file_has_mode_0600(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf(cluster));
+    let directory = local(cluster).path().parent().unwrap();
+    let mut files = 0;
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("calico.db") {
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+            files += 1;
         }
-        fs::write(&path, &intact).unwrap();
-        cluster.add(&pod, &conf(cluster));
-        cluster.delete(&pod, &conf(cluster));
-        cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn embedded_datastore_file_has_mode_0600() {
-    use std::os::unix::fs::PermissionsExt;
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        let pod = cluster.pod(1);
-        cluster.add(&pod, &conf(cluster));
-        let directory = local(cluster).path().parent().unwrap();
-        let mut files = 0;
-        for entry in fs::read_dir(directory).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_name().to_string_lossy().starts_with("calico.db") {
-                let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
-                assert_eq!(mode, 0o600, "{:?}", entry.file_name());
-                files += 1;
-            }
-        }
-        assert!(files > 0, "{}", directory.display());
-    });
+    }
+    assert!(files > 0, "{}", directory.display());
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use serde_json::json;
 

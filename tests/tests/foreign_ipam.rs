@@ -4,44 +4,30 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use integration_tests::cluster::{Cluster, Pod, on_etcd, on_local};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::{ip, run};
 use integration_tests::content::Content;
 use integration_tests::images::in_tree;
 use integration_tests::installed::arch;
 use integration_tests::kernel;
-use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
+use integration_tests::plugin::{Call, CniError, is_host_local_installed};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-macro_rules! on_each_datastore_with_host_local {
-    ($($test:ident),* $(,)?) => {
-        mod etcd {
-            $(#[test] fn $test() { super::with_host_local(super::on_etcd, super::$test) })*
-        }
-        mod local {
-            $(#[test] fn $test() { super::with_host_local(super::on_local, super::$test) })*
-        }
-    };
-}
-
-fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
-    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
-        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+/// Returns a configuration with host-local, and the directory of its leases. Returns `None`, and
+/// skips the test, if host-local is missing.
+fn host_local(cluster: &Cluster<'_>) -> Option<(Value, PathBuf)> {
+    if !is_host_local_installed() {
+        return None;
     }
-    on(test);
-}
-
-/// Returns a configuration with host-local, and the directory of its leases.
-fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
     cluster.load(&Content::ready().node("node1"));
     let data = cluster.host.dir("host-local");
     let ranges = json!([[{ "subnet": "10.88.0.0/24" }], [{ "subnet": "fd00:88::/64" }]]);
     let ipam = json!({ "type": "host-local", "dataDir": data, "ranges": ranges });
-    (
+    Some((
         cluster.conf("node1", json!({ "ipam": ipam })),
         data.join("k8s-pod-network"),
-    )
+    ))
 }
 
 fn leases(directory: &Path) -> Vec<String> {
@@ -56,7 +42,9 @@ fn leases(directory: &Path) -> Vec<String> {
 
 #[on(etcd, local)]
 fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
-    let (mut conf, data) = host_local(cluster);
+    let Some((mut conf, data)) = host_local(cluster) else {
+        return;
+    };
     let pod = cluster.pod(1);
     let result = cluster.add(&pod, &conf);
     assert_eq!(result["ips"][0]["address"], "10.88.0.2/32");
@@ -97,7 +85,9 @@ fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
 
 #[on(etcd, local)]
 fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
-    let (conf, data) = host_local(cluster);
+    let Some((conf, data)) = host_local(cluster) else {
+        return;
+    };
     let pod = cluster.pod(1);
     ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
     let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
@@ -111,6 +101,9 @@ fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
 /// Canal with etcd: the image's flannel runs calico, which runs host-local.
 #[on(etcd, local)]
 fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
+    if !is_host_local_installed() {
+        return;
+    }
     let place = ["--place".to_owned(), format!("cni-plugins-{}", arch())];
     let flannel = PathBuf::from(
         run(&in_tree("tests/install-go-tools.sh"), &place)
@@ -170,7 +163,9 @@ fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
 /// Debian's host-local supports neither STATUS nor GC.
 #[on(etcd, local)]
 fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(cluster: &Cluster<'_>) {
-    let (mut conf, _) = host_local(cluster);
+    let Some((mut conf, _)) = host_local(cluster) else {
+        return;
+    };
     cluster.add(&cluster.pod(1), &conf);
     conf["cniVersion"] = json!("1.1.0");
     conf["cni.dev/valid-attachments"] = json!([]);
@@ -186,40 +181,41 @@ fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(clust
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }
 
-/// Runs a test with an IPAM plugin that records each command and then runs `script`.
-fn with_fake(script: &str, test: impl FnOnce(&Fake<'_, '_>) + Send) {
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        let dir = cluster.host.dir("ipam");
-        let calls = dir.join("calls");
-        let text = format!(
-            "#!/bin/sh\necho \"$CNI_COMMAND $CNI_ARGS\" >>{}\n{script}\n",
-            calls.display()
-        );
-        fs::write(dir.join("fake-ipam"), text).unwrap();
-        fs::set_permissions(dir.join("fake-ipam"), fs::Permissions::from_mode(0o755)).unwrap();
-        let conf = cluster.conf(
-            "node1",
-            json!({ "ipam": { "type": "fake-ipam", "colour": "blue" } }),
-        );
-        test(&Fake {
-            cluster,
-            dir,
-            conf,
-            pod: cluster.pod(1),
-        });
-    });
-}
-
-struct Fake<'c, 'h> {
-    cluster: &'c Cluster<'h>,
+/// An IPAM plugin that records each command and then runs a script, and a pod.
+struct FakeIpam<'c> {
+    cluster: &'c Cluster<'c>,
     dir: PathBuf,
     conf: Value,
     pod: Pod,
 }
 
-impl Fake<'_, '_> {
-    fn verb(&self, verb: &str) -> integration_tests::plugin::Call {
+impl<'c> FakeIpam<'c> {
+    fn new(cluster: &'c Cluster<'c>, script: &str) -> FakeIpam<'c> {
+        cluster.load(&Content::dual_stack());
+        let ipam = json!({ "type": "fake-ipam", "colour": "blue" });
+        let fake = FakeIpam {
+            cluster,
+            dir: cluster.host.dir("ipam"),
+            conf: cluster.conf("node1", json!({ "ipam": ipam })),
+            pod: cluster.pod(1),
+        };
+        fake.install(script);
+        fake
+    }
+
+    /// Replaces the script, and deletes the recorded commands.
+    fn install(&self, script: &str) {
+        let [program, calls] = ["fake-ipam", "calls"].map(|name| self.dir.join(name));
+        let text = format!(
+            "#!/bin/sh\necho \"$CNI_COMMAND $CNI_ARGS\" >>{}\n{script}\n",
+            calls.display()
+        );
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(calls, "").unwrap();
+    }
+
+    fn verb(&self, verb: &str) -> Call {
         self.cluster
             .verb(verb, &self.pod, &self.conf)
             .env("CNI_PATH", self.dir.as_os_str())
@@ -241,87 +237,83 @@ impl Fake<'_, '_> {
     }
 }
 
-#[test]
-fn ipam_plugin_is_called_as_in_the_cni_specification() {
+#[on(local)]
+fn ipam_plugin_is_called_as_in_the_cni_specification(cluster: &Cluster<'_>) {
     let script = r#"cat >>"${0%/*}/stdin"
 test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24", "gateway": "10.99.0.1"}],
   "dns": {"nameservers": ["10.99.0.53"]}}'; echo 'a word of warning' >&2"#;
-    with_fake(script, |fake| {
-        let outcome = fake
-            .verb("ADD")
-            .env("CNI_ARGS", "COLOUR=red")
-            .run()
-            .unwrap();
-        let result = outcome.success();
-        assert_eq!(
-            result["ips"],
-            json!([{ "address": "10.99.0.7/32", "interface": 1 }])
-        );
-        assert_eq!(result["dns"], json!({ "nameservers": ["10.99.0.53"] }));
-        assert!(outcome.stderr.contains("a word of warning"));
-        fake.verb("DEL").run().unwrap().success();
-        assert_eq!(
-            fake.calls(),
-            ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]
-        );
-        let stdin = fs::read_to_string(fake.dir.join("stdin")).unwrap();
-        assert_eq!(
-            stdin,
-            format!("{0}{0}", fake.conf),
-            "the configuration is passed on as it came"
-        );
-        fake.cluster.assert_nothing_left();
-    });
+    let fake = FakeIpam::new(cluster, script);
+    let outcome = fake
+        .verb("ADD")
+        .env("CNI_ARGS", "COLOUR=red")
+        .run()
+        .unwrap();
+    let result = outcome.success();
+    assert_eq!(
+        result["ips"],
+        json!([{ "address": "10.99.0.7/32", "interface": 1 }])
+    );
+    assert_eq!(result["dns"], json!({ "nameservers": ["10.99.0.53"] }));
+    assert!(outcome.stderr.contains("a word of warning"));
+    fake.verb("DEL").run().unwrap().success();
+    assert_eq!(
+        fake.calls(),
+        ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]
+    );
+    let stdin = fs::read_to_string(fake.dir.join("stdin")).unwrap();
+    assert_eq!(
+        stdin,
+        format!("{0}{0}", fake.conf),
+        "the configuration is passed on as it came"
+    );
+    fake.cluster.assert_nothing_left();
 }
 
 /// The IPAM plugin would release the addresses of containers that are not in the list.
-#[test]
-fn gc_skips_the_ipam_plugin_while_a_container_is_kept() {
+#[on(local)]
+fn gc_skips_the_ipam_plugin_while_a_container_is_kept(cluster: &Cluster<'_>) {
     let script = r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
-    with_fake(script, |fake| {
-        let added = fake.verb("ADD").run().unwrap().success();
-        let ifname = added["interfaces"][0]["name"].as_str().unwrap();
-        // Without its alias, nothing proves that the interface belongs to the container.
-        ip(&format!("link set dev {ifname} alias other")).unwrap();
-        let mut conf = fake.conf.clone();
-        conf["cniVersion"] = json!("1.1.0");
-        conf["cni.dev/valid-attachments"] = json!([]);
-        let gc = fake
-            .cluster
-            .plugins
-            .call("calico")
-            .env("CNI_COMMAND", "GC")
-            .stdin(conf.to_string());
-        let error = gc
-            .env("CNI_PATH", fake.dir.as_os_str())
-            .run()
-            .unwrap()
-            .error();
-        let left_out = format!(
-            "is skipped, because these containers keep their addresses: {}",
-            fake.pod.container_id
-        );
-        assert!(
-            error.details.contains(ifname) && error.details.contains(&left_out),
-            "{error:?}"
-        );
-        assert_eq!((fake.calls().len(), fake.cluster.endpoints().len()), (1, 1));
-    });
-}
-
-#[test]
-fn ipam_result_without_addresses_is_an_error_followed_by_del() {
-    with_fake(
-        r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#,
-        |fake| {
-            assert!(fake.failed_add().msg.contains("missing IP config"));
-            assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
-        },
+    let fake = FakeIpam::new(cluster, script);
+    let added = fake.verb("ADD").run().unwrap().success();
+    let ifname = added["interfaces"][0]["name"].as_str().unwrap();
+    // Without its alias, nothing proves that the interface belongs to the container.
+    ip(&format!("link set dev {ifname} alias other")).unwrap();
+    let mut conf = fake.conf.clone();
+    conf["cniVersion"] = json!("1.1.0");
+    conf["cni.dev/valid-attachments"] = json!([]);
+    let gc = fake
+        .cluster
+        .plugins
+        .call("calico")
+        .env("CNI_COMMAND", "GC")
+        .stdin(conf.to_string());
+    let error = gc
+        .env("CNI_PATH", fake.dir.as_os_str())
+        .run()
+        .unwrap()
+        .error();
+    let left_out = format!(
+        "is skipped, because these containers keep their addresses: {}",
+        fake.pod.container_id
     );
+    assert!(
+        error.details.contains(ifname) && error.details.contains(&left_out),
+        "{error:?}"
+    );
+    assert_eq!((fake.calls().len(), fake.cluster.endpoints().len()), (1, 1));
 }
 
-#[test]
-fn invalid_ipam_result_is_an_error_naming_the_cause() {
+#[on(local)]
+fn ipam_result_without_addresses_is_an_error_followed_by_del(cluster: &Cluster<'_>) {
+    let script = r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": []}'; true"#;
+    let fake = FakeIpam::new(cluster, script);
+    assert!(fake.failed_add().msg.contains("missing IP config"));
+    assert_eq!(fake.calls(), ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"]);
+}
+
+#[on(local)]
+fn invalid_ipam_result_is_an_error_naming_the_cause(cluster: &Cluster<'_>) {
+    let fake = FakeIpam::new(cluster, "");
     for (printed, word) in [
         ("hello", "result"),
         ("", "result"),
@@ -331,86 +323,80 @@ fn invalid_ipam_result_is_an_error_naming_the_cause() {
         ),
         (r#"{"cniVersion": "7.0.0", "ips": []}"#, "7.0.0"),
     ] {
-        with_fake(
-            &format!("test \"$CNI_COMMAND\" = ADD && echo '{printed}'; true"),
-            |fake| {
-                let error = fake.failed_add();
-                let said = format!("{} {}", error.msg, error.details);
-                assert!(said.contains(word), "{printed}: {word:?} is not in {said}");
-                assert_eq!(
-                    fake.calls(),
-                    ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"],
-                    "{printed}"
-                );
-            },
+        fake.install(&format!(
+            "test \"$CNI_COMMAND\" = ADD && echo '{printed}'; true"
+        ));
+        let error = fake.failed_add();
+        let said = format!("{} {}", error.msg, error.details);
+        assert!(said.contains(word), "{printed}: {word:?} is not in {said}");
+        assert_eq!(
+            fake.calls(),
+            ["ADD IgnoreUnknown=1", "DEL IgnoreUnknown=1"],
+            "{printed}"
         );
     }
 }
 
-#[test]
-fn error_object_of_the_ipam_plugin_is_returned() {
+#[on(local)]
+fn error_object_of_the_ipam_plugin_is_returned(cluster: &Cluster<'_>) {
     let script = r#"echo '{"cniVersion": "1.0.0", "code": 117, "msg": "out of blue addresses", "details": "of 12"}'; exit 1"#;
-    with_fake(script, |fake| {
-        let error = fake.failed_add();
-        assert_eq!(
-            (error.code, error.msg.as_str(), error.details.as_str()),
-            (117, "out of blue addresses", "of 12")
-        );
-        let error = fake.verb("DEL").run().unwrap().error();
-        assert_eq!(error.code, 117);
-    });
+    let fake = FakeIpam::new(cluster, script);
+    let error = fake.failed_add();
+    assert_eq!(
+        (error.code, error.msg.as_str(), error.details.as_str()),
+        (117, "out of blue addresses", "of 12")
+    );
+    let error = fake.verb("DEL").run().unwrap().error();
+    assert_eq!(error.code, 117);
 }
 
-#[test]
-fn crash_of_the_ipam_plugin_is_an_error_with_its_stderr() {
-    with_fake("echo 'lost my mind' >&2; kill -9 $$", |fake| {
-        let error = fake.failed_add();
-        assert!(
-            error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"),
-            "{error:?}"
-        );
-    });
+#[on(local)]
+fn crash_of_the_ipam_plugin_is_an_error_with_its_stderr(cluster: &Cluster<'_>) {
+    let fake = FakeIpam::new(cluster, "echo 'lost my mind' >&2; kill -9 $$");
+    let error = fake.failed_add();
+    assert!(
+        error.msg.contains("fake-ipam") && error.msg.contains("lost my mind"),
+        "{error:?}"
+    );
 }
 
 /// Runtimes call STATUS every few seconds.
-#[test]
-fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds() {
-    with_fake("exec sleep 30", |fake| {
-        let mut conf = fake.conf.clone();
-        conf["cniVersion"] = json!("1.1.0");
-        let call = fake
-            .cluster
-            .verb("STATUS", &fake.pod, &conf)
-            .env("CNI_PATH", fake.dir.as_os_str());
-        let outcome = call.run().unwrap();
-        let error = outcome.error();
-        assert_eq!(
-            (
-                error.code,
-                error
-                    .msg
-                    .contains("fake-ipam did not finish STATUS within 2s")
-            ),
-            (50, true),
-            "{error:?}"
-        );
-    });
+#[on(local)]
+fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds(cluster: &Cluster<'_>) {
+    let fake = FakeIpam::new(cluster, "exec sleep 30");
+    let mut conf = fake.conf.clone();
+    conf["cniVersion"] = json!("1.1.0");
+    let call = fake
+        .cluster
+        .verb("STATUS", &fake.pod, &conf)
+        .env("CNI_PATH", fake.dir.as_os_str());
+    let outcome = call.run().unwrap();
+    let error = outcome.error();
+    assert_eq!(
+        (
+            error.code,
+            error
+                .msg
+                .contains("fake-ipam did not finish STATUS within 2s")
+        ),
+        (50, true),
+        "{error:?}"
+    );
 }
 
-#[test]
-fn missing_ipam_plugin_is_named_with_the_path() {
-    with_fake("true", |fake| {
-        for verb in ["ADD", "DEL"] {
-            let error = fake
-                .verb(verb)
-                .env("CNI_PATH", "/nowhere:/opt/none")
-                .run()
-                .unwrap()
-                .error();
-            assert!(
-                error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"),
-                "{verb}: {error:?}"
-            );
-        }
-    });
+#[on(local)]
+fn missing_ipam_plugin_is_named_with_the_path(cluster: &Cluster<'_>) {
+    let fake = FakeIpam::new(cluster, "true");
+    for verb in ["ADD", "DEL"] {
+        let error = fake
+            .verb(verb)
+            .env("CNI_PATH", "/nowhere:/opt/none")
+            .run()
+            .unwrap()
+            .error();
+        assert!(
+            error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"),
+            "{verb}: {error:?}"
+        );
+    }
 }

@@ -3,37 +3,14 @@
 
 use std::fs;
 
-use integration_tests::cluster::{Cluster, Pod, on_api_server};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::content::Content;
 use integration_tests::plugin::Outcome;
 use integration_tests::store::Store;
-use libcalico::kubernetes::ApiGroup;
 use libcalico::net::Cidr;
 use serde_json::{Value, json};
 
 const POOL: &str = "10.65.0.0/16";
-
-#[test]
-fn nodes_move_to_the_new_size_without_an_overlap_in_v1_and_v3() {
-    in_v1_and_v3(nodes_move_to_the_new_size_without_an_overlap);
-}
-
-#[test]
-fn former_blocks_are_shown_and_overlapping_ones_are_named_in_v1_and_v3() {
-    in_v1_and_v3(show_counts_former_blocks);
-    in_v1_and_v3(check_names_overlapping_blocks);
-}
-
-#[test]
-fn second_pool_changes_the_block_size_without_former_blocks_in_v1_and_v3() {
-    in_v1_and_v3(second_pool_changes_the_block_size_without_former_blocks);
-}
-
-fn in_v1_and_v3(test: fn(&Cluster<'_>)) {
-    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-        on_api_server(group, |cluster, _| test(cluster));
-    }
-}
 
 fn load(cluster: &Cluster<'_>, pool: &str, block_size: u8) {
     cluster.load(
@@ -101,7 +78,7 @@ fn sizes(cluster: &Cluster<'_>, node: &str) -> Vec<u8> {
 
 /// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is
 /// empty.
-#[on(etcd, local)]
+#[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     let old = add(cluster, "node1", 1);
@@ -159,7 +136,7 @@ fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Clu
     cluster.assert_only(&[&last]);
 }
 
-#[on(etcd, local)]
+#[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn show_counts_former_blocks(cluster: &Cluster<'_>) {
     let show = |args: &[&str]| calico_ipam(cluster, args).stdout;
     let counted = || -> Value {
@@ -182,7 +159,7 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
 /// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former
 /// block and assigns an address in it. Only a person can decide which pod keeps an address, so an
 /// ADD leaves both blocks unchanged.
-#[on(etcd, local)]
+#[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
     add(cluster, "node1", 1);
@@ -238,7 +215,7 @@ fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
 
 /// The course of upstream's guide, in which the pool is first deleted while a pod has an address in
 /// it.
-#[on(etcd, local)]
+#[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn second_pool_changes_the_block_size_without_former_blocks(cluster: &Cluster<'_>) {
     const SECOND: &str = "10.66.0.0/16";
     load(cluster, POOL, 26);

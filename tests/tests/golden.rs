@@ -3,49 +3,45 @@
 
 use integration_tests::etcd::{Etcd, REQUIRES};
 use integration_tests::golden::recording;
-use integration_tests::golden::replay::{Lab, replay};
-use integration_tests::namespaces::{Host, isolated};
+use integration_tests::golden::replay::{Target, replay};
+use integration_tests::namespaces::isolated;
 use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
 use integration_tests::store::Store;
+use integration_tests::{Place, on};
 
 /// Recordings that golden_kubernetes.rs replays.
 const ELSEWHERE: [&str; 1] = ["k8s-on-etcd"];
 
-fn on_etcd(name: &str) {
-    if !Etcd::installed() {
+/// Runs a test on a private host with an empty datastore.
+fn on(place: Place, test: fn(&Target<'_>)) {
+    if place == Place::Etcd && !Etcd::installed() {
         return skipped(REQUIRES);
     }
-    replay_on(name, |host, _| Store::etcd(host).unwrap());
-}
-
-fn on_local(name: &str) {
-    replay_on(name, Store::local);
-}
-
-fn replay_on(name: &str, start: impl FnOnce(&Host, &Plugins) -> Store + Send) {
     isolated(|host| {
         let plugins = Plugins::locate().unwrap();
-        let store = start(host, &plugins);
-        let lab = Lab {
+        let store = match place {
+            Place::Etcd => Store::etcd(host).unwrap(),
+            _ => Store::local(host, &plugins),
+        };
+        test(&Target {
             host,
             plugins: &plugins,
             store: &store,
             kubernetes: None,
-        };
-        replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
+        });
     });
 }
 
-/// Defines a test for each recording on each datastore.
+/// Defines a test for each recording.
 macro_rules! replayed {
     ($($test:ident $name:literal)*) => {
-        mod etcd {
-            $(#[test] fn $test() { crate::on_etcd($name) })*
-        }
-        mod local {
-            $(#[test] fn $test() { crate::on_local($name) })*
-        }
+        $(
+            #[on(etcd, local)]
+            fn $test(target: &Target<'_>) {
+                replay(&recording::read("etcd", $name).unwrap(), target).unwrap();
+            }
+        )*
 
         #[test]
         fn every_recording_is_in_the_list() {

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording;
-use integration_tests::golden::replay::{Lab, replay};
+use integration_tests::golden::replay::{Target, replay};
 use integration_tests::kubernetes::{
-    ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes, with_kubernetes,
+    ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes,
 };
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
@@ -36,21 +36,20 @@ fn replay_of_kdd3_recordings_with_node_restriction_equals_upstream() {
 /// Calico's data are in etcd, which here is also the API server's etcd.
 #[test]
 fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
-    with_kubernetes(|host, kubernetes| {
-        let Kubernetes { api, etcd, .. } = kubernetes;
+    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         cluster::prepare(&api).unwrap();
         let user = api.cni_user().unwrap();
         cluster::write_kubeconfig(host, &api, &user.identity).unwrap();
         let audit = api.audit().unwrap();
         let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
-        let lab = Lab {
+        let target = Target {
             host,
             plugins: &plugins,
             store: &store,
             kubernetes: Some(api.admin()),
         };
         let name = "k8s-on-etcd";
-        replay(&recording::read("etcd", name).unwrap(), &lab).unwrap();
+        replay(&recording::read("etcd", name).unwrap(), &target).unwrap();
         audit.assert_nothing_refused(&user.user);
         let used = Role::used_by(&audit.of(&user.user).unwrap());
         assert_eq!(
@@ -113,15 +112,13 @@ fn replay_all(
         let replayed = host.reinstalled(|host| {
             let store = Store::Kubernetes(objects(host)?);
             let plugins = Plugins::locate()?;
-            replay(
-                &recording,
-                &Lab {
-                    host,
-                    plugins: &plugins,
-                    store: &store,
-                    kubernetes: Some(api.admin()),
-                },
-            )
+            let target = Target {
+                host,
+                plugins: &plugins,
+                store: &store,
+                kubernetes: Some(api.admin()),
+            };
+            replay(&recording, &target)
         });
         if let Err(error) = replayed {
             wrong += &format!("{folder}/{name}: {error:#}\n");

@@ -9,11 +9,9 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use dataplane::grpc::wire::{AddReply, AddRequest, DelReply, DelRequest};
-use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on_api_server};
+use integration_tests::cluster::{Cluster, NAMESPACE, Pod, on};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::store::Store;
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tonic::body::Body;
@@ -38,20 +36,20 @@ struct Script {
 }
 
 #[derive(Clone)]
-struct Fake {
+struct FakeDataplane {
     script: Arc<Mutex<Script>>,
     socket: PathBuf,
 }
 
-impl Fake {
-    fn serve(cluster: &Cluster<'_>) -> Fake {
+impl FakeDataplane {
+    fn serve(cluster: &Cluster<'_>) -> FakeDataplane {
         let socket = cluster.host.dir("grpc").join("dataplane.sock");
         let made = ("tap0".to_owned(), "02:00:00:00:00:07".to_owned());
         let script = Arc::new(Mutex::new(Script {
             made,
             ..Script::default()
         }));
-        let fake = Fake {
+        let fake = FakeDataplane {
             script,
             socket: socket.clone(),
         };
@@ -97,7 +95,7 @@ impl Fake {
     }
 }
 
-impl UnaryService<AddRequest> for Fake {
+impl UnaryService<AddRequest> for FakeDataplane {
     type Response = AddReply;
     type Future = Ready<Result<Response<AddReply>, Status>>;
 
@@ -117,7 +115,7 @@ impl UnaryService<AddRequest> for Fake {
     }
 }
 
-impl UnaryService<DelRequest> for Fake {
+impl UnaryService<DelRequest> for FakeDataplane {
     type Response = DelReply;
     type Future = Ready<Result<Response<DelReply>, Status>>;
 
@@ -137,7 +135,7 @@ impl UnaryService<DelRequest> for Fake {
     }
 }
 
-impl Service<http::Request<Body>> for Fake {
+impl Service<http::Request<Body>> for FakeDataplane {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -166,7 +164,7 @@ impl Service<http::Request<Body>> for Fake {
     }
 }
 
-impl NamedService for Fake {
+impl NamedService for FakeDataplane {
     const NAME: &'static str = "cni.CniDataplane";
 }
 
@@ -180,7 +178,7 @@ fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
 
 #[on(etcd, local)]
 fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     let netns = pod.netns.display().to_string();
@@ -239,57 +237,53 @@ fn grpc_server_gets_one_add_and_one_del_with_all_fields(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-#[test]
-fn grpc_server_gets_the_annotations_of_a_kubernetes_pod() {
-    on_api_server(ApiGroup::CrdV1, |cluster, _| {
-        let fake = Fake::serve(cluster);
-        let conf = fake.conf(cluster);
-        let Store::Kubernetes(objects) = &cluster.store else {
-            unreachable!("it is on an API server")
-        };
-        let annotations = json!({
-            "vendor.example/queues": "4", "cni.projectcalico.org/ipv4pools": "[\"10.65.0.0/16\"]",
-        });
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {
-                "name": "pod1", "namespace": NAMESPACE, "labels": { "app": "web" },
-                "annotations": annotations,
-            },
-            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
-        });
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        objects
-            .client()
-            .create(&path, &pod)
-            .unwrap()
-            .success()
-            .unwrap();
-        let pod = cluster.pod(1);
-        cluster.add(&pod, &conf);
-        let told = |script: &mut Script| script.added.pop().unwrap().workload.unwrap();
-        let workload = fake.script(told);
-        assert_eq!(json!(workload.annotations), annotations);
-        assert_eq!(
-            (workload.labels["app"].as_str(), workload.pod.as_str()),
-            ("web", "pod1")
-        );
-        cluster.delete(&pod, &conf);
-
-        let mut other = conf;
-        other["policy"] = json!({ "type": "other" });
-        cluster.add(&pod, &other);
-        assert_eq!(
-            fake.script(told).annotations.len(),
-            0,
-            "with this policy type the pod is not read"
-        );
+#[on(kubernetes_v1)]
+fn grpc_server_gets_the_annotations_of_a_kubernetes_pod(cluster: &Cluster<'_>) {
+    let fake = FakeDataplane::serve(cluster);
+    let conf = fake.conf(cluster);
+    let annotations = json!({
+        "vendor.example/queues": "4", "cni.projectcalico.org/ipv4pools": "[\"10.65.0.0/16\"]",
     });
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": "pod1", "namespace": NAMESPACE, "labels": { "app": "web" },
+            "annotations": annotations,
+        },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
+    });
+    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    cluster
+        .objects()
+        .client()
+        .create(&path, &pod)
+        .unwrap()
+        .success()
+        .unwrap();
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &conf);
+    let workload = |script: &mut Script| script.added.pop().unwrap().workload.unwrap();
+    let added = fake.script(workload);
+    assert_eq!(json!(added.annotations), annotations);
+    assert_eq!(
+        (added.labels["app"].as_str(), added.pod.as_str()),
+        ("web", "pod1")
+    );
+    cluster.delete(&pod, &conf);
+
+    let mut other = conf;
+    other["policy"] = json!({ "type": "other" });
+    cluster.add(&pod, &other);
+    assert_eq!(
+        fake.script(workload).annotations.len(),
+        0,
+        "with this policy type the pod is not read"
+    );
 }
 
 #[on(etcd, local)]
 fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     fake.script(|script| script.refusal = "out of taps".into());
@@ -304,7 +298,7 @@ fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) 
 
 #[on(etcd, local)]
 fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
@@ -340,7 +334,7 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
 
 #[on(etcd, local)]
 fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     for (number, (name, mac)) in [
         ("tap0", "not a MAC"),
@@ -362,7 +356,7 @@ fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
 
 #[on(etcd, local)]
 fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -380,7 +374,7 @@ fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster
 
 #[on(etcd, local)]
 fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let mut conf = fake.conf(cluster);
     conf["dataplane_options"]["socket"] = json!("unix:///run/lab/nobody.sock");
     let pod = cluster.pod(1);
@@ -396,7 +390,7 @@ fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
 
 #[on(etcd, local)]
 fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let mut conf = fake.conf(cluster);
     cluster.add(&cluster.pod(1), &conf);
     let before = cluster.state();
@@ -420,7 +414,7 @@ fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Clu
 /// Such a dataplane may not need the pod's network namespace.
 #[on(etcd, local)]
 fn grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace(cluster: &Cluster<'_>) {
-    let fake = Fake::serve(cluster);
+    let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = Pod {
         netns: "/proc/self/ns/net".into(),

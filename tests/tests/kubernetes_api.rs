@@ -173,7 +173,7 @@ fn audit_log_has_each_request_once_and_in_order() {
 
 #[test]
 fn objects_and_tokens_survive_a_restart_of_the_server() {
-    on_kubernetes(|_, kubernetes| {
+    on_kubernetes(|_, mut kubernetes| {
         let api = &mut kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
         let path = "/api/v1/namespaces/kube-system/serviceaccounts/plugin";

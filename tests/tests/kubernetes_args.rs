@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use integration_tests::cluster::{Cluster, Pod, handle, on_local};
+use integration_tests::cluster::{Cluster, Pod, handle, on};
 use integration_tests::command::run;
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
@@ -298,78 +298,74 @@ fn by_hand(plugins: &Plugins, filter: &str, conflist: &str) -> Call {
 }
 
 const ONE_PLUGIN: &str = ".plugins[0]";
-const MENDED: &str = ".plugins[0] + {name, cniVersion}";
+const WITH_NAME: &str = ".plugins[0] + {name, cniVersion}";
 
-#[test]
-fn documented_manual_calls_name_missing_inputs_and_the_remedy() {
-    on_local(|cluster| {
-        cluster.pod(1);
-        fs::create_dir_all("/var/lib/calico").unwrap();
-        fs::write("/var/lib/calico/nodename", "node1").unwrap();
-        for (filter, words) in [
-            (
-                ONE_PLUGIN,
-                [
-                    "missing network name",
-                    "jq '.plugins[0] + {name, cniVersion}'",
-                ],
-            ),
-            (
-                ".",
-                [
-                    "configuration list",
-                    "jq '.plugins[0] + {name, cniVersion}'",
-                ],
-            ),
-            (MENDED, ["K8S_POD_NAME", "CNI_ARGS"]),
-        ] {
-            let error = by_hand(&cluster.plugins, filter, CONFLIST)
-                .run()
-                .unwrap()
-                .error();
-            let said = format!("{} {}", error.msg, error.details);
-            words.iter().for_each(|word| {
-                assert!(said.contains(word), "{filter}: {word:?} is not in {said}")
-            });
-        }
-        // This machine lacks the kubeconfig of the documentation.
-        let call = by_hand(&cluster.plugins, MENDED, CONFLIST).env("CNI_ARGS", ARGS);
-        let error = call.run().unwrap().error();
-        assert!(
-            error
-                .msg
-                .contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"),
-            "{error:?}"
-        );
-        assert!(error.msg.contains("No such file"), "{error:?}");
-    });
+#[on(local)]
+fn documented_manual_calls_name_missing_inputs_and_the_remedy(cluster: &Cluster<'_>) {
+    cluster.pod(1);
+    fs::create_dir_all("/var/lib/calico").unwrap();
+    fs::write("/var/lib/calico/nodename", "node1").unwrap();
+    for (filter, words) in [
+        (
+            ONE_PLUGIN,
+            [
+                "missing network name",
+                "jq '.plugins[0] + {name, cniVersion}'",
+            ],
+        ),
+        (
+            ".",
+            [
+                "configuration list",
+                "jq '.plugins[0] + {name, cniVersion}'",
+            ],
+        ),
+        (WITH_NAME, ["K8S_POD_NAME", "CNI_ARGS"]),
+    ] {
+        let error = by_hand(&cluster.plugins, filter, CONFLIST)
+            .run()
+            .unwrap()
+            .error();
+        let said = format!("{} {}", error.msg, error.details);
+        words
+            .iter()
+            .for_each(|word| assert!(said.contains(word), "{filter}: {word:?} is not in {said}"));
+    }
+    // This machine lacks the kubeconfig of the documentation.
+    let call = by_hand(&cluster.plugins, WITH_NAME, CONFLIST).env("CNI_ARGS", ARGS);
+    let error = call.run().unwrap().error();
+    assert!(
+        error
+            .msg
+            .contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"),
+        "{error:?}"
+    );
+    assert!(error.msg.contains("No such file"), "{error:?}");
 }
 
-#[test]
-fn documented_manual_calls_work_on_the_embedded_datastore() {
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        cluster.pod(1);
-        let mut list: Value = serde_json::from_str(CONFLIST).unwrap();
-        let plugin = list["plugins"][0].as_object_mut().unwrap();
-        ["kubernetes", "policy"]
-            .iter()
-            .for_each(|key| drop(plugin.remove(*key)));
-        plugin.extend(cluster.store.conf());
-        plugin.insert("nodename".into(), json!("node1"));
-        let call = by_hand(&cluster.plugins, MENDED, &list.to_string());
-        let result = call.run().unwrap().success();
-        assert_eq!(
-            (&result["cniVersion"], &result["interfaces"][0]["name"]),
-            (&json!("0.3.1"), &json!("calitest-contai"))
-        );
-        assert_eq!(
-            kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"],
-            1440
-        );
-        let log = fs::read_to_string("/var/log/calico/cni/cni.log").unwrap();
-        assert!(log.contains("INFO"), "{log}");
-        call.env("CNI_COMMAND", "DEL").run().unwrap().success();
-        cluster.assert_nothing_left();
-    });
+#[on(local)]
+fn documented_manual_calls_work_on_the_embedded_datastore(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    cluster.pod(1);
+    let mut list: Value = serde_json::from_str(CONFLIST).unwrap();
+    let plugin = list["plugins"][0].as_object_mut().unwrap();
+    ["kubernetes", "policy"]
+        .iter()
+        .for_each(|key| drop(plugin.remove(*key)));
+    plugin.extend(cluster.store.conf());
+    plugin.insert("nodename".into(), json!("node1"));
+    let call = by_hand(&cluster.plugins, WITH_NAME, &list.to_string());
+    let result = call.run().unwrap().success();
+    assert_eq!(
+        (&result["cniVersion"], &result["interfaces"][0]["name"]),
+        (&json!("0.3.1"), &json!("calitest-contai"))
+    );
+    assert_eq!(
+        kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"]["mtu"],
+        1440
+    );
+    let log = fs::read_to_string("/var/log/calico/cni/cni.log").unwrap();
+    assert!(log.contains("INFO"), "{log}");
+    call.env("CNI_COMMAND", "DEL").run().unwrap().success();
+    cluster.assert_nothing_left();
 }

@@ -134,7 +134,7 @@ fn definitions_store_recorded_objects_completely() {
 }
 
 /// Creates an object in a dry run. Returns the reason for a rejection, or an empty string.
-fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -> String {
+fn rejection(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -> String {
     let kind = match plural {
         "ippools" => "IPPool",
         "ipreservations" => "IPReservation",
@@ -312,10 +312,10 @@ fn definitions_enforce_rules_across_fields() {
         let admin = kubernetes.api.admin();
         define(&kubernetes.api);
         let check = |version: &str, plural: &str, name: &str, spec: &Value, expected: &str| {
-            let said = said(admin, version, plural, name, spec);
+            let reason = rejection(admin, version, plural, name, spec);
             assert!(
-                said.is_empty() == expected.is_empty() && said.contains(expected),
-                "{name} {spec}: {said:?}"
+                reason.is_empty() == expected.is_empty() && reason.contains(expected),
+                "{name} {spec}: {reason:?}"
             );
         };
         for (version, _) in GROUPS {

@@ -5,10 +5,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use integration_tests::controllers::{PATIENCE, World, await_that};
-use integration_tests::kubernetes::{
-    ApiServer, ENDPOINT, Identity, on_kubernetes, with_kubernetes,
-};
+use integration_tests::controllers::{ControllersCluster, PATIENCE, await_that};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Identity, on_kubernetes};
 use integration_tests::plugin::{Call, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -16,14 +14,14 @@ use serde_json::{Value, json};
 const VERSION: &str = "client.authentication.k8s.io/v1";
 
 /// A credential plugin beside a kubeconfig, and files that it reads and writes.
-struct Helper {
+struct CredentialPlugin {
     directory: PathBuf,
     kubeconfig: PathBuf,
 }
 
-impl Helper {
+impl CredentialPlugin {
     /// Installs a script as the plugin of a user. Its working directory is that of its files.
-    fn install(api: &ApiServer, script: &str) -> Helper {
+    fn install(api: &ApiServer, script: &str) -> CredentialPlugin {
         let nobody = Identity::Token("none".into());
         let kubeconfig = api.kubeconfig_to(ENDPOINT, "helped", &nobody).unwrap();
         let mut content: Value =
@@ -34,7 +32,7 @@ impl Helper {
         fs::write(&kubeconfig, content.to_string()).unwrap();
         let directory = kubeconfig.with_file_name("helper");
         fs::create_dir_all(&directory).unwrap();
-        let helper = Helper {
+        let helper = CredentialPlugin {
             directory,
             kubeconfig,
         };
@@ -49,7 +47,7 @@ impl Helper {
     }
 
     /// Installs a plugin that prints `status`.
-    fn printing(api: &ApiServer, status: &Value) -> Helper {
+    fn printing(api: &ApiServer, status: &Value) -> CredentialPlugin {
         let helper = Self::install(api, "cat output");
         let output = json!({ "apiVersion": VERSION, "kind": "ExecCredential", "status": status });
         fs::write(helper.file("output"), output.to_string()).unwrap();
@@ -99,7 +97,7 @@ fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
                 "carla",
             ),
         ] {
-            let helper = Helper::printing(api, &status);
+            let helper = CredentialPlugin::printing(api, &status);
             let (before, audit) = (helper.runs(), api.audit().unwrap());
             let outcome = command(&helper.kubeconfig).run().unwrap();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
@@ -120,7 +118,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
             ),
             ("echo s3cret", "not the JSON or YAML of an ExecCredential"),
         ] {
-            let helper = Helper::install(api, script);
+            let helper = CredentialPlugin::install(api, script);
             let outcome = command(&helper.kubeconfig).run().unwrap();
             assert_eq!(outcome.exit, Some(1), "{outcome:?}");
             assert!(
@@ -132,7 +130,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
                 "{outcome:?}"
             );
         }
-        let helper = Helper::printing(api, &json!({ "token": "wr0ng" }));
+        let helper = CredentialPlugin::printing(api, &json!({ "token": "wr0ng" }));
         let outcome = command(&helper.kubeconfig).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
         assert!(helper.runs() >= 4, "a 401 runs the plugin once more");
@@ -148,7 +146,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
 #[test]
 fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
     on_kubernetes(|_, kubernetes| {
-        let helper = Helper::printing(&kubernetes.api, &json!({ "token": "t" }));
+        let helper = CredentialPlugin::printing(&kubernetes.api, &json!({ "token": "t" }));
         let conf = json!({
             "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "nodename": "node1",
             "datastore_type": "kubernetes", "nodename_file_optional": true,
@@ -184,10 +182,10 @@ fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
 /// The plugin's credentials expire while kube-controllers runs, and later its account is replaced.
 #[test]
 fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_kubernetes(|host, servers| {
+        let cluster = ControllersCluster::new(host, &servers, Some(ApiGroup::CrdV1));
         let api = &servers.api;
-        let helper = Helper::install(
+        let helper = CredentialPlugin::install(
             api,
             "seconds=$(cat seconds)\n\
              printf \
@@ -212,18 +210,18 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         };
         let account = give(4);
         api.bind(&account, "cluster-admin").unwrap();
-        world.node("n1", "10.9.0.1");
-        let setup = world
+        cluster.node("n1", "10.9.0.1");
+        let setup = cluster
             .setup()
             .env("KUBECONFIG", helper.kubeconfig.display().to_string());
         let controllers = setup
             .env("POD_NAME", "controllers")
             .start(host, "controllers")
             .unwrap();
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
-        world.address_left_behind("n1", "10.65.1.0");
-        world.until(&controllers, "the leak is gone", || {
-            world.handles_and_blocks().0.is_empty()
+        cluster.configure(&json!({ "leakGracePeriod": "1s" }));
+        cluster.address_left_behind("n1", "10.65.1.0");
+        cluster.until(&controllers, "the leak is gone", || {
+            cluster.handles_and_blocks().0.is_empty()
         });
         let before = helper.runs();
         await_that(PATIENCE, || Ok(helper.runs() > before + 1)).expect("the plugin runs again");
@@ -233,11 +231,11 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
         let given = || fs::read_to_string(helper.file("given")).unwrap_or_default();
         await_that(PATIENCE, || Ok(given().contains("86400")))
             .expect("the plugin gives credentials for a day");
-        world.remove("/api/v1/namespaces/kube-system/serviceaccounts/controllers");
+        cluster.remove("/api/v1/namespaces/kube-system/serviceaccounts/controllers");
         give(86400);
-        world.address_left_behind("n1", "10.65.2.0");
-        world.until(&controllers, "the second leak is gone", || {
-            world.handles_and_blocks().0.is_empty()
+        cluster.address_left_behind("n1", "10.65.2.0");
+        cluster.until(&controllers, "the second leak is gone", || {
+            cluster.handles_and_blocks().0.is_empty()
         });
     });
 }

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use integration_tests::cluster::{
-    Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server, pod_path,
+    Cluster, ClusterTest, ControlPlane, NAMESPACE, Pod, pod_path, restricted,
 };
 use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Client, Kubernetes, Role, with_kubernetes};
+use integration_tests::kubernetes::{Client, Kubernetes, Role, on_kubernetes};
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::{Place, on};
 use serde_json::{Value, json};
 
 const HANDLE: &str = "k8s-pod-network.vmi.suite.vm1";
@@ -99,13 +99,13 @@ impl<'a> Machine<'a> {
     }
 }
 
-fn on_cluster(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
-    on_restricted_api_server(
-        ApiGroup::CrdV1,
-        &["node1", "node2"],
-        |cluster, control_plane| {
+/// Runs a test with pools.
+fn on<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
+    restricted(
+        place,
+        |cluster: &mut Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
             cluster.load(&Content::dual_stack());
-            test(cluster, control_plane);
+            test.run(cluster, Some(control_plane));
         },
     );
 }
@@ -179,367 +179,350 @@ fn owned_by(active: &str, alternate: &str) -> Option<[String; 2]> {
     Some([name(active), name(alternate)])
 }
 
-#[test]
-fn vmi_keeps_its_addresses_from_pod_to_pod() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let mut conf = conf(cluster);
-        let first = machine.pod(cluster, 1, None);
-        let held = addresses(&cluster.add(&first, &conf));
-        assert_eq!((held.len(), owners(cluster)), (2, owned_by("1", "")));
-        for _ in 0..2 {
-            cluster.delete(&first, &conf);
-            assert_eq!(owners(cluster), owned_by("", ""));
-        }
-        assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        cluster.remove_pod(&first);
-
-        let second = machine.pod(cluster, 2, None);
-        let result = cluster.add(&second, &conf);
-        assert_eq!(
-            (addresses(&result), owners(cluster)),
-            (held.clone(), owned_by("2", ""))
-        );
-        let routes = kernel::host().unwrap()["routes"].to_string();
-        assert!(
-            held.iter().all(|address| routes.contains(address.as_str())),
-            "{routes}"
-        );
-        conf["prevResult"] = result;
-        cluster
-            .verb("CHECK", &second, &conf)
-            .run()
-            .unwrap()
-            .success();
-
-        // The VMI ends and the VM remains, so the addresses are kept.
-        machine.delete("virtualmachineinstances");
-        cluster.delete(&second, &conf);
+#[on(kubernetes_v1)]
+fn vmi_keeps_its_addresses_from_pod_to_pod(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let mut conf = conf(cluster);
+    let first = machine.pod(cluster, 1, None);
+    let held = addresses(&cluster.add(&first, &conf));
+    assert_eq!((held.len(), owners(cluster)), (2, owned_by("1", "")));
+    for _ in 0..2 {
+        cluster.delete(&first, &conf);
         assert_eq!(owners(cluster), owned_by("", ""));
-        cluster.add(&second, &conf);
-        machine.delete("virtualmachines");
-        cluster.delete(&second, &conf);
-        assert_eq!(owners(cluster), None);
-        cluster.assert_nothing_left();
-    });
+    }
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    cluster.remove_pod(&first);
+
+    let second = machine.pod(cluster, 2, None);
+    let result = cluster.add(&second, &conf);
+    assert_eq!(
+        (addresses(&result), owners(cluster)),
+        (held.clone(), owned_by("2", ""))
+    );
+    let routes = kernel::host().unwrap()["routes"].to_string();
+    assert!(
+        held.iter().all(|address| routes.contains(address.as_str())),
+        "{routes}"
+    );
+    conf["prevResult"] = result;
+    cluster
+        .verb("CHECK", &second, &conf)
+        .run()
+        .unwrap()
+        .success();
+
+    // The VMI ends and the VM remains, so the addresses are kept.
+    machine.delete("virtualmachineinstances");
+    cluster.delete(&second, &conf);
+    assert_eq!(owners(cluster), owned_by("", ""));
+    cluster.add(&second, &conf);
+    machine.delete("virtualmachines");
+    cluster.delete(&second, &conf);
+    assert_eq!(owners(cluster), None);
+    cluster.assert_nothing_left();
 }
 
-#[test]
-fn vmi_keeps_its_addresses_in_a_live_migration() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
-        let source = machine.pod(cluster, 1, None);
-        let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster
-            .verb("ADD", &target, &conf_there)
-            .run()
-            .unwrap()
-            .error();
-        assert!(
-            error
-                .msg
-                .contains(&format!("no IP allocated to VM handle {HANDLE}")),
-            "{error:?}"
-        );
+#[on(kubernetes_v1)]
+fn vmi_keeps_its_addresses_in_a_live_migration(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
+    let source = machine.pod(cluster, 1, None);
+    let target = machine.pod(cluster, 2, Some("job"));
+    let error = cluster
+        .verb("ADD", &target, &conf_there)
+        .run()
+        .unwrap()
+        .error();
+    assert!(
+        error
+            .msg
+            .contains(&format!("no IP allocated to VM handle {HANDLE}")),
+        "{error:?}"
+    );
 
-        let here = cluster.add(&source, &conf);
-        let before = kernel::host().unwrap()["routes"].clone();
-        let there = cluster.add(&target, &conf_there);
-        assert_eq!(
-            (addresses(&there), there.get("routes")),
-            (addresses(&here), None)
-        );
-        assert_eq!(owners(cluster), owned_by("1", "2"));
-        // The host's routes lead to the source. Felix moves them later.
-        let inside =
-            kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
-        assert!(
-            addresses(&there)
-                .iter()
-                .all(|address| inside.contains(address.as_str())),
-            "{inside}"
-        );
-        let leading = |routes: &Value| -> Vec<Value> {
-            let routes = routes.as_array().unwrap().iter();
-            routes
-                .filter(|route| !route["dst"].to_string().contains("fe80"))
-                .cloned()
-                .collect()
-        };
-        assert_eq!(
-            leading(&kernel::host().unwrap()["routes"]),
-            leading(&before)
-        );
-        for (pod, conf, result) in [(&source, &conf, &here), (&target, &conf_there, &there)] {
-            let mut conf = conf.clone();
-            conf["prevResult"] = result.clone();
-            cluster.verb("CHECK", pod, &conf).run().unwrap().success();
-        }
-        cluster.delete(&source, &conf);
-        assert_eq!(owners(cluster), owned_by("", "2"));
-        let inside = kernel::pod(cluster.host, &target.name).unwrap();
-        assert_eq!(
-            inside["links"]["eth0"]["state"].as_array().map(Vec::len),
-            Some(3),
-            "{inside}"
-        );
-        machine.delete("virtualmachines");
-        cluster.delete(&source, &conf);
-        assert_eq!(owners(cluster), owned_by("", "2"));
-        cluster.delete(&target, &conf_there);
-        assert_eq!(owners(cluster), None);
-        cluster.assert_nothing_left();
-    });
+    let here = cluster.add(&source, &conf);
+    let before = kernel::host().unwrap()["routes"].clone();
+    let there = cluster.add(&target, &conf_there);
+    assert_eq!(
+        (addresses(&there), there.get("routes")),
+        (addresses(&here), None)
+    );
+    assert_eq!(owners(cluster), owned_by("1", "2"));
+    // The host's routes lead to the source. Felix moves them later.
+    let inside =
+        kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
+    assert!(
+        addresses(&there)
+            .iter()
+            .all(|address| inside.contains(address.as_str())),
+        "{inside}"
+    );
+    let leading = |routes: &Value| -> Vec<Value> {
+        let routes = routes.as_array().unwrap().iter();
+        routes
+            .filter(|route| !route["dst"].to_string().contains("fe80"))
+            .cloned()
+            .collect()
+    };
+    assert_eq!(
+        leading(&kernel::host().unwrap()["routes"]),
+        leading(&before)
+    );
+    for (pod, conf, result) in [(&source, &conf, &here), (&target, &conf_there, &there)] {
+        let mut conf = conf.clone();
+        conf["prevResult"] = result.clone();
+        cluster.verb("CHECK", pod, &conf).run().unwrap().success();
+    }
+    cluster.delete(&source, &conf);
+    assert_eq!(owners(cluster), owned_by("", "2"));
+    let inside = kernel::pod(cluster.host, &target.name).unwrap();
+    assert_eq!(
+        inside["links"]["eth0"]["state"].as_array().map(Vec::len),
+        Some(3),
+        "{inside}"
+    );
+    machine.delete("virtualmachines");
+    cluster.delete(&source, &conf);
+    assert_eq!(owners(cluster), owned_by("", "2"));
+    cluster.delete(&target, &conf_there);
+    assert_eq!(owners(cluster), None);
+    cluster.assert_nothing_left();
 }
 
 /// The next VMI of the VM starts before the pod of the previous one is deleted.
-#[test]
-fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs() {
-    on_cluster(|cluster, control_plane| {
-        let mut machine = Machine::new(control_plane.servers.api.admin());
-        let mut conf = conf(cluster);
-        let old = machine.pod(cluster, 1, None);
-        let first = cluster.add(&old, &conf);
-        machine.restart();
-        let new = machine.pod(cluster, 2, None);
-        // The routes lead to the old virt-launcher pod, which still runs.
-        let (held, routes) = (
-            cluster.accounts().held,
-            kernel::host().unwrap()["routes"].clone(),
-        );
-        let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
-        assert!(error.msg.contains("the address is in use"), "{error:?}");
-        assert_eq!(
-            (cluster.accounts().held, &kernel::host().unwrap()["routes"]),
-            (held, &routes)
-        );
+#[on(kubernetes_v1)]
+fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs(cluster: &Cluster<'_>) {
+    let mut machine = Machine::new(cluster.objects().client());
+    let mut conf = conf(cluster);
+    let old = machine.pod(cluster, 1, None);
+    let first = cluster.add(&old, &conf);
+    machine.restart();
+    let new = machine.pod(cluster, 2, None);
+    // The routes lead to the old virt-launcher pod, which still runs.
+    let (held, routes) = (
+        cluster.accounts().held,
+        kernel::host().unwrap()["routes"].clone(),
+    );
+    let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
+    assert!(error.msg.contains("the address is in use"), "{error:?}");
+    assert_eq!(
+        (cluster.accounts().held, &kernel::host().unwrap()["routes"]),
+        (held, &routes)
+    );
 
-        cluster.delete(&old, &conf);
-        let result = cluster.add(&new, &conf);
-        assert_eq!(
-            (addresses(&result), owners(cluster)),
-            (addresses(&first), owned_by("2", ""))
-        );
-        // A late DEL of the old pod must not affect the new one.
-        machine.delete("virtualmachines");
-        cluster.delete(&old, &conf);
-        assert_eq!(owners(cluster), owned_by("2", ""));
-        conf["prevResult"] = result;
-        cluster.verb("CHECK", &new, &conf).run().unwrap().success();
-        cluster.delete(&new, &conf);
-        assert_eq!(owners(cluster), None);
-        cluster.assert_nothing_left();
-    });
+    cluster.delete(&old, &conf);
+    let result = cluster.add(&new, &conf);
+    assert_eq!(
+        (addresses(&result), owners(cluster)),
+        (addresses(&first), owned_by("2", ""))
+    );
+    // A late DEL of the old pod must not affect the new one.
+    machine.delete("virtualmachines");
+    cluster.delete(&old, &conf);
+    assert_eq!(owners(cluster), owned_by("2", ""));
+    conf["prevResult"] = result;
+    cluster.verb("CHECK", &new, &conf).run().unwrap().success();
+    cluster.delete(&new, &conf);
+    assert_eq!(owners(cluster), None);
+    cluster.assert_nothing_left();
 }
 
-#[test]
-fn failed_add_removes_the_pod_as_owner_and_keeps_the_vmi_addresses() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let conf = conf(cluster);
-        let pod = machine.pod(cluster, 1, None);
-        ip("link add other0 type veth peer name eth0 netns vm1").unwrap();
-        cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert_eq!(owners(cluster), owned_by("", ""));
-        ip("link delete other0").unwrap();
-        cluster.add(&pod, &conf);
-        assert_eq!(owners(cluster), owned_by("1", ""));
-    });
+#[on(kubernetes_v1)]
+fn failed_add_removes_the_pod_as_owner_and_keeps_the_vmi_addresses(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let conf = conf(cluster);
+    let pod = machine.pod(cluster, 1, None);
+    ip("link add other0 type veth peer name eth0 netns vm1").unwrap();
+    cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert_eq!(owners(cluster), owned_by("", ""));
+    ip("link delete other0").unwrap();
+    cluster.add(&pod, &conf);
+    assert_eq!(owners(cluster), owned_by("1", ""));
 }
 
 /// The previous virt-launcher pod still runs, so it must remain the owner.
-#[test]
-fn failed_add_of_the_next_launcher_keeps_the_previous_owner() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let conf = conf(cluster);
-        let [before, next] = [1, 2].map(|number| machine.pod(cluster, number, None));
-        cluster.add(&before, &conf);
-        ip("link add other0 type veth peer name eth0 netns vm2").unwrap();
-        cluster.verb("ADD", &next, &conf).run().unwrap().error();
-        assert_eq!(owners(cluster), owned_by("1", ""));
-    });
+#[on(kubernetes_v1)]
+fn failed_add_of_the_next_launcher_keeps_the_previous_owner(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let conf = conf(cluster);
+    let [before, next] = [1, 2].map(|number| machine.pod(cluster, number, None));
+    cluster.add(&before, &conf);
+    ip("link add other0 type veth peer name eth0 netns vm2").unwrap();
+    cluster.verb("ADD", &next, &conf).run().unwrap().error();
+    assert_eq!(owners(cluster), owned_by("1", ""));
 }
 
-#[test]
-fn del_of_an_old_sandbox_keeps_the_vmi_addresses_of_the_new_one() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let conf = conf(cluster);
-        let old = machine.pod(cluster, 1, None);
-        cluster.add(&old, &conf);
-        let new = cluster.sandbox(&old, 7);
-        cluster.add(&new, &conf);
-        machine.delete("virtualmachines");
-        cluster.delete(&old, &conf);
-        assert_eq!(owners(cluster), owned_by("1", ""));
-        cluster.delete(&new, &conf);
-        assert_eq!(owners(cluster), None);
-    });
+#[on(kubernetes_v1)]
+fn del_of_an_old_sandbox_keeps_the_vmi_addresses_of_the_new_one(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let conf = conf(cluster);
+    let old = machine.pod(cluster, 1, None);
+    cluster.add(&old, &conf);
+    let new = cluster.sandbox(&old, 7);
+    cluster.add(&new, &conf);
+    machine.delete("virtualmachines");
+    cluster.delete(&old, &conf);
+    assert_eq!(owners(cluster), owned_by("1", ""));
+    cluster.delete(&new, &conf);
+    assert_eq!(owners(cluster), None);
 }
 
-#[test]
-fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let conf = conf(cluster);
-        let pod = machine.pod(cluster, 1, None);
-        cluster.add(&pod, &conf);
-        machine.delete("virtualmachines");
-        control_plane.servers.api.stop();
-        cluster.delete(&pod, &conf);
-        assert_eq!(kernel::host().unwrap()["links"], json!({}));
-        control_plane.servers.api.restart().unwrap();
-        assert_eq!(owners(cluster), owned_by("1", ""));
-        let mut status = conf.clone();
-        status["cniVersion"] = json!("1.1.0");
-        cluster.await_replayed(&pod, &status);
-        assert_eq!(owners(cluster), None);
-        cluster.assert_nothing_left();
-    });
+#[on(kubernetes_v1)]
+fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let machine = Machine::new(cluster.objects().client());
+    let conf = conf(cluster);
+    let pod = machine.pod(cluster, 1, None);
+    cluster.add(&pod, &conf);
+    machine.delete("virtualmachines");
+    control_plane.servers.api.stop();
+    cluster.delete(&pod, &conf);
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
+    control_plane.servers.api.restart().unwrap();
+    assert_eq!(owners(cluster), owned_by("1", ""));
+    let mut status = conf.clone();
+    status["cniVersion"] = json!("1.1.0");
+    cluster.await_replayed(&pod, &status);
+    assert_eq!(owners(cluster), None);
+    cluster.assert_nothing_left();
 }
 
-#[test]
-fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle() {
-    on_cluster(|cluster, control_plane| {
-        let client = control_plane.servers.api.admin();
-        let mut machine = Machine::new(client);
-        let conf = conf(cluster);
-        let before = cluster.state();
-        machine.instance_uid = "00000000-0000-4000-8000-000000000000".into();
-        let stray = machine.pod(cluster, 1, None);
-        let error = cluster.verb("ADD", &stray, &conf).run().unwrap().error();
+#[on(kubernetes_v1)]
+fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle(cluster: &Cluster<'_>) {
+    let client = cluster.objects().client();
+    let mut machine = Machine::new(client);
+    let conf = conf(cluster);
+    let before = cluster.state();
+    machine.instance_uid = "00000000-0000-4000-8000-000000000000".into();
+    let stray = machine.pod(cluster, 1, None);
+    let error = cluster.verb("ADD", &stray, &conf).run().unwrap().error();
+    assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
+    cluster.delete(&stray, &conf);
+    cluster.remove_pod(&stray);
+    assert_eq!(cluster.state()["store"], before["store"]);
+
+    let config = json!({
+        "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
+        "metadata": { "name": "default" },
+        "spec": {
+            "strictAffinity": false, "autoAllocateBlocks": true,
+            "kubeVirtVMAddressPersistence": "Disabled",
+        },
+    });
+    client.apply_object(&config).unwrap();
+    let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
+    let instance = client.get(&path).unwrap().success().unwrap();
+    machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
+    let target = machine.pod(cluster, 2, Some("job"));
+    let error = cluster
+        .verb("ADD", &target, &conf_of_target(cluster))
+        .run()
+        .unwrap()
+        .error();
+    assert!(
+        error
+            .msg
+            .contains("KubeVirtVMAddressPersistence is disabled"),
+        "{error:?}"
+    );
+    cluster.remove_pod(&target);
+    let source = machine.pod(cluster, 3, None);
+    cluster.add(&source, &conf);
+    assert_eq!(
+        owners(cluster),
+        None,
+        "the container's own handle holds them"
+    );
+    cluster.assert_only(&[&source]);
+    cluster.delete(&source, &conf);
+    cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1)]
+fn plugin_user_needs_and_uses_the_kubevirt_permissions(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let api = &control_plane.servers.api;
+    let user = api.cni_user().unwrap();
+    let machine = Machine::new(api.admin());
+    let mut conf = conf(cluster);
+    conf["kubernetes"]["kubeconfig"] = json!(user.kubeconfig);
+    let pod = machine.pod(cluster, 1, None);
+    let audit = api.audit().unwrap();
+    cluster.add(&pod, &conf);
+    cluster.delete(&pod, &conf);
+    let ours = Role::ours().unwrap();
+    let part = ours.of_groups(&["kubevirt.io"]);
+    assert_eq!(
+        Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]),
+        part
+    );
+    assert_eq!(part.0.len(), 2);
+    for permission in &part.0 {
+        api.grant(&user, &ours.without(permission)).unwrap();
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
-        cluster.delete(&stray, &conf);
-        cluster.remove_pod(&stray);
-        assert_eq!(cluster.state()["store"], before["store"]);
-
-        let config = json!({
-            "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
-            "metadata": { "name": "default" },
-            "spec": {
-                "strictAffinity": false, "autoAllocateBlocks": true,
-                "kubeVirtVMAddressPersistence": "Disabled",
-            },
-        });
-        client.apply_object(&config).unwrap();
-        let path =
-            format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
-        let instance = client.get(&path).unwrap().success().unwrap();
-        machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
-        let target = machine.pod(cluster, 2, Some("job"));
-        let error = cluster
-            .verb("ADD", &target, &conf_of_target(cluster))
-            .run()
-            .unwrap()
-            .error();
         assert!(
-            error
-                .msg
-                .contains("KubeVirtVMAddressPersistence is disabled"),
-            "{error:?}"
+            error.msg.contains(&permission.resource),
+            "{permission}: {error:?}"
         );
-        cluster.remove_pod(&target);
-        let source = machine.pod(cluster, 3, None);
-        cluster.add(&source, &conf);
-        assert_eq!(
-            owners(cluster),
-            None,
-            "the container's own handle holds them"
-        );
-        cluster.assert_only(&[&source]);
-        cluster.delete(&source, &conf);
-        cluster.assert_nothing_left();
-    });
+    }
+    assert_eq!(owners(cluster), owned_by("", ""));
 }
 
-#[test]
-fn plugin_user_needs_and_uses_the_kubevirt_permissions() {
-    on_cluster(|cluster, control_plane| {
-        let api = &control_plane.servers.api;
-        let user = api.cni_user().unwrap();
-        let machine = Machine::new(api.admin());
-        let mut conf = conf(cluster);
-        conf["kubernetes"]["kubeconfig"] = json!(user.kubeconfig);
-        let pod = machine.pod(cluster, 1, None);
-        let audit = api.audit().unwrap();
-        cluster.add(&pod, &conf);
-        cluster.delete(&pod, &conf);
-        let ours = Role::ours().unwrap();
-        let part = ours.of_groups(&["kubevirt.io"]);
-        assert_eq!(
-            Role::used_by(&audit.of(&user.user).unwrap()).of_groups(&["kubevirt.io"]),
-            part
-        );
-        assert_eq!(part.0.len(), 2);
-        for permission in &part.0 {
-            api.grant(&user, &ours.without(permission)).unwrap();
-            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-            assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
-            assert!(
-                error.msg.contains(&permission.resource),
-                "{permission}: {error:?}"
-            );
-        }
-        assert_eq!(owners(cluster), owned_by("", ""));
-    });
-}
-
-#[test]
-fn calico_ipam_alone_moves_vmi_addresses_between_pods() {
-    on_cluster(|cluster, control_plane| {
-        let machine = Machine::new(control_plane.servers.api.admin());
-        let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
-        let verb = |verb: &str, pod: &Pod, conf: &Value| {
-            let call =
-                cluster
-                    .plugins
-                    .verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
-            call.env("CNI_ARGS", pod.args()).run().unwrap().success()
-        };
-        let (source, target) = (
-            machine.pod(cluster, 1, None),
-            machine.pod(cluster, 2, Some("job")),
-        );
-        let here = verb("ADD", &source, &conf);
-        let there = verb("ADD", &target, &conf_there);
-        assert_eq!(
-            (addresses(&there), there.get("routes")),
-            (addresses(&here), None)
-        );
-        assert_eq!(owners(cluster), owned_by("1", "2"));
-        let mut checked = conf_there.clone();
-        checked["prevResult"] = there;
-        verb("CHECK", &target, &checked);
-        verb("DEL", &source, &conf);
-        assert_eq!(owners(cluster), owned_by("", "2"));
-        // A pod that the API server does not have cannot be identified.
-        control_plane
-            .servers
-            .api
-            .admin()
-            .delete(&pod_path("virt-launcher-vm1-2"))
-            .unwrap()
-            .success()
-            .unwrap();
-        verb("DEL", &target, &conf_there);
-        assert_eq!(owners(cluster), owned_by("", "2"));
-        let next = machine.pod(cluster, 3, None);
-        verb("ADD", &next, &conf);
-        machine.delete("virtualmachines");
-        verb("DEL", &next, &conf);
-        assert_eq!(
-            owners(cluster),
-            owned_by("", "2"),
-            "the machine is still noted to move"
-        );
-    });
+#[on(kubernetes_v1)]
+fn calico_ipam_alone_moves_vmi_addresses_between_pods(cluster: &Cluster<'_>) {
+    let machine = Machine::new(cluster.objects().client());
+    let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
+    let verb = |verb: &str, pod: &Pod, conf: &Value| {
+        let call = cluster
+            .plugins
+            .verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
+        call.env("CNI_ARGS", pod.args()).run().unwrap().success()
+    };
+    let (source, target) = (
+        machine.pod(cluster, 1, None),
+        machine.pod(cluster, 2, Some("job")),
+    );
+    let here = verb("ADD", &source, &conf);
+    let there = verb("ADD", &target, &conf_there);
+    assert_eq!(
+        (addresses(&there), there.get("routes")),
+        (addresses(&here), None)
+    );
+    assert_eq!(owners(cluster), owned_by("1", "2"));
+    let mut checked = conf_there.clone();
+    checked["prevResult"] = there;
+    verb("CHECK", &target, &checked);
+    verb("DEL", &source, &conf);
+    assert_eq!(owners(cluster), owned_by("", "2"));
+    // A pod that the API server does not have cannot be identified.
+    cluster
+        .objects()
+        .client()
+        .delete(&pod_path("virt-launcher-vm1-2"))
+        .unwrap()
+        .success()
+        .unwrap();
+    verb("DEL", &target, &conf_there);
+    assert_eq!(owners(cluster), owned_by("", "2"));
+    let next = machine.pod(cluster, 3, None);
+    verb("ADD", &next, &conf);
+    machine.delete("virtualmachines");
+    verb("DEL", &next, &conf);
+    assert_eq!(
+        owners(cluster),
+        owned_by("", "2"),
+        "the machine is still noted to move"
+    );
 }
 
 #[test]
 fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
-    with_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
+    on_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
         host.add_uplink().unwrap();
         api.namespace(NAMESPACE).unwrap();
         api.define_machines().unwrap();

@@ -2,42 +2,28 @@
 
 use std::fs;
 
-use integration_tests::cluster::{Cluster, NAMESPACE, Pod, handle};
+use integration_tests::cluster::{Cluster, NAMESPACE, Pod, handle, pod_path};
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{ApiServer, Identity, Kubernetes, waves, with_kubernetes};
+use integration_tests::kubernetes::{ApiServer, Identity, Kubernetes, on_kubernetes, waves};
 use integration_tests::plugin::{CniError, Plugins};
 use integration_tests::proxy::{Fault, Point};
 use integration_tests::store::Store;
+use integration_tests::{Place, on};
 use serde_json::{Value, json};
-
-macro_rules! on_each_datastore {
-    ($($test:ident),* $(,)?) => {
-        mod etcd {
-            $(#[test] fn $test() { super::with(true, super::$test) })*
-        }
-        mod local {
-            $(#[test] fn $test() { super::with(false, super::$test) })*
-        }
-    };
-}
 
 const POD: &str = "web-1";
 const ENDPOINT: &str = "suite/node1-k8s-web--1-eth0";
 
-struct Lab<'a> {
-    cluster: Cluster<'a>,
-    api: ApiServer,
-}
-
-fn with(on_etcd: bool, test: fn(&mut Lab<'_>)) {
-    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+/// Runs a test with a cluster in etcd or in the embedded datastore, and with an API server.
+fn on(place: Place, test: fn(&Cluster<'_>, &mut ApiServer)) {
+    on_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
         host.add_uplink().unwrap();
         let plugins = Plugins::locate().unwrap();
-        let store = if on_etcd {
-            Store::Etcd(etcd)
-        } else {
-            Store::local(host, &plugins)
+        let store = match place {
+            Place::Etcd => Store::Etcd(etcd),
+            Place::Local => Store::local(host, &plugins),
+            other => panic!("this suite has no tests on {other:?}"),
         };
         let cluster = Cluster {
             host,
@@ -46,89 +32,80 @@ fn with(on_etcd: bool, test: fn(&mut Lab<'_>)) {
         };
         cluster.load(&Content::dual_stack().pool("pool9", "10.66.0.0/16", 26));
         api.service_account(NAMESPACE, "robot").unwrap();
-        test(&mut Lab { cluster, api });
+        test(&cluster, &mut api);
     });
 }
 
-impl Lab<'_> {
-    fn pod(&self, annotations: Value) -> Pod {
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {
-                "name": POD, "generateName": "web-", "namespace": NAMESPACE,
-                "labels": { "app": "web" }, "annotations": annotations,
-            },
-            "spec": {
-                "nodeName": "node1", "serviceAccountName": "robot",
-                "containers": [{ "name": "c", "image": "none", "ports": [
-                    { "name": "http", "containerPort": 80 }, { "containerPort": 81 }] }],
-            },
-        });
-        let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        self.api
-            .admin()
-            .create(&pods, &pod)
-            .unwrap()
-            .success()
-            .unwrap();
-        self.sandbox()
-    }
+/// Creates the Pod and its sandbox.
+fn create_pod(cluster: &Cluster<'_>, api: &ApiServer, annotations: Value) -> Pod {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": POD, "generateName": "web-", "namespace": NAMESPACE,
+            "labels": { "app": "web" }, "annotations": annotations,
+        },
+        "spec": {
+            "nodeName": "node1", "serviceAccountName": "robot",
+            "containers": [{ "name": "c", "image": "none", "ports": [
+                { "name": "http", "containerPort": 80 }, { "containerPort": 81 }] }],
+        },
+    });
+    let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+    api.admin().create(&pods, &pod).unwrap().success().unwrap();
+    sandbox(cluster)
+}
 
-    fn sandbox(&self) -> Pod {
-        let netns = self.cluster.host.ensure_pod("sandbox").unwrap();
-        Pod {
-            name: "sandbox".into(),
-            netns,
-            container_id: container_id(1),
-            object: Some(POD.into()),
-        }
+fn sandbox(cluster: &Cluster<'_>) -> Pod {
+    Pod {
+        name: "sandbox".into(),
+        netns: cluster.host.ensure_pod("sandbox").unwrap(),
+        container_id: container_id(1),
+        object: Some(POD.into()),
     }
+}
 
-    fn delete_pod(&self) {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
-        self.api.admin().delete(&path).unwrap().success().unwrap();
-    }
+fn conf(cluster: &Cluster<'_>, policy: Value, kubernetes: Value) -> Value {
+    cluster.conf(
+        "node1",
+        json!({ "policy": policy, "kubernetes": kubernetes }),
+    )
+}
 
-    fn conf(&self, policy: Value, kubernetes: Value) -> Value {
-        self.cluster.conf(
-            "node1",
-            json!({ "policy": policy, "kubernetes": kubernetes }),
-        )
-    }
+fn conf_of_admin(cluster: &Cluster<'_>, api: &ApiServer) -> Value {
+    let kubernetes = json!({ "kubeconfig": api.admin_kubeconfig() });
+    conf(cluster, json!({ "type": "k8s" }), kubernetes)
+}
 
-    fn with_kubeconfig(&self) -> Value {
-        self.conf(
-            json!({ "type": "k8s" }),
-            json!({ "kubeconfig": self.api.admin_kubeconfig() }),
-        )
-    }
-
-    #[track_caller]
-    fn refused(&self, pod: &Pod, conf: &Value) -> CniError {
-        let before = self.cluster.state();
-        let error = self.cluster.verb("ADD", pod, conf).run().unwrap().error();
-        self.cluster.assert_unchanged(&before);
-        error
-    }
+#[track_caller]
+fn refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
+    let before = cluster.state();
+    let error = cluster.verb("ADD", pod, conf).run().unwrap().error();
+    cluster.assert_unchanged(&before);
+    error
 }
 
 #[on(etcd, local)]
-fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut Lab<'_>) {
+fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
+    cluster: &Cluster<'_>,
+    api: &mut ApiServer,
+) {
     let namespace = json!({
         "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" } }
     });
-    lab.api
-        .admin()
+    api.admin()
         .patch(&format!("/api/v1/namespaces/{NAMESPACE}"), &namespace)
         .unwrap()
         .success()
         .unwrap();
-    let (pod, mut conf) = (lab.pod(json!({})), lab.with_kubeconfig());
-    let result = lab.cluster.add(&pod, &conf);
+    let (pod, mut conf) = (
+        create_pod(cluster, api, json!({})),
+        conf_of_admin(cluster, api),
+    );
+    let result = cluster.add(&pod, &conf);
     let address = result["ips"][0]["address"].clone();
     assert!(address.as_str().unwrap().starts_with("10.66."), "{result}");
 
-    let endpoints = lab.cluster.endpoints();
+    let endpoints = cluster.endpoints();
     let endpoint = &endpoints[ENDPOINT];
     assert_eq!(
         endpoint["metadata"]["labels"],
@@ -154,51 +131,43 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(lab: &mut
         (&spec["ipNetworks"], &spec["mac"]),
         (&json!([address]), &result["interfaces"][1]["mac"])
     );
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
-    let kept = lab.api.admin().get(&path).unwrap().success().unwrap();
+    let path = pod_path(POD);
+    let kept = api.admin().get(&path).unwrap().success().unwrap();
     assert_eq!(kept["metadata"]["annotations"], Value::Null);
     assert_eq!(
-        lab.cluster
-            .accounts()
-            .held
-            .into_values()
-            .collect::<Vec<_>>(),
+        cluster.accounts().held.into_values().collect::<Vec<_>>(),
         [handle(&pod)]
     );
 
     conf["prevResult"] = result;
-    lab.cluster
-        .verb("CHECK", &pod, &conf)
-        .run()
-        .unwrap()
-        .success();
-    lab.delete_pod();
-    if matches!(lab.cluster.store, Store::Local(_)) {
-        lab.api.stop();
+    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    api.admin().delete(&path).unwrap().success().unwrap();
+    if matches!(cluster.store, Store::Local(_)) {
+        api.stop();
     }
-    lab.cluster.delete(&pod, &conf);
-    lab.cluster.assert_nothing_left();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
 }
 
 #[on(etcd, local)]
-fn every_configuration_key_for_the_api_server_works(lab: &mut Lab<'_>) {
-    let pod = lab.pod(json!({}));
-    let directory = lab.cluster.host.dir("client");
+fn every_configuration_key_for_the_api_server_works(cluster: &Cluster<'_>, api: &mut ApiServer) {
+    let pod = create_pod(cluster, api, json!({}));
+    let directory = cluster.host.dir("client");
     fs::create_dir_all(&directory).unwrap();
     let file = |name: &str, text: &str| {
         fs::write(directory.join(name), text).unwrap();
         json!(directory.join(name))
     };
-    let Identity::Certificate { certificate, key } = lab.api.admin_identity().clone() else {
+    let Identity::Certificate { certificate, key } = api.admin_identity().clone() else {
         panic!()
     };
-    let account = lab.api.service_account(NAMESPACE, "reader").unwrap();
+    let account = api.service_account(NAMESPACE, "reader").unwrap();
     let rules =
         json!([{ "apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["get"] }]);
-    lab.api.cluster_role("reader", &rules).unwrap();
-    lab.api.bind(&account, "reader").unwrap();
-    let token = lab.api.token(NAMESPACE, "reader").unwrap();
-    let authority = json!(lab.api.authority());
+    api.cluster_role("reader", &rules).unwrap();
+    api.bind(&account, "reader").unwrap();
+    let token = api.token(NAMESPACE, "reader").unwrap();
+    let authority = json!(api.authority());
     let root = "https://127.0.0.1:6443";
     let mut wrong_root =
         json!({ "type": "k8s", "k8s_api_root": "https://127.0.0.1:1", "k8s_auth_token": token });
@@ -227,35 +196,38 @@ fn every_configuration_key_for_the_api_server_works(lab: &mut Lab<'_>) {
         // The URL of `kubernetes` takes precedence.
         (wrong_root, json!({ "k8s_api_root": root })),
     ] {
-        let conf = lab.conf(policy, kubernetes);
-        lab.cluster.add(&pod, &conf);
+        let conf = conf(cluster, policy, kubernetes);
+        cluster.add(&pod, &conf);
         assert_eq!(
-            lab.cluster.endpoints()[ENDPOINT]["metadata"]["labels"]["app"],
+            cluster.endpoints()[ENDPOINT]["metadata"]["labels"]["app"],
             "web"
         );
-        lab.cluster.delete(&pod, &conf);
+        cluster.delete(&pod, &conf);
     }
-    lab.cluster.assert_nothing_left();
+    cluster.assert_nothing_left();
 }
 
 #[on(etcd, local)]
-fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(lab: &mut Lab<'_>) {
-    let proxy = lab.api.proxy().unwrap();
-    let account = lab.api.service_account(NAMESPACE, "reader").unwrap();
-    lab.api.bind(&account, "cluster-admin").unwrap();
-    let kubeconfig = lab
-        .api
+fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(
+    cluster: &Cluster<'_>,
+    api: &mut ApiServer,
+) {
+    let proxy = api.proxy().unwrap();
+    let account = api.service_account(NAMESPACE, "reader").unwrap();
+    api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = api
         .kubeconfig_to(&proxy.endpoint(), "held", &account.identity)
         .unwrap();
-    let conf = lab.conf(
+    let conf = conf(
+        cluster,
         json!({ "type": "k8s" }),
         json!({ "kubeconfig": kubeconfig }),
     );
-    let pod = lab.pod(json!({}));
+    let pod = create_pod(cluster, api, json!({}));
     let held = std::time::Duration::from_millis(500);
     proxy.arm(Some((Point::EveryRequest, Fault::Delay(held))));
-    let audit = lab.api.audit().unwrap();
-    lab.cluster.add(&pod, &conf);
+    let audit = api.audit().unwrap();
+    cluster.add(&pod, &conf);
     let requests = audit.of(&account.user).unwrap();
     let mut asked: Vec<_> = requests.iter().map(ToString::to_string).collect();
     asked.sort();
@@ -268,31 +240,40 @@ fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(lab: &mut Lab<'_>
         ]
     );
     assert_eq!(waves(&requests, held * 9 / 10), 1, "{requests:?}");
-    let audit = lab.api.audit().unwrap();
-    lab.cluster.delete(&pod, &conf);
+    let audit = api.audit().unwrap();
+    cluster.delete(&pod, &conf);
     assert_eq!(audit.of(&account.user).unwrap(), []);
-    lab.cluster.assert_nothing_left();
+    cluster.assert_nothing_left();
 }
 
 #[on(etcd, local)]
-fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
-    let (sandbox, conf) = (lab.sandbox(), lab.with_kubeconfig());
-    let error = lab.refused(&sandbox, &conf);
+fn add_without_pod_data_from_the_api_fails_without_a_leak(
+    cluster: &Cluster<'_>,
+    api: &mut ApiServer,
+) {
+    let of_admin = conf_of_admin(cluster, api);
+    let error = refused(cluster, &sandbox(cluster), &of_admin);
     assert_eq!(
         (error.code, error.msg.as_str()),
         (11, "pods \"web-1\" not found")
     );
     assert!(error.details.contains(NAMESPACE), "{error:?}");
 
-    let pod = lab.pod(json!({ "cni.projectcalico.org/ipv4pools": "pool9" }));
-    let error = lab.refused(&pod, &conf);
+    let pod = create_pod(
+        cluster,
+        api,
+        json!({ "cni.projectcalico.org/ipv4pools": "pool9" }),
+    );
+    let error = refused(cluster, &pod, &of_admin);
     assert_eq!(error.code, 6, "{error:?}");
     assert!(error.details.contains("ipv4pools"), "{error:?}");
 
-    let stranger = lab.api.service_account(NAMESPACE, "stranger").unwrap();
-    let error = lab.refused(
+    let stranger = api.service_account(NAMESPACE, "stranger").unwrap();
+    let error = refused(
+        cluster,
         &pod,
-        &lab.conf(
+        &conf(
+            cluster,
             json!({ "type": "k8s" }),
             json!({ "kubeconfig": stranger.kubeconfig }),
         ),
@@ -303,43 +284,57 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(lab: &mut Lab<'_>) {
     );
     assert!(error.msg.contains("stranger"), "{error:?}");
 
-    let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({})));
+    let error = refused(
+        cluster,
+        &pod,
+        &conf(cluster, json!({ "type": "k8s" }), json!({})),
+    );
     assert!(error.msg.contains("kubernetes.kubeconfig"), "{error:?}");
     let missing = json!({ "kubeconfig": "/nowhere/kubeconfig" });
-    let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), missing));
+    let error = refused(
+        cluster,
+        &pod,
+        &conf(cluster, json!({ "type": "k8s" }), missing),
+    );
     assert!(error.msg.contains("/nowhere/kubeconfig"), "{error:?}");
 
-    lab.api.stop();
-    if matches!(lab.cluster.store, Store::Local(_)) {
-        let error = lab.refused(&pod, &conf);
+    api.stop();
+    if matches!(cluster.store, Store::Local(_)) {
+        let error = refused(cluster, &pod, &of_admin);
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("https://127.0.0.1:6443"), "{error:?}");
     }
-    lab.cluster.delete(&pod, &conf);
-    lab.cluster.assert_nothing_left();
+    cluster.delete(&pod, &of_admin);
+    cluster.assert_nothing_left();
 }
 
 /// As in upstream, without the policy type `k8s` the pod has no effect, and the namespace selectors
 /// of pools have one (CNI-115, IPAM-36).
 #[on(etcd, local)]
-fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>) {
+fn only_namespace_labels_have_effect_without_kubernetes_policy(
+    cluster: &Cluster<'_>,
+    api: &mut ApiServer,
+) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });
-    lab.api
-        .admin()
+    api.admin()
         .patch(&path, &labels)
         .unwrap()
         .success()
         .unwrap();
-    lab.cluster
-        .load(&Content::dual_stack().of_namespaces("pool4", "team == 'red'"));
-    let pod = lab.pod(json!({ "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" }));
-    let conf = lab.conf(
-        json!({ "type": "calico" }),
-        json!({ "kubeconfig": lab.api.admin_kubeconfig() }),
+    cluster.load(&Content::dual_stack().of_namespaces("pool4", "team == 'red'"));
+    let pod = create_pod(
+        cluster,
+        api,
+        json!({ "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" }),
     );
-    let audit = lab.api.audit().unwrap();
-    let result = lab.cluster.add(&pod, &conf);
+    let conf = conf(
+        cluster,
+        json!({ "type": "calico" }),
+        json!({ "kubeconfig": api.admin_kubeconfig() }),
+    );
+    let audit = api.audit().unwrap();
+    let result = cluster.add(&pod, &conf);
     let asked: Vec<_> = audit
         .of("admin")
         .unwrap()
@@ -354,44 +349,43 @@ fn only_namespace_labels_have_effect_without_kubernetes_policy(lab: &mut Lab<'_>
             .starts_with("10.65."),
         "{result}"
     );
-    let endpoints = lab.cluster.endpoints();
+    let endpoints = cluster.endpoints();
     assert_eq!(
         endpoints[ENDPOINT]["spec"]["profiles"],
         json!(["k8s-pod-network"])
     );
     assert_eq!(endpoints[ENDPOINT]["metadata"]["labels"].get("app"), None);
-    lab.cluster.delete(&pod, &conf);
-    lab.cluster.assert_nothing_left();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }
 
 /// The endpoint in the datastore names the earlier sandbox. Its address is not the first one of the
 /// list.
 #[on(etcd, local)]
-fn listed_address_passes_to_the_next_sandbox(lab: &mut Lab<'_>) {
+fn listed_address_passes_to_the_next_sandbox(cluster: &Cluster<'_>, api: &mut ApiServer) {
     let address = |result: &Value| result["ips"][0]["address"].clone();
-    let conf = lab.with_kubeconfig();
-    let first = lab.pod(json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.9.9\"]" }));
-    assert_eq!(address(&lab.cluster.add(&first, &conf)), "10.65.9.9/32");
-    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
+    let conf = conf_of_admin(cluster, api);
+    let first = create_pod(
+        cluster,
+        api,
+        json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.9.9\"]" }),
+    );
+    assert_eq!(address(&cluster.add(&first, &conf)), "10.65.9.9/32");
+    let path = pod_path(POD);
     let list = json!({ "cni.projectcalico.org/ipAddrsAnyOf": "[\"10.65.3.3\", \"10.65.9.8/31\"]" });
-    lab.api
-        .admin()
+    api.admin()
         .patch(&path, &json!({ "metadata": { "annotations": list } }))
         .unwrap()
         .success()
         .unwrap();
-    let second = lab.cluster.sandbox(&first, 2);
-    assert_eq!(address(&lab.cluster.add(&second, &conf)), "10.65.9.9/32");
-    lab.cluster.delete(&first, &conf);
+    let second = cluster.sandbox(&first, 2);
+    assert_eq!(address(&cluster.add(&second, &conf)), "10.65.9.9/32");
+    cluster.delete(&first, &conf);
     assert_eq!(
-        lab.cluster
-            .accounts()
-            .held
-            .into_values()
-            .collect::<Vec<_>>(),
+        cluster.accounts().held.into_values().collect::<Vec<_>>(),
         [handle(&second)]
     );
-    lab.cluster.delete(&second, &conf);
-    lab.cluster.assert_nothing_left();
+    cluster.delete(&second, &conf);
+    cluster.assert_nothing_left();
 }

@@ -16,7 +16,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 /// The steps of a node. Together they need each permission.
-const LIFE: [Step; 10] = [
+const STEPS: [Step; 10] = [
     Step::Verb("STATUS", ""),
     Step::Verb("ADD", "web-1"),
     // A runtime that lost its state repeats the ADD.
@@ -41,12 +41,13 @@ enum Step {
 
 /// The observation after a step.
 #[derive(Debug, PartialEq)]
-struct Sight {
+struct Observation {
     exit: Option<i32>,
     objects: BTreeMap<String, Value>,
 }
 
-struct Node<'a> {
+/// `node1`, whose plugins have the rights of a role.
+struct LimitedNode<'a> {
     host: &'a Host,
     api: &'a ApiServer,
     objects: Objects,
@@ -76,7 +77,7 @@ fn role_is_a_subset_of_upstreams_role() {
 }
 
 fn every_permission_is_used_and_needed(group: ApiGroup) {
-    on_kubernetes(|host, Kubernetes { api, .. }| {
+    on_kubernetes(|host, Kubernetes { ref api, .. }| {
         api.define(group.api_version()).unwrap();
         cluster::prepare(api).unwrap();
         let user = api.cni_user().unwrap();
@@ -85,27 +86,28 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
 
         api.grant(&user, &role).unwrap();
         let audit = api.audit().unwrap();
-        let life = live(host, api, group, &user, &[]);
-        let failed: Vec<_> = LIFE
+        let complete = run_steps(host, api, group, &user, &[]);
+        let failed: Vec<_> = STEPS
             .iter()
-            .zip(&life)
-            .filter(|(_, sight)| sight.exit != Some(0))
+            .zip(&complete)
+            .filter(|(_, observation)| observation.exit != Some(0))
             .collect();
         assert!(failed.is_empty(), "{failed:#?}");
         assert!(
-            life.last()
+            complete
+                .last()
                 .unwrap()
                 .objects
                 .keys()
                 .all(|key| !key.starts_with("ipamblocks/")),
-            "{life:#?}"
+            "{complete:#?}"
         );
         assert_eq!(Role::used_by(&audit.of(&user.user).unwrap()), role);
 
         let mut unneeded = role.clone();
         unneeded.0.retain(|permission| {
             api.grant(&user, &role.without(permission)).unwrap();
-            live(host, api, group, &user, &life) == life
+            run_steps(host, api, group, &user, &complete) == complete
         });
         assert_eq!(
             unneeded,
@@ -115,41 +117,41 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
     });
 }
 
-/// Runs [`LIFE`] up to the first step whose observation differs from `expected`.
-fn live(
+/// Runs the [`STEPS`] up to the first step whose observation differs from `expected`.
+fn run_steps(
     host: &Host,
     api: &ApiServer,
     group: ApiGroup,
     user: &ServiceAccount,
-    expected: &[Sight],
-) -> Vec<Sight> {
-    let lived = host.reinstalled(|host| {
+    expected: &[Observation],
+) -> Vec<Observation> {
+    let observed = host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;
         let objects = Objects::new(api.admin(), group, kubeconfig);
-        let node = Node {
+        let node = LimitedNode {
             host,
             api,
             objects,
             plugins: Plugins::locate()?,
         };
         node.prepare();
-        let mut lived = Vec::new();
-        for (index, step) in LIFE.iter().enumerate() {
-            lived.push(node.take(*step));
+        let mut observed = Vec::new();
+        for (index, step) in STEPS.iter().enumerate() {
+            observed.push(node.run(*step));
             if expected
                 .get(index)
-                .is_some_and(|expected| *expected != lived[index])
+                .is_some_and(|expected| *expected != observed[index])
             {
                 break;
             }
         }
-        Ok(lived)
+        Ok(observed)
     });
     cluster::clear(api, group).unwrap();
-    lived.unwrap()
+    observed.unwrap()
 }
 
-impl Node<'_> {
+impl LimitedNode<'_> {
     fn prepare(&self) {
         let version = self.objects.group().api_version();
         for object in [
@@ -177,7 +179,7 @@ impl Node<'_> {
                 "spec": { "cidr": "10.65.0.0/16", "blockSize": 26, "nodeSelector": selector } })
     }
 
-    fn take(&self, step: Step) -> Sight {
+    fn run(&self, step: Step) -> Observation {
         let exit = match step {
             Step::Verb(verb, pod) => self.verb(verb, pod, &json!({})).exit,
             Step::GcOfAllBut(pod) => {
@@ -190,9 +192,9 @@ impl Node<'_> {
                 Some(0)
             }
         };
-        Sight {
+        Observation {
             exit,
-            objects: self.sight(),
+            objects: self.objects(),
         }
     }
 
@@ -233,9 +235,9 @@ impl Node<'_> {
         serde_json::from_str(&std::fs::read_to_string(self.result_file(pod)).unwrap()).unwrap()
     }
 
-    fn sight(&self) -> BTreeMap<String, Value> {
-        let told = |(key, object): (String, Value)| {
-            let told = match key.split('/').next().unwrap_or_default() {
+    fn objects(&self) -> BTreeMap<String, Value> {
+        let summary = |(key, object): (String, Value)| {
+            let summary = match key.split('/').next().unwrap_or_default() {
                 "blockaffinities" => object["spec"]["state"].clone(),
                 "ipamhandles" => object["spec"]["block"].clone(),
                 "ipamblocks" => object["spec"]["allocations"]
@@ -245,9 +247,14 @@ impl Node<'_> {
                 "pods" => object["annotations"].clone(),
                 _ => Value::Null,
             };
-            (key, told)
+            (key, summary)
         };
-        self.objects.dump().unwrap().into_iter().map(told).collect()
+        self.objects
+            .dump()
+            .unwrap()
+            .into_iter()
+            .map(summary)
+            .collect()
     }
 }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, Pod, on_restricted_api_server};
+use integration_tests::cluster::{
+    Cluster, ControlPlane, NAMESPACE, Pod, on_one_group, restricted as on,
+};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::{Request, waves};
 use integration_tests::migration::{Migration, migrate};
+use integration_tests::on;
 use integration_tests::proxy::{Fault, Point, Refusal};
-use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -141,162 +143,156 @@ fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usi
         .collect();
     // The requests of the next round trip arrive only after the proxy has released the ones before.
     let waves = waves(requests, HELD * 9 / 10);
-    let told = format!(
+    let lines = format!(
         "{what}: {} requests in {waves} round trips\n{listed}",
         requests.len()
     );
     assert!(
         !requests.is_empty() && requests.len() <= most && waves <= in_sequence,
-        "{told}"
+        "{lines}"
     );
     // No list grows with the number of nodes.
     for request in requests.iter().filter(|request| request.verb == "list") {
         let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
-        assert!(few || request.uri.contains("hostname-hash"), "{told}");
+        assert!(few || request.uri.contains("hostname-hash"), "{lines}");
     }
 }
 
-#[test]
-fn warm_add_and_its_del_stay_within_their_request_limits() {
-    on_restricted_api_server(ApiGroup::V3, &["node1"], |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        for families in [&["4"][..], &["6"], &["4", "6"]] {
-            let (first, pod) = (cluster.pod(1), cluster.pod(2));
-            let (more, of) = (families.len() - 1, |verb, pod| {
-                requests(cluster, control_plane, verb, pod, families)
-            });
-            of("ADD", &first);
-            // Each family has its own block. The hint of the first ADD names the block.
-            assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 3 + more);
-            assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
-            assert_within(
-                "the DEL that empties the block",
-                &of("DEL", &first),
-                10 + 2 * more,
-                5 + more,
-            );
-            assert_within("a DEL with nothing left", &of("DEL", &first), 5, 2);
-            [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
-        }
-    });
+#[on(kubernetes_v3)]
+fn warm_add_and_its_del_stay_within_their_request_limits(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    for families in [&["4"][..], &["6"], &["4", "6"]] {
+        let (first, pod) = (cluster.pod(1), cluster.pod(2));
+        let (more, of) = (families.len() - 1, |verb, pod| {
+            requests(cluster, control_plane, verb, pod, families)
+        });
+        of("ADD", &first);
+        // Each family has its own block. The hint of the first ADD names the block.
+        assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 3 + more);
+        assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
+        assert_within(
+            "the DEL that empties the block",
+            &of("DEL", &first),
+            10 + 2 * more,
+            5 + more,
+        );
+        assert_within("a DEL with nothing left", &of("DEL", &first), 5, 2);
+        [first, pod].iter().for_each(|pod| cluster.remove_pod(pod));
+    }
 }
 
 /// Blocks are read in the order of the list, and a read stops at the first free address.
-#[test]
-fn add_with_any_of_sends_two_more_at_most() {
-    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-        on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
-            cluster.load(&Content::dual_stack());
-            let Store::Kubernetes(objects) = &cluster.store else {
-                panic!("no API server")
-            };
-            // The first ADDs claim the blocks of all lists.
-            let lists = [
-                ("ipAddrs", "[\"10.65.3.1\"]"),
-                ("ipAddrs", "[\"10.65.4.1\"]"),
-                ("ipAddrs", "[\"10.65.5.1\"]"),
-                ("ipAddrs", "[\"10.65.5.2\"]"),
-                ("ipAddrsAnyOf", "[\"10.65.5.1\", \"10.65.5.3\"]"),
-                (
-                    "ipAddrsAnyOf",
-                    "[\"10.65.3.1\", \"10.65.4.1\", \"10.65.5.8/29\"]",
-                ),
-            ];
-            let sent: Vec<usize> = lists
-                .into_iter()
-                .zip(1..)
-                .map(|((name, list), number)| {
-                    let annotations = json!({ format!("cni.projectcalico.org/{name}"): list });
-                    let pod = json!({
-                        "apiVersion": "v1", "kind": "Pod",
-                        "metadata": {
-                            "name": format!("pod{number}"), "namespace": NAMESPACE,
-                            "annotations": annotations,
-                        },
-                        "spec": {
-                            "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }],
-                        },
-                    });
-                    let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-                    objects
-                        .client()
-                        .create(&path, &pod)
-                        .unwrap()
-                        .success()
-                        .unwrap();
-                    let conf = conf_of(cluster, &["4"]);
-                    let sent = all_requests_with(
-                        cluster,
-                        control_plane,
-                        "ADD",
-                        &cluster.pod(number),
-                        &conf,
-                    );
-                    // A slow server makes the plugin read pools and settings again before it writes
-                    // (IPAM-100).
-                    let mut seen = BTreeSet::new();
-                    let first = sent.iter().filter(|sent| {
-                        !is_read_of_input(sent) || seen.insert(sent.resource.as_str())
-                    });
-                    first.count()
-                })
-                .collect();
-            let [.., requested, same_block, three_blocks] = sent[..] else {
-                panic!("{sent:?}")
-            };
-            assert!(
-                same_block <= requested && three_blocks <= requested + 2,
-                "{sent:?}"
-            );
-        });
-    }
+#[on(kubernetes_v1, kubernetes_v3)]
+fn add_with_any_of_sends_two_more_at_most(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    // The first ADDs claim the blocks of all lists.
+    let lists = [
+        ("ipAddrs", "[\"10.65.3.1\"]"),
+        ("ipAddrs", "[\"10.65.4.1\"]"),
+        ("ipAddrs", "[\"10.65.5.1\"]"),
+        ("ipAddrs", "[\"10.65.5.2\"]"),
+        ("ipAddrsAnyOf", "[\"10.65.5.1\", \"10.65.5.3\"]"),
+        (
+            "ipAddrsAnyOf",
+            "[\"10.65.3.1\", \"10.65.4.1\", \"10.65.5.8/29\"]",
+        ),
+    ];
+    let sent: Vec<usize> = lists
+        .into_iter()
+        .zip(1..)
+        .map(|((name, list), number)| {
+            let annotations = json!({ format!("cni.projectcalico.org/{name}"): list });
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": format!("pod{number}"), "namespace": NAMESPACE,
+                    "annotations": annotations,
+                },
+                "spec": {
+                    "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }],
+                },
+            });
+            let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
+            cluster
+                .objects()
+                .client()
+                .create(&path, &pod)
+                .unwrap()
+                .success()
+                .unwrap();
+            let conf = conf_of(cluster, &["4"]);
+            let sent =
+                all_requests_with(cluster, control_plane, "ADD", &cluster.pod(number), &conf);
+            // A slow server makes the plugin read pools and settings again before it writes
+            // (IPAM-100).
+            let mut seen = BTreeSet::new();
+            let first = sent
+                .iter()
+                .filter(|sent| !is_read_of_input(sent) || seen.insert(sent.resource.as_str()));
+            first.count()
+        })
+        .collect();
+    let [.., requested, same_block, three_blocks] = sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert!(
+        same_block <= requested && three_blocks <= requested + 2,
+        "{sent:?}"
+    );
 }
 
 /// After each conflict, DEL reads the pod again and repeats the patch.
-#[test]
-fn endpoint_conflict_costs_a_del_two_requests() {
-    on_restricted_api_server(ApiGroup::V3, &["node1"], |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
-        let [first, calm, once, twice] = &pods[..] else {
-            panic!("four pods")
-        };
-        let conf = cluster.conf("node1", json!({}));
-        pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
-        let conflict = (
-            Point::First("PATCH", "/pods/"),
-            Fault::Refuse(Refusal::of(409)),
+#[on(kubernetes_v3)]
+fn endpoint_conflict_costs_a_del_two_requests(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    let pods: Vec<Pod> = (1..=4).map(|number| cluster.pod(number)).collect();
+    let [first, calm, once, twice] = &pods[..] else {
+        panic!("four pods")
+    };
+    let conf = cluster.conf("node1", json!({}));
+    pods.iter().for_each(|pod| drop(cluster.add(pod, &conf)));
+    let conflict = (
+        Point::First("PATCH", "/pods/"),
+        Fault::Refuse(Refusal::of(409)),
+    );
+    for (pod, conflicts) in [(calm, 0), (once, 1), (twice, 2)] {
+        let mut faults = vec![conflict; conflicts];
+        faults.push((Point::EveryRequest, Fault::Delay(HELD)));
+        control_plane.proxy.arm_all(&faults);
+        let audit = control_plane.servers.api.audit().unwrap();
+        cluster.verb("DEL", pod, &conf).run().unwrap().success();
+        assert_eq!(
+            control_plane.proxy.requests().len(),
+            8 + 2 * conflicts,
+            "{:?}",
+            control_plane.proxy.requests()
         );
-        for (pod, conflicts) in [(calm, 0), (once, 1), (twice, 2)] {
-            let mut faults = vec![conflict; conflicts];
-            faults.push((Point::EveryRequest, Fault::Delay(HELD)));
-            control_plane.proxy.arm_all(&faults);
-            let audit = control_plane.servers.api.audit().unwrap();
-            cluster.verb("DEL", pod, &conf).run().unwrap().success();
-            assert_eq!(
-                control_plane.proxy.requests().len(),
-                8 + 2 * conflicts,
-                "{:?}",
-                control_plane.proxy.requests()
-            );
-            // The audit log lacks the requests that the proxy itself rejects.
-            assert_within(
-                "DEL",
-                &audit.of(&control_plane.account.user).unwrap(),
-                8 + conflicts,
-                4 + conflicts,
-            );
-        }
-        cluster.delete(first, &conf);
-        cluster.assert_nothing_left();
-    });
+        // The audit log lacks the requests that the proxy itself rejects.
+        assert_within(
+            "DEL",
+            &audit.of(&control_plane.account.user).unwrap(),
+            8 + conflicts,
+            4 + conflicts,
+        );
+    }
+    cluster.delete(first, &conf);
+    cluster.assert_nothing_left();
 }
 
 /// A cached v3 is verified together with the first reads, because upstream prefers v1 (DS-22).
 #[test]
 fn unconfigured_api_group_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
-        on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
+        let is_counted = |cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
             cluster.load(&Content::dual_stack());
             let ipam =
                 json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "false" });
@@ -308,51 +304,52 @@ fn unconfigured_api_group_costs_no_round_trip() {
             assert_within("ADD", &of("ADD", &pod), 12 + confirmed, 3);
             assert_within("DEL", &of("DEL", &pod), 8 + confirmed, 4);
             of("DEL", &first);
-        });
+        };
+        on_one_group(group, is_counted);
     }
 }
 
 /// `calico-ipam` of another main plugin reads the lock of the datastore together with the pools.
-#[test]
-fn standalone_add_sends_one_read_more_in_the_same_round() {
-    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({}));
-        let (first, second) = (cluster.pod(1), cluster.pod(2));
-        for (verb, pod) in [
-            ("ADD", &first),
-            ("ADD", &second),
-            ("DEL", &second),
-            ("DEL", &first),
-        ] {
-            control_plane
-                .proxy
-                .arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
-            let audit = control_plane.servers.api.audit().unwrap();
-            let call =
-                cluster
-                    .plugins
-                    .verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
-            call.env("CNI_ARGS", pod.args()).run().unwrap().success();
-            let sent = audit.of(&control_plane.account.user).unwrap();
-            let in_sequence = waves(&sent, HELD * 9 / 10);
-            let (of_cluster, others): (Vec<_>, Vec<_>) = sent
-                .into_iter()
-                .partition(|request| request.resource == "clusterinformations");
-            assert_eq!(
-                (of_cluster.len(), waves(&others, HELD * 9 / 10)),
-                (1, in_sequence),
-                "{verb}: {others:?}"
-            );
-        }
-    });
+#[on(kubernetes_v1)]
+fn standalone_add_sends_one_read_more_in_the_same_round(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    let (first, second) = (cluster.pod(1), cluster.pod(2));
+    for (verb, pod) in [
+        ("ADD", &first),
+        ("ADD", &second),
+        ("DEL", &second),
+        ("DEL", &first),
+    ] {
+        control_plane
+            .proxy
+            .arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
+        let audit = control_plane.servers.api.audit().unwrap();
+        let call = cluster
+            .plugins
+            .verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
+        call.env("CNI_ARGS", pod.args()).run().unwrap().success();
+        let sent = audit.of(&control_plane.account.user).unwrap();
+        let in_sequence = waves(&sent, HELD * 9 / 10);
+        let (of_cluster, others): (Vec<_>, Vec<_>) = sent
+            .into_iter()
+            .partition(|request| request.resource == "clusterinformations");
+        assert_eq!(
+            (of_cluster.len(), waves(&others, HELD * 9 / 10)),
+            (1, in_sequence),
+            "{verb}: {others:?}"
+        );
+    }
 }
 
 /// Returns the sorted requests of four calls after a migration: by kube-controllers, or else as
 /// upstream leaves it.
 fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
     let lists = Mutex::new(Vec::new());
-    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
+    let collect = |cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
         cluster.load(&Content::dual_stack());
         let mut conf = cluster.conf("node1", json!({}));
         conf.as_object_mut().unwrap().remove("calico_api_group");
@@ -386,7 +383,8 @@ fn requests_after_a_migration(by_kube_controllers: bool) -> Vec<Vec<String>> {
             sent.sort();
             lists.lock().unwrap().push(sent);
         }
-    });
+    };
+    on_one_group(ApiGroup::CrdV1, collect);
     lists.into_inner().unwrap()
 }
 
@@ -400,24 +398,25 @@ fn add_after_v3_is_open_sends_what_a_followed_migration_sent() {
 }
 
 /// Only the content of the node's blocks shows which of them has free addresses.
-#[test]
-fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits() {
-    on_restricted_api_server(ApiGroup::CrdV1, &["node1"], |cluster, control_plane| {
-        cluster.load(
-            &Content::ready()
-                .node("node1")
-                .pool("pool4", "10.65.0.0/24", 30),
-        );
-        let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();
-        let of = |verb, pod| requests(cluster, control_plane, verb, pod, &["4"]);
-        let first = of("ADD", &pods[0]);
-        pods[1..5].iter().for_each(|pod| _ = of("ADD", pod));
-        let beside_a_full_block = of("ADD", &pods[5]);
-        assert_within("beside a full block", &beside_a_full_block, 13, 3);
-        cluster.assert_only(&pods.iter().collect::<Vec<_>>());
-        // An ADD reads the first eight blocks of the search, and lists the names of all blocks
-        // before and after it creates its block.
-        assert!(first.len() <= 24, "{first:?}");
-        pods.iter().for_each(|pod| cluster.remove_pod(pod));
-    });
+#[on(kubernetes_v1)]
+fn first_add_of_a_node_and_add_beside_full_blocks_stay_within_limits(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(
+        &Content::ready()
+            .node("node1")
+            .pool("pool4", "10.65.0.0/24", 30),
+    );
+    let pods: Vec<Pod> = (1..=6).map(|number| cluster.pod(number)).collect();
+    let of = |verb, pod| requests(cluster, control_plane, verb, pod, &["4"]);
+    let first = of("ADD", &pods[0]);
+    pods[1..5].iter().for_each(|pod| _ = of("ADD", pod));
+    let beside_a_full_block = of("ADD", &pods[5]);
+    assert_within("beside a full block", &beside_a_full_block, 13, 3);
+    cluster.assert_only(&pods.iter().collect::<Vec<_>>());
+    // An ADD reads the first eight blocks of the search, and lists the names of all blocks
+    // before and after it creates its block.
+    assert!(first.len() <= 24, "{first:?}");
+    pods.iter().for_each(|pod| cluster.remove_pod(pod));
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;
 use datastore::{ClusterStore as _, Datastore, DatastoreConfig, Kubernetes};
+use integration_tests::cluster::{Cluster, ControlPlane, on};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use integration_tests::plugin::Plugins;
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
@@ -16,8 +17,6 @@ use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Revision, Store, StoreError, Write};
 use serde_json::json;
 use time::OffsetDateTime;
-
-const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
 
 /// Time after which the store does not wait any longer for the server's cache.
 const LONGEST_CACHED_READ: Duration = Duration::from_secs(1);
@@ -44,15 +43,14 @@ fn cidr() -> Cidr {
     "10.65.0.0/26".parse().unwrap()
 }
 
-#[test]
-fn objects_of_each_kind_are_stored_compared_and_deleted() {
-    on_kubernetes(|_, kubernetes| {
-        for group in GROUPS {
-            kubernetes.api.define(group.api_version()).unwrap();
-            let store = open(&kubernetes.api, group);
-            block_on(keep_compare_delete(&store));
-        }
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn objects_of_each_kind_are_stored_compared_and_deleted(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let (api, group) = (&control_plane.servers.api, cluster.objects().group());
+    let store = open(api, group);
+    block_on(keep_compare_delete(&store));
 }
 
 async fn keep_compare_delete(store: &Datastore) {
@@ -156,151 +154,142 @@ fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
     });
 }
 
-#[test]
-fn block_update_removes_managed_fields() {
-    on_kubernetes(|_, kubernetes| {
-        for group in GROUPS {
-            kubernetes.api.define(group.api_version()).unwrap();
-            let (api, path) = (
-                &kubernetes.api,
-                format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()),
-            );
-            let get = || api.admin().get(&path).unwrap().success().unwrap();
-            let owner = AffinityOwner::Host("node1".into());
-            let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
-            let store = open(api, group);
-            block_on(async {
-                store.create::<Block>(&cidr(), &block).await.unwrap();
-                assert!(
-                    get()["metadata"]["managedFields"].is_array(),
-                    "the server's own habit, which this test is about"
-                );
-                let kept = store.get::<Block>(&cidr()).await.unwrap();
-                let mut changed = kept.value;
-                changed.count_write();
-                store
-                    .update::<Block>(&cidr(), &changed, &kept.revision)
-                    .await
-                    .unwrap();
-            });
-            let mut object = get();
-            assert_eq!(object["metadata"].get("managedFields"), None);
-            // `managedFields` are still missing after upstream's next write.
-            object["spec"]["sequenceNumber"] = 77.into();
-            api.admin()
-                .replace(&path, &object)
-                .unwrap()
-                .success()
-                .unwrap();
-            assert_eq!(
-                (
-                    &get()["spec"]["sequenceNumber"],
-                    get()["metadata"].get("managedFields")
-                ),
-                (&json!(77), None)
-            );
-        }
+#[on(kubernetes_v1, kubernetes_v3)]
+fn block_update_removes_managed_fields(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let (api, group) = (&control_plane.servers.api, cluster.objects().group());
+    let path = format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version());
+    let get = || api.admin().get(&path).unwrap().success().unwrap();
+    let owner = AffinityOwner::Host("node1".into());
+    let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+    let store = open(api, group);
+    block_on(async {
+        store.create::<Block>(&cidr(), &block).await.unwrap();
+        assert!(
+            get()["metadata"]["managedFields"].is_array(),
+            "the server's own habit, which this test is about"
+        );
+        let kept = store.get::<Block>(&cidr()).await.unwrap();
+        let mut changed = kept.value;
+        changed.count_write();
+        store
+            .update::<Block>(&cidr(), &changed, &kept.revision)
+            .await
+            .unwrap();
     });
+    let mut object = get();
+    assert_eq!(object["metadata"].get("managedFields"), None);
+    // `managedFields` are still missing after upstream's next write.
+    object["spec"]["sequenceNumber"] = 77.into();
+    api.admin()
+        .replace(&path, &object)
+        .unwrap()
+        .success()
+        .unwrap();
+    assert_eq!(
+        (
+            &get()["spec"]["sequenceNumber"],
+            get()["metadata"].get("managedFields")
+        ),
+        (&json!(77), None)
+    );
 }
 
 /// After a read of a revision that no cache ever reaches, the store reads the latest version.
-#[test]
-fn block_read_from_the_cache_has_at_least_the_given_revision() {
-    on_kubernetes(|_, kubernetes| {
-        for group in GROUPS {
-            kubernetes.api.define(group.api_version()).unwrap();
-            let store = open(&kubernetes.api, group);
-            let owner = AffinityOwner::Host("node1".into());
-            let mut block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
-            let read = async |since: &Revision| {
-                let mut batch = ReadBatch::new();
-                let ticket = batch.get_since::<Block>(&cidr(), since);
-                let before = store.requests();
-                let answers = store.read(&batch).await.unwrap();
-                (
-                    answers.get(&ticket).unwrap().unwrap(),
-                    store.requests() - before,
-                )
-            };
-            block_on(async {
-                let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
-                // An outdated response might show in one of these repetitions.
-                let mut repeated = 0;
-                for _ in 0..50 {
-                    block.count_write();
-                    revision = store
-                        .update::<Block>(&cidr(), &block, &revision)
-                        .await
-                        .unwrap();
-                    let began = Instant::now();
-                    let (found, requests) = read(&revision).await;
-                    assert_eq!((&found.value, &found.revision), (&block, &revision));
-                    // Only a cache that is late causes a second request, and on a busy machine it
-                    // may be late once.
-                    assert!(
-                        requests == 1 || requests == 2 && began.elapsed() > LONGEST_CACHED_READ,
-                        "{requests}"
-                    );
-                    repeated += requests - 1;
-                }
-                assert!(repeated < 5, "{repeated} reads needed a second request");
-                let never = revision.resource_version().to_owned() + "000000";
-                // Together with a read of the latest version, the batch does not wait for the
-                // cache.
-                let mut batch = ReadBatch::new();
-                batch.get_since::<Block>(&cidr(), &Revision(never.clone()));
-                let latest = batch.get::<Block>(&cidr());
-                let before = store.requests();
-                assert!(
-                    store
-                        .read(&batch)
-                        .await
-                        .unwrap()
-                        .get(&latest)
-                        .unwrap()
-                        .is_some()
-                );
-                assert_eq!(store.requests() - before, 1);
-                for (unknown, expected) in [(never, 2), ("none".into(), 1)] {
-                    let (found, requests) = read(&Revision(unknown.clone())).await;
-                    assert_eq!(
-                        (&found.value, &found.revision, requests),
-                        (&block, &revision, expected),
-                        "{unknown}"
-                    );
-                }
-            });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn block_read_from_the_cache_has_at_least_the_given_revision(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let (api, group) = (&control_plane.servers.api, cluster.objects().group());
+    let store = open(api, group);
+    let owner = AffinityOwner::Host("node1".into());
+    let mut block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+    let read = async |since: &Revision| {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get_since::<Block>(&cidr(), since);
+        let before = store.requests();
+        let answers = store.read(&batch).await.unwrap();
+        (
+            answers.get(&ticket).unwrap().unwrap(),
+            store.requests() - before,
+        )
+    };
+    block_on(async {
+        let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
+        // An outdated response might show in one of these repetitions.
+        let mut repeated = 0;
+        for _ in 0..50 {
+            block.count_write();
+            revision = store
+                .update::<Block>(&cidr(), &block, &revision)
+                .await
+                .unwrap();
+            let began = Instant::now();
+            let (found, requests) = read(&revision).await;
+            assert_eq!((&found.value, &found.revision), (&block, &revision));
+            // Only a cache that is late causes a second request, and on a busy machine it
+            // may be late once.
+            assert!(
+                requests == 1 || requests == 2 && began.elapsed() > LONGEST_CACHED_READ,
+                "{requests}"
+            );
+            repeated += requests - 1;
+        }
+        assert!(repeated < 5, "{repeated} reads needed a second request");
+        let never = revision.resource_version().to_owned() + "000000";
+        // Together with a read of the latest version, the batch does not wait for the
+        // cache.
+        let mut batch = ReadBatch::new();
+        batch.get_since::<Block>(&cidr(), &Revision(never.clone()));
+        let latest = batch.get::<Block>(&cidr());
+        let before = store.requests();
+        assert!(
+            store
+                .read(&batch)
+                .await
+                .unwrap()
+                .get(&latest)
+                .unwrap()
+                .is_some()
+        );
+        assert_eq!(store.requests() - before, 1);
+        for (unknown, expected) in [(never, 2), ("none".into(), 1)] {
+            let (found, requests) = read(&Revision(unknown.clone())).await;
+            assert_eq!(
+                (&found.value, &found.revision, requests),
+                (&block, &revision, expected),
+                "{unknown}"
+            );
         }
     });
 }
 
-#[test]
-fn get_of_a_tombstone_completes_the_deletion() {
-    on_kubernetes(|_, kubernetes| {
-        for group in GROUPS {
-            kubernetes.api.define(group.api_version()).unwrap();
-            let (api, path) = (
-                &kubernetes.api,
-                format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version()),
-            );
-            let store = open(api, group);
-            block_on(async {
-                let owner = AffinityOwner::Host("node1".into());
-                let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
-                store.create::<Block>(&cidr(), &block).await.unwrap();
-                let mut object = api.admin().get(&path).unwrap().success().unwrap();
-                object["spec"]["deleted"] = true.into();
-                api.admin()
-                    .replace(&path, &object)
-                    .unwrap()
-                    .success()
-                    .unwrap();
-                let gone = store.get::<Block>(&cidr()).await.unwrap_err();
-                assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
-            });
-            assert_eq!(api.admin().get(&path).unwrap().code, 404);
-        }
+#[on(kubernetes_v1, kubernetes_v3)]
+fn get_of_a_tombstone_completes_the_deletion(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let (api, group) = (&control_plane.servers.api, cluster.objects().group());
+    let path = format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version());
+    let store = open(api, group);
+    block_on(async {
+        let owner = AffinityOwner::Host("node1".into());
+        let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
+        store.create::<Block>(&cidr(), &block).await.unwrap();
+        let mut object = api.admin().get(&path).unwrap().success().unwrap();
+        object["spec"]["deleted"] = true.into();
+        api.admin()
+            .replace(&path, &object)
+            .unwrap()
+            .success()
+            .unwrap();
+        let gone = store.get::<Block>(&cidr()).await.unwrap_err();
+        assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
     });
+    assert_eq!(api.admin().get(&path).unwrap().code, 404);
 }
 
 #[test]
@@ -422,7 +411,7 @@ fn cached_api_group_is_used_until_the_preferred_group_changes() {
 
 #[test]
 fn stopped_api_server_is_unavailable_until_its_restart() {
-    on_kubernetes(|_, kubernetes| {
+    on_kubernetes(|_, mut kubernetes| {
         kubernetes.api.define(ApiGroup::V3.api_version()).unwrap();
         let mut config = KubernetesConfig {
             kubeconfig: vec![kubernetes.api.admin_kubeconfig()],

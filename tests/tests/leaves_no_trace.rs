@@ -1,7 +1,8 @@
 //! The machine is unchanged after a test on a private host. `make test` compares the machine before
 //! and after the whole run.
 
-use integration_tests::cluster::{Cluster, on_etcd, on_local};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use integration_tests::machine::{Machine, servers};
 use serde_json::json;
@@ -36,10 +37,10 @@ fn session(cluster: &Cluster<'_>) {
 #[test]
 fn tests_on_private_hosts_leave_the_machine_unchanged() {
     let before = Machine::read().unwrap();
-    on_etcd(session);
-    on_local(session);
+    on(Place::Etcd, session);
+    on(Place::Local, session);
     let failed = std::panic::catch_unwind(|| {
-        on_local(|cluster| {
+        on(Place::Local, |cluster: &Cluster<'_>| {
             session(cluster);
             panic!("a test that fails half-way");
         });

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use integration_tests::accounts::Accounts;
 use integration_tests::golden::continued::{State, states};
-use integration_tests::golden::replay::Lab;
+use integration_tests::golden::replay::Target;
 use integration_tests::golden::{cluster, recording};
 use integration_tests::kernel;
 use integration_tests::kubernetes::{ApiServer, Objects, on_kubernetes};
@@ -47,7 +47,7 @@ fn continue_folder(folder: &str, group: ApiGroup) {
                     ("next step", next_step as Continuation),
                     ("newcomer", newcomer),
                 ] {
-                    let outcome = on_new_host(host, api, group, |lab| continuation(&state, lab));
+                    let outcome = run(continuation, &state, host, api, group);
                     wrong.extend(
                         outcome
                             .err()
@@ -60,25 +60,26 @@ fn continue_folder(folder: &str, group: ApiGroup) {
     });
 }
 
-type Continuation = fn(&State<'_>, &Lab<'_>) -> Result<()>;
+type Continuation = fn(&State<'_>, &Target<'_>) -> Result<()>;
 
-/// Runs `f` on a new host with an empty datastore.
-fn on_new_host(
+/// Runs a continuation on a new host with an empty datastore.
+fn run(
+    continuation: Continuation,
+    state: &State<'_>,
     host: &Host,
     api: &ApiServer,
     group: ApiGroup,
-    f: impl FnOnce(&Lab<'_>) -> Result<()> + Send,
 ) -> Result<()> {
     host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, api.admin_identity())?;
         let store = Store::Kubernetes(Objects::new(api.admin(), group, kubeconfig));
-        let lab = Lab {
+        let target = Target {
             host,
             plugins: &Plugins::locate()?,
             store: &store,
             kubernetes: Some(api.admin()),
         };
-        let outcome = f(&lab);
+        let outcome = continuation(state, &target);
         for pod in host.pods()? {
             host.delete_pod(&pod)?;
         }
@@ -88,9 +89,9 @@ fn on_new_host(
 }
 
 /// Runs upstream's next step with our plugin, compares the results, and deletes every pod.
-fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
-    state.make(lab)?;
-    let found = state.differences_of_next_step(lab)?;
+fn next_step(state: &State<'_>, target: &Target<'_>) -> Result<()> {
+    state.make(target)?;
+    let found = state.differences_of_next_step(target)?;
     ensure!(
         found.is_empty(),
         "{}",
@@ -100,18 +101,18 @@ fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
         .next()
         .containers()
         .iter()
-        .try_for_each(|container| succeed(&container.del(lab)))?;
-    all_gone(lab)
+        .try_for_each(|container| succeed(&container.del(target)))?;
+    all_gone(target)
 }
 
 /// Adds and deletes a pod that upstream has not seen. Then deletes every pod after its network
 /// namespace.
-fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
-    state.make(lab)?;
-    let before = accounts(lab)?;
-    if let Some((add, del)) = state.newcomer(lab)? {
+fn newcomer(state: &State<'_>, target: &Target<'_>) -> Result<()> {
+    state.make(target)?;
+    let before = accounts(target)?;
+    if let Some((add, del)) = state.newcomer(target)? {
         let outcome = add.run()?;
-        let between = accounts(lab)?;
+        let between = accounts(target)?;
         if outcome.exit == Some(0) {
             let address = |ip: &Value| {
                 ip["address"]
@@ -151,17 +152,17 @@ fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
             ensure!(before.held == between.held, "{between:#?}");
         }
         succeed(&del)?;
-        let after = accounts(lab)?;
+        let after = accounts(target)?;
         ensure!(
             (&before.held, &before.used) == (&after.held, &after.used),
             "{after:#?}"
         );
     }
     for container in state.containers() {
-        container.lose_namespace(lab.host)?;
-        succeed(&container.del(lab))?;
+        container.lose_namespace(target.host)?;
+        succeed(&container.del(target))?;
     }
-    all_gone(lab)
+    all_gone(target)
 }
 
 fn succeed(call: &Call) -> Result<()> {
@@ -175,12 +176,12 @@ fn succeed(call: &Call) -> Result<()> {
     Ok(())
 }
 
-fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
-    lab.store.accounts()
+fn accounts(target: &Target<'_>) -> Result<Accounts> {
+    target.store.accounts()
 }
 
-fn all_gone(lab: &Lab<'_>) -> Result<()> {
-    let accounts = accounts(lab)?;
+fn all_gone(target: &Target<'_>) -> Result<()> {
+    let accounts = accounts(target)?;
     ensure!(
         accounts.is_empty() && accounts.problems.is_empty(),
         "{accounts:#?}"
@@ -192,7 +193,7 @@ fn all_gone(lab: &Lab<'_>) -> Result<()> {
         ensure!(Instant::now() < deadline, "{}", kernel::host()?["links"]);
         thread::sleep(Duration::from_millis(5));
     }
-    let check = lab.store.calico_ipam(lab.plugins, &["check"])?;
+    let check = target.store.calico_ipam(target.plugins, &["check"])?;
     ensure!(
         check.exit == Some(0),
         "calico-ipam check: {}{}",

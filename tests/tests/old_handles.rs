@@ -6,13 +6,10 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use integration_tests::accounts::Accounts;
-use integration_tests::cluster::{Cluster, handle};
+use integration_tests::cluster::{Cluster, handle, on};
 use integration_tests::content::{Content, NETWORK, container_id};
-use integration_tests::etcd::{self, Etcd};
+use integration_tests::etcd::Etcd;
 use integration_tests::journal::journal_entries;
-use integration_tests::namespaces::isolated;
-use integration_tests::plugin::Plugins;
-use integration_tests::skip::skipped;
 use integration_tests::store::Store;
 use serde_json::{Value, json};
 
@@ -48,23 +45,6 @@ impl Namesake {
             .verb("calico", "DEL", &self.container_id, Path::new(""), conf);
         call.env("CNI_ARGS", &self.args).run().unwrap().success();
     }
-}
-
-fn with_etcd(test: impl FnOnce(&mut Cluster<'_>) + Send) {
-    if !Etcd::installed() {
-        return skipped(etcd::REQUIRES);
-    }
-    isolated(|host| {
-        host.add_uplink().unwrap();
-        let store = Store::etcd(host).unwrap();
-        let mut cluster = Cluster {
-            host,
-            plugins: Plugins::locate().unwrap(),
-            store,
-        };
-        cluster.load(&Content::dual_stack());
-        test(&mut cluster);
-    });
 }
 
 fn server<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
@@ -118,6 +98,7 @@ fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(Stri
 /// Creates addresses of other owners, and returns containers whose old handles are equal to the
 /// owners' handles.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
+    cluster.load(&Content::dual_stack());
     let machine = json!({
         "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db",
     });
@@ -155,64 +136,59 @@ fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     namesakes
 }
 
-#[test]
-fn del_keeps_an_address_whose_foreign_handle_has_the_same_name() {
-    with_etcd(|cluster| {
-        let namesakes = others(cluster);
-        let before = addresses(cluster);
-        for namesake in namesakes {
-            namesake.delete(cluster, &conf(cluster));
-            assert_eq!(
-                addresses(cluster),
-                before,
-                "{} {}",
-                namesake.container_id,
-                namesake.args
-            );
-        }
-    });
+#[on(etcd)]
+fn del_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &Cluster<'_>) {
+    let namesakes = others(cluster);
+    let before = addresses(cluster);
+    for namesake in namesakes {
+        namesake.delete(cluster, &conf(cluster));
+        assert_eq!(
+            addresses(cluster),
+            before,
+            "{} {}",
+            namesake.container_id,
+            namesake.args
+        );
+    }
 }
 
-#[test]
-fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name() {
-    with_etcd(|cluster| {
-        let namesakes = others(cluster);
-        let (before, conf) = (addresses(cluster), conf(cluster));
-        server(cluster).stop();
-        namesakes
-            .iter()
-            .for_each(|namesake| namesake.delete(cluster, &conf));
-        assert_eq!(journal_entries().len(), namesakes.len());
-        server(cluster).restart().unwrap();
-        let mut gc = conf;
-        let kept: Vec<Value> = [container_id(1)]
-            .iter()
-            .map(|id| json!({ "containerID": id, "ifname": "eth0" }))
-            .collect();
-        gc["cni.dev/valid-attachments"] = json!(kept);
-        cluster
-            .plugins
-            .call("calico")
-            .env("CNI_COMMAND", "GC")
-            .stdin(gc.to_string())
-            .run()
-            .unwrap()
-            .success();
-        assert_eq!((journal_entries().len(), addresses(cluster)), (0, before));
-    });
+#[on(etcd)]
+fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &mut Cluster<'_>) {
+    let namesakes = others(cluster);
+    let (before, conf) = (addresses(cluster), conf(cluster));
+    server(cluster).stop();
+    namesakes
+        .iter()
+        .for_each(|namesake| namesake.delete(cluster, &conf));
+    assert_eq!(journal_entries().len(), namesakes.len());
+    server(cluster).restart().unwrap();
+    let mut gc = conf;
+    let kept: Vec<Value> = [container_id(1)]
+        .iter()
+        .map(|id| json!({ "containerID": id, "ifname": "eth0" }))
+        .collect();
+    gc["cni.dev/valid-attachments"] = json!(kept);
+    cluster
+        .plugins
+        .call("calico")
+        .env("CNI_COMMAND", "GC")
+        .stdin(gc.to_string())
+        .run()
+        .unwrap()
+        .success();
+    assert_eq!((journal_entries().len(), addresses(cluster)), (0, before));
 }
 
 /// Calico before v3 left addresses without attributes.
-#[test]
-fn del_releases_the_addresses_of_the_pods_old_handle() {
-    with_etcd(|cluster| {
-        let own = json!({ "node": "node1", "namespace": "default", "pod": "web" });
-        held_by(cluster, 1, "default.web", &Value::Null);
-        Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
-        held_by(cluster, 2, "default.web", &own);
-        Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
-        held_by(cluster, 3, &container_id(7), &Value::Null);
-        Namesake::container(&container_id(7)).delete(cluster, &conf(cluster));
-        assert_eq!(addresses(cluster), Default::default());
-    });
+#[on(etcd)]
+fn del_releases_the_addresses_of_the_pods_old_handle(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let own = json!({ "node": "node1", "namespace": "default", "pod": "web" });
+    held_by(cluster, 1, "default.web", &Value::Null);
+    Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
+    held_by(cluster, 2, "default.web", &own);
+    Namesake::pod(1, "default", "web").delete(cluster, &conf(cluster));
+    held_by(cluster, 3, &container_id(7), &Value::Null);
+    Namesake::container(&container_id(7)).delete(cluster, &conf(cluster));
+    assert_eq!(addresses(cluster), Default::default());
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::plugin::FOREIGN_PLUGINS;
@@ -25,22 +25,22 @@ fn users() -> MutexGuard<'static, usize> {
 
 /// podman with its own storage, configuration and network.
 struct Podman {
-    lab: PathBuf,
+    dir: PathBuf,
 }
 
 impl Podman {
     fn new(cluster: &Cluster<'_>) -> Result<Podman> {
-        let lab = cluster.host.dir("podman");
-        fs::create_dir_all(lab.join("net.d"))?;
+        let dir = cluster.host.dir("podman");
+        fs::create_dir_all(dir.join("net.d"))?;
         let configuration = format!(
             "[network]\nnetwork_backend = \"cni\"\ndefault_network = \"{NETWORK}\"\n\
              cni_plugin_dirs = [\"{}\", \"{FOREIGN_PLUGINS}\"]\nnetwork_config_dir = \"{}\"\n\
              [engine]\nruntime = \"runc\"\nevents_logger = \"none\"\n[containers]\nlog_driver = \
              \"none\"\n",
             cluster.plugins.dir().display(),
-            lab.join("net.d").display(),
+            dir.join("net.d").display(),
         );
-        fs::write(lab.join("containers.conf"), configuration)?;
+        fs::write(dir.join("containers.conf"), configuration)?;
         let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
         let mut plugin = cluster.conf("node1", json!({ "ipam": ipam }));
         let keys = plugin
@@ -49,22 +49,22 @@ impl Podman {
         keys.remove("name");
         keys.remove("cniVersion");
         let list = json!({ "cniVersion": "1.0.0", "name": NETWORK, "plugins": [plugin] });
-        fs::write(lab.join("net.d/10-calico.conflist"), list.to_string())?;
-        for dir in ["bin", "proc", "sys", "dev", "etc", "tmp", "run"] {
-            fs::create_dir_all(lab.join("rootfs").join(dir))?;
+        fs::write(dir.join("net.d/10-calico.conflist"), list.to_string())?;
+        for below in ["bin", "proc", "sys", "dev", "etc", "tmp", "run"] {
+            fs::create_dir_all(dir.join("rootfs").join(below))?;
         }
-        fs::copy(BUSYBOX, lab.join("rootfs/bin/busybox"))?;
+        fs::copy(BUSYBOX, dir.join("rootfs/bin/busybox"))?;
         for tool in ["sleep", "ping"] {
-            symlink("busybox", lab.join("rootfs/bin").join(tool))?;
+            symlink("busybox", dir.join("rootfs/bin").join(tool))?;
         }
         *users() += 1;
-        Ok(Podman { lab })
+        Ok(Podman { dir })
     }
 
     fn podman(&self, words: &str) -> Result<String> {
-        let lab = self.lab.display();
+        let dir = self.dir.display();
         let options = format!(
-            "CONTAINERS_CONF={lab}/containers.conf podman --root {lab}/containers --runroot \
+            "CONTAINERS_CONF={dir}/containers.conf podman --root {dir}/containers --runroot \
              /run/containers --storage-driver vfs --cgroup-manager cgroupfs {words}"
         );
         run("env", &options.split_whitespace().collect::<Vec<_>>())
@@ -76,7 +76,7 @@ impl Podman {
             "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --security-opt seccomp=unconfined";
         self.podman(&format!(
             "run {options} {limits} --rootfs {}/rootfs {command}",
-            self.lab.display()
+            self.dir.display()
         ))
     }
 

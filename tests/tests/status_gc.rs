@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, Pod, handle, on_etcd, on_local};
+use integration_tests::cluster::{Cluster, Pod, handle, on};
 use integration_tests::command::{ip, run};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
@@ -126,83 +126,75 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
 }
 
 /// A runtime calls STATUS every few seconds.
-#[test]
-fn status_with_etcd_unreachable_fails_with_code_50() {
-    on_etcd(|cluster| {
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let silent = format!("http://{}", silent.local_addr().unwrap());
-        // Without a neighbor entry, the kernel finds the address unreachable after three seconds.
-        // No interface has this hardware address.
-        ip("neighbour add 192.0.2.77 lladdr 02:00:00:00:00:02 dev uplink0 nud permanent").unwrap();
-        for (endpoints, says) in [
-            ("http://127.0.0.1:1", "refused"),
-            // The error has the time that remained for the request.
-            (silent.as_str(), "no answer within "),
-            ("http://192.0.2.77:2379", "no answer within "),
-        ] {
-            let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
-            let error = verb(cluster, "STATUS", &conf).run().unwrap().error();
-            assert_eq!(error.code, 50);
-            assert!(error.msg.contains(says), "{error:?}");
-        }
-    });
+#[on(etcd)]
+fn status_with_etcd_unreachable_fails_with_code_50(cluster: &Cluster<'_>) {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    // Without a neighbor entry, the kernel finds the address unreachable after three seconds.
+    // No interface has this hardware address.
+    ip("neighbour add 192.0.2.77 lladdr 02:00:00:00:00:02 dev uplink0 nud permanent").unwrap();
+    for (endpoints, says) in [
+        ("http://127.0.0.1:1", "refused"),
+        // The error has the time that remained for the request.
+        (silent.as_str(), "no answer within "),
+        ("http://192.0.2.77:2379", "no answer within "),
+    ] {
+        let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
+        let error = verb(cluster, "STATUS", &conf).run().unwrap().error();
+        assert_eq!(error.code, 50);
+        assert!(error.msg.contains(says), "{error:?}");
+    }
 }
 
-#[test]
-fn status_names_an_alarm_of_etcd_until_it_ends() {
-    on_etcd(|cluster| {
-        let Store::Etcd(etcd) = &cluster.store else {
-            panic!("not on etcd")
-        };
-        let conf = prepared(cluster, json!({}));
-        for (alarm, advice) in [("NOSPACE", "defragment etcd"), ("CORRUPT", "alarm list")] {
-            etcd.raise_alarm(alarm).unwrap();
-            assert_unavailable(cluster, &conf, advice);
-            etcd.ctl(&["alarm", "disarm"]).unwrap();
-            verb(cluster, "STATUS", &conf).run().unwrap().success();
-        }
-    });
+#[on(etcd)]
+fn status_names_an_alarm_of_etcd_until_it_ends(cluster: &Cluster<'_>) {
+    let Store::Etcd(etcd) = &cluster.store else {
+        panic!("not on etcd")
+    };
+    let conf = prepared(cluster, json!({}));
+    for (alarm, advice) in [("NOSPACE", "defragment etcd"), ("CORRUPT", "alarm list")] {
+        etcd.raise_alarm(alarm).unwrap();
+        assert_unavailable(cluster, &conf, advice);
+        etcd.ctl(&["alarm", "disarm"]).unwrap();
+        verb(cluster, "STATUS", &conf).run().unwrap().success();
+    }
 }
 
-#[test]
-fn status_names_an_embedded_datastore_that_cannot_be_opened() {
-    on_local(|cluster| {
-        let path = "/proc/nowhere/calico.db";
-        assert_unavailable(
-            cluster,
-            &prepared(cluster, json!({ "datastore_path": path })),
-            path,
-        );
-    });
+#[on(local)]
+fn status_names_an_embedded_datastore_that_cannot_be_opened(cluster: &Cluster<'_>) {
+    let path = "/proc/nowhere/calico.db";
+    assert_unavailable(
+        cluster,
+        &prepared(cluster, json!({ "datastore_path": path })),
+        path,
+    );
 }
 
 /// The embedded datastore works without calico-node, which writes the file.
-#[test]
-fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore() {
+#[on(etcd, local)]
+fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore(cluster: &Cluster<'_>) {
     const FILE: &str = "/var/lib/calico/nodename";
-    on_etcd(|cluster| {
-        let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
-        assert_unavailable(cluster, &conf, FILE);
-        let pod = cluster.pod(1);
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert!(
-            error.msg.contains(FILE) && error.details.contains("calico/node"),
-            "{error:?}"
-        );
-        // The host name may be the name of another node, whose containers are not in the list.
-        let mut unnamed = valid(&conf, &[]);
-        unnamed["nodename"] = json!("");
-        let error = verb(cluster, "GC", &unnamed).run().unwrap().error();
-        assert!(error.msg.contains(FILE), "{error:?}");
-        fs::create_dir_all("/var/lib/calico").unwrap();
-        fs::write(FILE, "").unwrap();
+    let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
+    if matches!(cluster.store, Store::Local(_)) {
         verb(cluster, "STATUS", &conf).run().unwrap().success();
-        cluster.add(&pod, &conf);
-    });
-    on_local(|cluster| {
-        let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
-        verb(cluster, "STATUS", &conf).run().unwrap().success();
-    });
+        return;
+    }
+    assert_unavailable(cluster, &conf, FILE);
+    let pod = cluster.pod(1);
+    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert!(
+        error.msg.contains(FILE) && error.details.contains("calico/node"),
+        "{error:?}"
+    );
+    // The host name may be the name of another node, whose containers are not in the list.
+    let mut unnamed = valid(&conf, &[]);
+    unnamed["nodename"] = json!("");
+    let error = verb(cluster, "GC", &unnamed).run().unwrap().error();
+    assert!(error.msg.contains(FILE), "{error:?}");
+    fs::create_dir_all("/var/lib/calico").unwrap();
+    fs::write(FILE, "").unwrap();
+    verb(cluster, "STATUS", &conf).run().unwrap().success();
+    cluster.add(&pod, &conf);
 }
 
 #[on(etcd, local)]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, NAMESPACE, on_api_server, on_installation};
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, on, on_installation};
 use integration_tests::content::Content;
-use integration_tests::controllers::collecting::{Collecting, settings};
+use integration_tests::controllers::garbage_collector::{GarbageCollector, settings};
 use integration_tests::plugin::Outcome;
 use kube_controllers::settings::Settings;
 use libcalico::kubernetes::ApiGroup;
@@ -69,56 +69,51 @@ fn usage_counts_addresses_of_two_nodes_and_their_room(cluster: &Cluster<'_>) {
     assert_eq!(usage["borrowed"]["addresses"], json!([]));
 }
 
-#[test]
-fn usage_on_an_api_server_counts_pods_by_namespace() {
-    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-        on_api_server(group, |cluster, _| {
-            usage_counts_addresses_of_two_nodes_and_their_room(cluster);
-            let (usage, _) = run(cluster);
-            assert_eq!(
-                usage["namespaces"],
-                json!([{ "namespace": NAMESPACE, "ipv4": 4, "ipv6": 0 }])
-            );
-        });
-    }
+#[on(kubernetes_v1, kubernetes_v3)]
+fn usage_on_an_api_server_counts_pods_by_namespace(cluster: &Cluster<'_>) {
+    usage_counts_addresses_of_two_nodes_and_their_room(cluster);
+    let (usage, _) = run(cluster);
+    assert_eq!(
+        usage["namespaces"],
+        json!([{ "namespace": NAMESPACE, "ipv4": 4, "ipv6": 0 }])
+    );
 }
 
 /// Three addresses of node1 and one of node2 are in use.
-#[test]
-fn usage_prints_what_the_metrics_say() {
-    let group = ApiGroup::CrdV1;
-    on_api_server(group, |cluster, control_plane| {
-        usage_counts_addresses_of_two_nodes_and_their_room(cluster);
-        let pool = run(cluster).0["pools"][0].take();
-        let numbers = (&pool["free"], &pool["fullestNode"], &pool["sparseBlocks"]);
-        let fullest = json!({ "node": "node1", "addresses": 13 + 2 * 16 });
-        assert_eq!(numbers, (&json!(60), &fullest, &json!(2)), "{pool:#}");
-        let api = &control_plane.servers.api;
-        let kubeconfig = api
-            .kubeconfig("collector", &control_plane.account.identity)
-            .unwrap();
-        let never = Some(Duration::from_secs(1_000_000));
-        let settings = Settings {
-            leak_grace_period: never,
-            ..settings(Some(group))
-        };
-        let collecting = Collecting::start(Some(group), kubeconfig, settings);
-        for (metric, number) in [
-            ("free_addresses", &pool["free"]),
-            ("fullest_node_addresses", &pool["fullestNode"]["addresses"]),
-            ("sparse_blocks", &pool["sparseBlocks"]),
-        ] {
-            collecting.shows(&format!(
-                "kube_controllers_ippool_{metric}{{ippool=\"pods\"}} {number}"
-            ));
-        }
-    });
+#[on(kubernetes_v1)]
+fn usage_prints_what_the_metrics_say(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    usage_counts_addresses_of_two_nodes_and_their_room(cluster);
+    let pool = run(cluster).0["pools"][0].take();
+    let numbers = (&pool["free"], &pool["fullestNode"], &pool["sparseBlocks"]);
+    let fullest = json!({ "node": "node1", "addresses": 13 + 2 * 16 });
+    assert_eq!(numbers, (&json!(60), &fullest, &json!(2)), "{pool:#}");
+    let api = &control_plane.servers.api;
+    let kubeconfig = api
+        .kubeconfig("collector", &control_plane.account.identity)
+        .unwrap();
+    let never = Some(Duration::from_secs(1_000_000));
+    let group = Some(ApiGroup::CrdV1);
+    let settings = Settings {
+        leak_grace_period: never,
+        ..settings(group)
+    };
+    let collector = GarbageCollector::start(group, kubeconfig, settings);
+    for (metric, number) in [
+        ("free_addresses", &pool["free"]),
+        ("fullest_node_addresses", &pool["fullestNode"]["addresses"]),
+        ("sparse_blocks", &pool["sparseBlocks"]),
+    ] {
+        collector.await_metric(&format!(
+            "kube_controllers_ippool_{metric}{{ippool=\"pods\"}} {number}"
+        ));
+    }
 }
 
 /// The role of the plugins permits to read single nodes only.
 #[test]
 fn usage_without_the_right_to_list_nodes_says_so() {
     on_installation(
+        ApiGroup::CrdV1,
         |_| (),
         |cluster, _, _| {
             let pod = cluster.pod(1);

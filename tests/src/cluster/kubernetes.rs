@@ -26,7 +26,7 @@ pub const NAMESPACE: &str = "suite";
 pub(super) const NODE: &str = "node1";
 
 /// The nodes of [`restricted`].
-const NODES: [&str; 2] = [NODE, "node2"];
+const NODES: [&str; 4] = [NODE, "node2", "node3", "node4"];
 
 /// The additional parts of a cluster on an API server.
 #[derive(Debug)]
@@ -49,9 +49,14 @@ pub fn on_one_group<Parameters>(group: ApiGroup, test: impl ClusterTest<Paramete
         ControlPlane::account(api).map(drop)
     };
     on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
-        run(group, host, ControlPlane::of(servers), |cluster, control_plane| {
-            test.run(cluster, Some(control_plane));
-        });
+        run(
+            group,
+            host,
+            ControlPlane::of(servers),
+            |cluster, control_plane| {
+                test.run(cluster, Some(control_plane));
+            },
+        );
     });
 }
 
@@ -73,7 +78,7 @@ pub(super) fn on_both_groups(
 }
 
 /// Runs a test as [`on`](super::on) does, on an API server with `components/node-restriction`, with
-/// KubeVirt's machines, and with the nodes `node1` and `node2`. The configuration of each node has a
+/// KubeVirt's machines, and with the nodes `node1` to `node4`. The configuration of each node has a
 /// kubeconfig with a token that is bound to this node.
 pub fn restricted<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
     let prepare = |api: &ApiServer| {
@@ -89,9 +94,14 @@ pub fn restricted<Parameters>(place: Place, test: impl ClusterTest<Parameters>) 
     };
     on_prepared_kubernetes("restricted", prepare, |host, servers| {
         let control_plane = ControlPlane::restricted(servers);
-        run(place.api_group(), host, control_plane, |cluster, control_plane| {
-            test.run(cluster, Some(control_plane));
-        });
+        run(
+            place.api_group(),
+            host,
+            control_plane,
+            |cluster, control_plane| {
+                test.run(cluster, Some(control_plane));
+            },
+        );
     });
 }
 

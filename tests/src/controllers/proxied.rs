@@ -2,10 +2,9 @@
 
 use anyhow::Result;
 
-use super::{Controllers, Setup, World};
+use super::{Controllers, ControllersCluster, Setup};
 use crate::etcd::ENDPOINT;
 use crate::kubernetes::{ApiServer, ServiceAccount};
-use crate::namespaces::Host;
 use crate::proxy::Proxy;
 
 /// kube-controllers, and the proxies between it and the servers.
@@ -24,29 +23,25 @@ pub struct Proxied {
 impl Proxied {
     /// Starts a replica called `name`, whose user may do everything. `more` extends its setup.
     pub fn start(
-        host: &Host,
-        world: &World<'_>,
+        cluster: &ControllersCluster<'_>,
         name: &str,
         more: impl FnOnce(Setup) -> Setup,
     ) -> Result<Proxied> {
-        let account = Self::account(world.api, name)?;
-        let api = world.api.proxy()?;
-        let kubeconfig = world
+        let account = Self::account(cluster.api, name)?;
+        let api = cluster.api.proxy()?;
+        let kubeconfig = cluster
             .api
             .kubeconfig_to(&api.endpoint(), name, &account.identity)?;
-        let mut setup = world
-            .setup()
-            .env("KUBECONFIG", kubeconfig.display().to_string())
-            .env("POD_NAME", name);
+        let mut setup = cluster.setup_with(&kubeconfig).env("POD_NAME", name);
         let mut etcd = None;
-        if world.group.is_none() {
+        if cluster.group.is_none() {
             let proxy = Proxy::start(ENDPOINT.trim_start_matches("http://"))?;
             setup = setup.env("ETCD_ENDPOINTS", proxy.endpoint());
             etcd = Some(proxy);
         }
         Ok(Proxied {
             user: account.user,
-            controllers: more(setup).start(host, name)?,
+            controllers: more(setup).start(cluster.host, name)?,
             api,
             etcd,
         })

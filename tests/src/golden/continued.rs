@@ -15,7 +15,7 @@ use super::cluster;
 use super::compare::{Difference, differences};
 use super::marks::{Bindings, Concrete};
 use super::recording::{Before, Pod, Recording, Step};
-use super::replay::{Lab, places, run};
+use super::replay::{Target, places, run};
 use super::wanted::Wanted;
 use crate::command::ip;
 use crate::kubernetes::Client;
@@ -48,20 +48,20 @@ impl<'r> State<'r> {
     }
 
     /// Recreates the state.
-    pub fn make(&self, lab: &Lab<'_>) -> Result<()> {
-        let concrete = Concrete::new(&places(lab)).value(&self.store());
+    pub fn make(&self, target: &Target<'_>) -> Result<()> {
+        let concrete = Concrete::new(&places(target)).value(&self.store());
         let (pods, objects): (BTreeMap<String, Value>, _) =
             serde_json::from_value::<BTreeMap<String, Value>>(concrete)?
                 .into_iter()
                 .partition(|(key, _)| key.starts_with("pods/"));
-        lab.store.load(&objects)?;
-        let client = lab.kubernetes.context("there is no Kubernetes here")?;
+        target.store.load(&objects)?;
+        let client = target.kubernetes.context("there is no Kubernetes here")?;
         for (key, seen) in &pods {
             let (_, name) = key.rsplit_once('/').with_context(|| key.clone())?;
             self.make_pod(client, name, &seen["annotations"])?;
         }
-        self.make_links(lab)?;
-        self.attached().try_for_each(|step| lease(step, lab))
+        self.make_links(target)?;
+        self.attached().try_for_each(|step| lease(step, target))
     }
 
     fn make_pod(&self, client: &Client, name: &str, annotations: &Value) -> Result<()> {
@@ -90,13 +90,13 @@ impl<'r> State<'r> {
         self.recording.steps[..self.steps].iter()
     }
 
-    fn make_links(&self, lab: &Lab<'_>) -> Result<()> {
+    fn make_links(&self, target: &Target<'_>) -> Result<()> {
         let Some(step) = self.past().next_back() else {
             return Ok(());
         };
-        let after = Concrete::new(&places(lab)).value(&json!(step.after));
+        let after = Concrete::new(&places(target)).value(&json!(step.after));
         for (name, pod) in after["pods"].as_object().into_iter().flatten() {
-            lab.host.ensure_pod(name)?;
+            target.host.ensure_pod(name)?;
             for (ifname, link) in pod["links"].as_object().into_iter().flatten() {
                 make_pair(name, ifname, link, &after["host"])?;
             }
@@ -144,20 +144,25 @@ impl<'r> State<'r> {
     /// Runs the step after this state with our binaries. Returns the differences from upstream,
     /// except the wanted ones. Of the kernel's state, compares only the names of links. Does
     /// nothing for the last state.
-    pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
+    pub fn differences_of_next_step(&self, target: &Target<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps) else {
             return Ok(Vec::new());
         };
-        let places = places(lab);
+        let places = places(target);
         let mut bindings = Bindings::new(places.clone()).at_any_time();
-        let mut found = differences(&self.store(), &json!(lab.store.dump()?), "", &mut bindings);
-        let (mut ours, _) = run(step, &places, lab)?;
+        let mut found = differences(
+            &self.store(),
+            &json!(target.store.dump()?),
+            "",
+            &mut bindings,
+        );
+        let (mut ours, _) = run(step, &places, target)?;
         let mut recorded = json!({ "exit": step.exit, "stdout": step.stdout, "after": step.after });
         for step in [&mut ours, &mut recorded] {
             names_of_links(&mut step["after"]);
         }
         let differing = differences(&recorded, &ours, "", &mut bindings);
-        let mut wanted = Wanted::load(self.recording, lab.store.name())?;
+        let mut wanted = Wanted::load(self.recording, target.store.name())?;
         found.extend(wanted.unexcused(self.steps, differing, &ours, &mut bindings));
         Ok(found)
     }
@@ -165,7 +170,7 @@ impl<'r> State<'r> {
     /// Creates a pod that the recording does not contain, and returns its ADD and DEL, with the
     /// configuration of a recorded ADD. Returns `None` if no ADD is recorded, or if its step
     /// creates no Pod.
-    pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
+    pub fn newcomer(&self, target: &Target<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);
         let Some(like) = past.or_else(|| self.recording.steps.iter().find(is_add)) else {
@@ -179,15 +184,18 @@ impl<'r> State<'r> {
             annotations: BTreeMap::new(),
             ..pod.clone()
         };
-        cluster::create_pod(lab.kubernetes.context("there is no Kubernetes here")?, &pod)?;
-        lab.host.ensure_pod(NEWCOMER)?;
+        cluster::create_pod(
+            target.kubernetes.context("there is no Kubernetes here")?,
+            &pod,
+        )?;
+        target.host.ensure_pod(NEWCOMER)?;
         let id = "feed".repeat(16);
         let args = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={NEWCOMER}",
             cluster::NAMESPACE
         );
         let call = |verb: &str| {
-            call(lab, like, verb)
+            call(target, like, verb)
                 .env("CNI_CONTAINERID", &id)
                 .env("CNI_NETNS", Path::new(NETNS_DIR).join(NEWCOMER))
                 .env("CNI_ARGS", &args)
@@ -204,8 +212,8 @@ impl Container<'_> {
     }
 
     /// Returns the DEL of the container, with the configuration of its ADD.
-    pub fn del(&self, lab: &Lab<'_>) -> Call {
-        call(lab, self.added, "DEL")
+    pub fn del(&self, target: &Target<'_>) -> Call {
+        call(target, self.added, "DEL")
     }
 
     /// Deletes the network namespace of the container.
@@ -220,11 +228,11 @@ impl Container<'_> {
 
 /// Prepares a call with the environment and the configuration of a step, and with another CNI
 /// command.
-fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
-    let stdin = lab
+fn call(target: &Target<'_>, step: &Step, verb: &str) -> Call {
+    let stdin = target
         .store
-        .reconfigured(&Concrete::new(&places(lab)).value(&step.stdin));
-    let call = lab.plugins.call(&step.prog).stdin(stdin.to_string());
+        .reconfigured(&Concrete::new(&places(target)).value(&step.stdin));
+    let call = target.plugins.call(&step.prog).stdin(stdin.to_string());
     step.env
         .iter()
         .fold(call, |call, (name, value)| call.env(name, value))
@@ -232,8 +240,8 @@ fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
 }
 
 /// Writes the files in which host-local stores the addresses of an ADD, if the ADD used host-local.
-fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
-    let conf = Concrete::new(&places(lab)).value(&added.stdin);
+fn lease(added: &Step, target: &Target<'_>) -> Result<()> {
+    let conf = Concrete::new(&places(target)).value(&added.stdin);
     if conf["ipam"]["type"] != "host-local" {
         return Ok(());
     }

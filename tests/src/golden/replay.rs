@@ -18,9 +18,9 @@ use crate::store::Store;
 
 const POD_PREFIX: &str = "gold-";
 
-/// The surroundings of a replay.
+/// A host and a datastore on which a recording is replayed.
 #[derive(Debug)]
-pub struct Lab<'a> {
+pub struct Target<'a> {
     /// The host.
     pub host: &'a Host,
     /// The binaries under test.
@@ -36,9 +36,9 @@ pub struct Lab<'a> {
 /// # Errors
 /// Returns an error that lists the differences that are not wanted, and the wanted ones that are
 /// missing.
-pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
-    let Lab { store, .. } = lab;
-    let places = places(lab);
+pub fn replay(recording: &Recording, target: &Target<'_>) -> Result<()> {
+    let Target { store, .. } = target;
+    let places = places(target);
     let mut expectation = Expectation::new(recording, &places);
     store.load(&serde_json::from_value(expectation.loaded.clone())?)?;
     expectation.keep(json!(store.dump()?))?;
@@ -46,7 +46,7 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let mut wanted = Wanted::load(recording, store.name())?;
     let mut report = String::new();
     for (index, step) in recording.steps.iter().enumerate() {
-        let (ours, outcome) = run(step, &places, lab)
+        let (ours, outcome) = run(step, &places, target)
             .with_context(|| format!("step {index} of {}", recording.name))?;
         let found = expectation.differences(step, &ours);
         for difference in wanted.unexcused(index, found, &ours, &mut expectation.bindings) {
@@ -72,11 +72,11 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn places(lab: &Lab<'_>) -> Places {
+pub(super) fn places(target: &Target<'_>) -> Places {
     Places {
-        bin: lab.plugins.dir().display().to_string(),
-        tmp: lab.host.dir("tmp").display().to_string(),
-        lab: cluster::lab(lab.host).display().to_string(),
+        bin: target.plugins.dir().display().to_string(),
+        tmp: target.host.dir("tmp").display().to_string(),
+        lab: cluster::lab(target.host).display().to_string(),
     }
 }
 
@@ -126,15 +126,15 @@ impl Expectation {
 }
 
 /// Runs one step and returns its result in the form of a recorded one.
-pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
-    let Lab {
+pub(super) fn run(step: &Step, places: &Places, target: &Target<'_>) -> Result<(Value, Outcome)> {
+    let Target {
         host,
         plugins,
         store,
         ..
-    } = lab;
+    } = target;
     if let Some(before) = &step.before {
-        prepare(before, lab)?;
+        prepare(before, target)?;
     }
     make_namespace(step, host)?;
     let concrete = Concrete::new(places);
@@ -158,10 +158,10 @@ pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value,
     ))
 }
 
-fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
-    let kubernetes = || lab.kubernetes.context("there is no Kubernetes here");
+fn prepare(before: &Before, target: &Target<'_>) -> Result<()> {
+    let kubernetes = || target.kubernetes.context("there is no Kubernetes here");
     match before {
-        Before::DeleteNetns(name) => lab.host.delete_pod(name),
+        Before::DeleteNetns(name) => target.host.delete_pod(name),
         Before::CreatePod(pod) => cluster::create_pod(kubernetes()?, pod),
         Before::DeletePod(name) => cluster::delete_pod(kubernetes()?, name),
     }

@@ -1,6 +1,6 @@
 //! The addresses of endpoints on etcd and the embedded datastore.
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use serde_json::json;
 

@@ -5,7 +5,7 @@ mod keys;
 
 use std::path::Path;
 
-use integration_tests::cluster::{Cluster, Pod, assert_same, on_local};
+use integration_tests::cluster::{Cluster, Pod, assert_same, on};
 use integration_tests::content::Content;
 use integration_tests::plugin::CniError;
 use keys::{KEYS, wrong_values};
@@ -327,11 +327,9 @@ fn published(schema: &Value, path: &str) -> Vec<String> {
     properties.flat_map(below).collect()
 }
 
-#[test]
-fn call_without_a_command_prints_help() {
-    on_local(|cluster| {
-        let outcome = cluster.plugins.call("calico").run().unwrap();
-        assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);
-        assert!(outcome.stderr.contains("CNI_COMMAND"), "{}", outcome.stderr);
-    });
+#[on(local)]
+fn call_without_a_command_prints_help(cluster: &Cluster<'_>) {
+    let outcome = cluster.plugins.call("calico").run().unwrap();
+    assert!(outcome.stdout.is_empty(), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains("CNI_COMMAND"), "{}", outcome.stderr);
 }

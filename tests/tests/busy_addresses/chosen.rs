@@ -1,6 +1,6 @@
 //! A busy address that IPAM chose: the same call replaces it by another address.
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 
 use crate::{OTHER, add, devices, held, next, prepared, route};
 

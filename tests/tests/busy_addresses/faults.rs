@@ -3,12 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::Arc;
 
-use integration_tests::cluster::{Faulty, on_api_server_of_both_groups, on_etcd, points, shortest};
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on, points, shortest};
 use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Proxy};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 use crate::{addresses, conf, other_program, restore, route};
@@ -20,7 +18,7 @@ const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
     restore(faulty.cluster, empty);
     let _ = fs::remove_file(RECENT_BLOCKS);
-    crate::forget_notes();
+    crate::delete_notes();
 }
 
 /// Injects each fault at each request of an ADD, except the requests before the first busy address
@@ -55,28 +53,28 @@ fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
     }
 }
 
-#[test]
-fn add_replacing_busy_addresses_with_a_fault_at_each_etcd_request_leaks_none() {
-    on_etcd(|cluster| {
-        let proxy = Proxy::start("127.0.0.1:2379").unwrap();
-        cluster.load(&Content::dual_stack());
-        let mut conf = conf(cluster);
-        conf["etcd_endpoints"] = json!(proxy.endpoint());
-        fault_at_each_request(
-            &mut Faulty::new(cluster, &proxy, conf),
-            &[Fault::Cut, Fault::Kill],
-        );
-    });
+#[on(etcd)]
+fn add_replacing_busy_addresses_with_a_fault_at_each_etcd_request_leaks_none(
+    cluster: &Cluster<'_>,
+) {
+    let proxy = Proxy::start("127.0.0.1:2379").unwrap();
+    cluster.load(&Content::dual_stack());
+    let mut conf = conf(cluster);
+    conf["etcd_endpoints"] = json!(proxy.endpoint());
+    fault_at_each_request(
+        &mut Faulty::new(cluster, &proxy, conf),
+        &[Fault::Cut, Fault::Kill],
+    );
 }
 
-#[test]
-fn add_replacing_busy_addresses_killed_at_each_api_request_leaks_none() {
-    on_api_server_of_both_groups(ApiGroup::V3, |cluster, control_plane| {
-        cluster.load(&Content::dual_stack());
-        let proxy = Arc::clone(&control_plane.proxy);
-        fault_at_each_request(
-            &mut Faulty::new(cluster, &proxy, conf(cluster)),
-            &[Fault::Kill],
-        );
-    });
+#[on(kubernetes_v3)]
+fn add_replacing_busy_addresses_killed_at_each_api_request_leaks_none(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    cluster.load(&Content::dual_stack());
+    fault_at_each_request(
+        &mut Faulty::new(cluster, &control_plane.proxy, conf(cluster)),
+        &[Fault::Kill],
+    );
 }

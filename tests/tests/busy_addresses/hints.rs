@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn next_adds_skip_a_busy_address_for_a_minute(cluster: &Cluster<'_>) {
     cluster.delete(&pods[4], &conf);
 
     route("delete", &free[0]);
-    crate::forget_notes();
+    crate::delete_notes();
     assert_eq!(add(cluster, &pods[5], &conf), (vec![free[0].clone()], 0));
 }
 

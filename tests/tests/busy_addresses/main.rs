@@ -155,6 +155,6 @@ fn restore(cluster: &Cluster<'_>, backup: &BTreeMap<String, Value>) {
         .unwrap();
 }
 
-fn forget_notes() {
+fn delete_notes() {
     let _ = fs::remove_file(NOTES);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
 use integration_tests::skip::skipped;

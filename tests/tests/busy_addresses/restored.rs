@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use integration_tests::cluster::{Cluster, Pod, on_api_server_of_both_groups};
+use integration_tests::cluster::{Cluster, Pod, on};
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
-use integration_tests::{kernel, on_each_datastore};
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::kernel;
 use serde_json::Value;
 
 use crate::{add, addresses, conf, prepared, restore};
 
-fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
+/// Adds pods and restores the datastore to its state before. Returns the addresses of the pods.
+fn add_and_restore(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
     let backup = cluster.store.dump().unwrap();
     let living = pods
         .iter()
@@ -23,7 +23,7 @@ fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String
 }
 
 /// Replaces the plugin's IPv4 routes to pods by routes as Felix creates them.
-fn give_routes_felixs_metric() {
+fn replace_routes_as_felix() {
     for route in ip_json("route show").unwrap().as_array().unwrap() {
         let [destination, device] =
             ["dst", "dev"].map(|key| route[key].as_str().unwrap_or_default());
@@ -41,8 +41,8 @@ fn give_routes_felixs_metric() {
 fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
-    let living = outlive(cluster, &old, &conf);
-    give_routes_felixs_metric();
+    let living = add_and_restore(cluster, &old, &conf);
+    replace_routes_as_felix();
     let before = kernel::pods(cluster.host).unwrap();
     let new: Vec<Pod> = (3..=6).map(|number| cluster.pod(number)).collect();
     let given: BTreeSet<String> = new
@@ -69,7 +69,7 @@ fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>
 fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &Cluster<'_>) {
     let (_, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();
-    let living = outlive(cluster, &old, &conf);
+    let living = add_and_restore(cluster, &old, &conf);
     let new = cluster.pod(6);
     let outcomes: Vec<_> = (0..4)
         .map(|_| cluster.verb("ADD", &new, &conf).run().unwrap())
@@ -86,20 +86,18 @@ fn repeated_add_after_a_restore_with_many_pods_assigns_a_free_address(cluster: &
     );
 }
 
-#[test]
-fn add_after_a_restore_of_custom_resources_assigns_no_address_in_use() {
-    on_api_server_of_both_groups(ApiGroup::V3, |cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = conf(cluster);
-        cluster.add(&cluster.pod(100), &conf);
-        let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
-        let living = outlive(cluster, &old, &conf);
-        for number in 3..=6 {
-            let (given, _) = add(cluster, &cluster.pod(number), &conf);
-            assert!(
-                given.iter().all(|address| !living.contains(address)),
-                "{given:?} {living:?}"
-            );
-        }
-    });
+#[on(kubernetes_v3)]
+fn add_after_a_restore_of_custom_resources_assigns_no_address_in_use(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = conf(cluster);
+    cluster.add(&cluster.pod(100), &conf);
+    let old: Vec<Pod> = (1..=2).map(|number| cluster.pod(number)).collect();
+    let living = add_and_restore(cluster, &old, &conf);
+    for number in 3..=6 {
+        let (given, _) = add(cluster, &cluster.pod(number), &conf);
+        assert!(
+            given.iter().all(|address| !living.contains(address)),
+            "{given:?} {living:?}"
+        );
+    }
 }

@@ -3,15 +3,14 @@
 
 use std::thread::sleep;
 
-use integration_tests::controllers::{Proxied, Setup, World};
-use integration_tests::kubernetes::{Audit, with_kubernetes};
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::controllers::{ControllersCluster, Proxied, REPLICAS, Setup, on};
+use integration_tests::kubernetes::Audit;
 use serde_json::json;
 
-use crate::{CALM, life, settle};
+use crate::{CALM, await_completion, workload};
 
 /// Log message about the lock.
-const HEARD: &str = "no controller writes until";
+const LOCKED: &str = "no controller writes until";
 /// Resources that may be written on the API server in spite of the lock.
 const OF_API_SERVER: [&str; 4] = [
     "leases",
@@ -25,81 +24,78 @@ const OF_ETCD: [&str; 2] = [
     "/kubecontrollersconfigurations/default",
 ];
 
-fn on(group: Option<ApiGroup>) {
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, group);
-        let spec =
-            json!({ "clusterGUID": "0".repeat(32), "clusterType": "k8s", "datastoreReady": false });
-        world.put(
-            "ClusterInformation",
-            "clusterinformations",
-            "default",
-            &spec,
-        );
-        life::beginning(&world);
-        let audit = world.api.audit().unwrap();
-        let more = |setup: Setup| {
-            setup
-                .env("AUTO_HOST_ENDPOINTS", "enabled")
-                .env("ORPHAN_ENDPOINT_GRACE_PERIOD", "1s")
-        };
-        let mut program = Proxied::start(host, &world, "program", more).unwrap();
-        program
-            .controllers
-            .await_log("running controllers: ", 1)
-            .unwrap();
-        life::happenings(&world);
-        sleep(CALM);
-        assert_eq!(writes(&program, &audit), Vec::<String>::new());
-        let configuration = || world.calico("kubecontrollersconfigurations", "default");
-        assert!(configuration().is_null() && world.calico("tiers", "kube-admin").is_null());
+#[on(kubernetes_v3)]
+fn locked_datastore_in_v3_is_not_written_until_unlocked(cluster: &ControllersCluster<'_>) {
+    assert_not_written_until_unlocked(cluster);
+}
 
-        set_ready(&world, true);
-        world.until(&program.controllers, "there is a configuration", || {
-            !configuration().is_null()
-        });
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
-        settle(&world, &program);
-        life::assert_complete(&world);
+#[on(etcd)]
+fn locked_datastore_in_etcd_is_not_written_until_unlocked(cluster: &ControllersCluster<'_>) {
+    assert_not_written_until_unlocked(cluster);
+}
 
-        set_ready(&world, false);
-        program.controllers.await_log(HEARD, 2).unwrap();
-        program.proxies().for_each(|proxy| proxy.arm(None));
-        let (before, audit) = (world.revisions(), world.api.audit().unwrap());
-        life::more_happenings(&world);
-        world.configure(&json!({ "leakGracePeriod": "2s" }));
-        world.until(
-            &program.controllers,
-            "the status of the configuration",
-            || {
-                configuration()["status"]["runningConfig"]["controllers"]["node"]["leakGracePeriod"]
-                    == "2s"
-            },
-        );
-        sleep(CALM);
-        assert_eq!(writes(&program, &audit), Vec::<String>::new());
-        assert!(world.revisions() != before, "the test itself wrote");
+fn assert_not_written_until_unlocked(cluster: &ControllersCluster<'_>) {
+    let spec =
+        json!({ "clusterGUID": "0".repeat(32), "clusterType": "k8s", "datastoreReady": false });
+    cluster.put(
+        "ClusterInformation",
+        "clusterinformations",
+        "default",
+        &spec,
+    );
+    workload::create_objects(cluster);
+    let audit = cluster.api.audit().unwrap();
+    let more = |setup: Setup| {
+        setup
+            .env("AUTO_HOST_ENDPOINTS", "enabled")
+            .env("ORPHAN_ENDPOINT_GRACE_PERIOD", "1s")
+    };
+    let mut program = Proxied::start(cluster, REPLICAS[0], more).unwrap();
+    program
+        .controllers
+        .await_log("running controllers: ", 1)
+        .unwrap();
+    workload::change_objects(cluster);
+    sleep(CALM);
+    assert_eq!(writes(&program, &audit), Vec::<String>::new());
+    let configuration = || cluster.calico("kubecontrollersconfigurations", "default");
+    assert!(configuration().is_null() && cluster.calico("tiers", "kube-admin").is_null());
 
-        set_ready(&world, true);
-        world.until(&program.controllers, "all is done", || {
-            life::is_complete_after_more(&world)
-        });
-        assert!(program.controllers.terminate().unwrap().success());
+    set_ready(cluster, true);
+    cluster.until(&program.controllers, "there is a configuration", || {
+        !configuration().is_null()
     });
+    cluster.configure(&json!({ "leakGracePeriod": "1s" }));
+    await_completion(cluster, &program);
+    workload::assert_complete(cluster);
+
+    set_ready(cluster, false);
+    program.controllers.await_log(LOCKED, 2).unwrap();
+    program.proxies().for_each(|proxy| proxy.arm(None));
+    let (before, audit) = (cluster.revisions(), cluster.api.audit().unwrap());
+    workload::change_more_objects(cluster);
+    cluster.configure(&json!({ "leakGracePeriod": "2s" }));
+    cluster.until(
+        &program.controllers,
+        "the status of the configuration",
+        || {
+            configuration()["status"]["runningConfig"]["controllers"]["node"]["leakGracePeriod"]
+                == "2s"
+        },
+    );
+    sleep(CALM);
+    assert_eq!(writes(&program, &audit), Vec::<String>::new());
+    assert!(cluster.revisions() != before, "the test itself wrote");
+
+    set_ready(cluster, true);
+    cluster.until(&program.controllers, "all is done", || {
+        workload::are_more_changes_complete(cluster)
+    });
+    assert!(program.controllers.terminate().unwrap().success());
 }
 
-#[test]
-fn locked_datastore_in_v3_is_not_written_until_unlocked() {
-    on(Some(ApiGroup::V3));
-}
-
-#[test]
-fn locked_datastore_in_etcd_is_not_written_until_unlocked() {
-    on(None);
-}
-
-fn set_ready(world: &World<'_>, ready: bool) {
-    world.change(
+fn set_ready(cluster: &ControllersCluster<'_>, ready: bool) {
+    cluster.change(
         "clusterinformations",
         "default",
         &json!({ "spec": { "datastoreReady": ready } }),

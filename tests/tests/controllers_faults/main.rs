@@ -1,10 +1,10 @@
 //! The whole program with all controllers, while servers and connections fail: in the end, every
 //! object is as in a run without faults.
 
-mod life;
-mod likeness;
+mod comparable;
 mod locked;
 mod unreadable;
+mod workload;
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -12,14 +12,15 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use integration_tests::cluster::{assert_same, changes};
-use integration_tests::controllers::{Proxied, Setup, World, await_that};
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::controllers::{ControllersCluster, Proxied, Setup, await_that};
+use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
 use integration_tests::namespaces::Host;
 use integration_tests::proxy::{Fault, Point, Refusal};
+use integration_tests::{Place, on};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use likeness::likeness;
+use comparable::comparable;
 
 /// Time within which a run with faults must complete its work.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -50,7 +51,7 @@ const FAILING: (Point, Fault) = (
 const MOST_FAULTS: usize = 20;
 
 /// Repeated runs on the same servers.
-struct Lives<'h> {
+struct Runs<'h> {
     host: &'h Host,
     servers: Kubernetes,
     group: Option<ApiGroup>,
@@ -58,31 +59,28 @@ struct Lives<'h> {
     expected: Value,
 }
 
-fn on(group: Option<ApiGroup>) {
-    with_kubernetes(|host, servers| {
-        World::new(&servers, group);
-        let mut lives = Lives {
+fn on(place: Place, test: fn(&mut Runs<'_>)) {
+    on_kubernetes(|host, servers| {
+        let group = place.group();
+        ControllersCluster::prepare(&servers.api, group).unwrap();
+        test(&mut Runs {
             host,
             servers,
             group,
             expected: Value::Null,
-        };
-        lives.without_faults();
-        lives.with_failing_requests();
-        lives.with_cut_connections();
-        lives.with_servers_that_restart();
+        });
     });
 }
 
 /// Waits until the controllers have done their work. The objects may stay the same during a grace
 /// period.
-fn settle(world: &World<'_>, program: &Proxied) {
-    world.until(&program.controllers, "the work after grace periods", || {
-        life::is_complete_after_grace(world)
+fn await_completion(cluster: &ControllersCluster<'_>, program: &Proxied) {
+    cluster.until(&program.controllers, "the work after grace periods", || {
+        workload::is_complete_after_grace(cluster)
     });
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
-        let now = world.revisions();
+        let now = cluster.revisions();
         let same = std::mem::replace(&mut before, now.clone()) == now;
         if !same {
             sleep(CALM);
@@ -92,52 +90,55 @@ fn settle(world: &World<'_>, program: &Proxied) {
     .unwrap();
 }
 
-#[test]
-fn controllers_with_faults_converge_as_without_faults_in_v3() {
-    on(Some(ApiGroup::V3));
+#[on(kubernetes_v3)]
+fn controllers_with_faults_converge_as_without_faults_in_v3(runs: &mut Runs<'_>) {
+    runs.assert_convergence();
 }
 
-#[test]
-fn controllers_with_faults_converge_as_without_faults_in_etcd() {
-    on(None);
+#[on(etcd)]
+fn controllers_with_faults_converge_as_without_faults_in_etcd(runs: &mut Runs<'_>) {
+    runs.assert_convergence();
 }
 
-impl Lives<'_> {
-    fn world(&self) -> World<'_> {
-        World {
-            api: &self.servers.api,
-            etcd: &self.servers.etcd,
-            group: self.group,
-        }
+impl Runs<'_> {
+    fn assert_convergence(&mut self) {
+        self.run_without_faults();
+        self.fail_requests();
+        self.cut_connections();
+        self.restart_servers();
+    }
+
+    fn cluster(&self) -> ControllersCluster<'_> {
+        ControllersCluster::prepared(self.host, &self.servers, self.group)
     }
 
     fn begin(&self) -> Proxied {
-        let world = self.world();
-        life::clear(&world);
-        life::beginning(&world);
+        let cluster = self.cluster();
+        workload::clear(&cluster);
+        workload::create_objects(&cluster);
         let more = |setup: Setup| {
             setup
                 .env("AUTO_HOST_ENDPOINTS", "enabled")
                 .env("ORPHAN_ENDPOINT_GRACE_PERIOD", "2s")
         };
-        let program = Proxied::start(self.host, &world, "program", more).unwrap();
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
+        let program = Proxied::start(&cluster, "program", more).unwrap();
+        cluster.configure(&json!({ "leakGracePeriod": "1s" }));
         program
     }
 
-    fn without_faults(&mut self) {
+    fn run_without_faults(&mut self) {
         let mut program = self.begin();
-        life::happenings(&self.world());
-        settle(&self.world(), &program);
+        workload::change_objects(&self.cluster());
+        await_completion(&self.cluster(), &program);
         self.expected = self.seen();
-        life::assert_complete(&self.world());
+        workload::assert_complete(&self.cluster());
         assert!(program.controllers.terminate().unwrap().success());
     }
 
-    fn with_failing_requests(&self) {
+    fn fail_requests(&self) {
         let mut program = self.begin();
         program.proxies().for_each(|proxy| proxy.arm(Some(FAILING)));
-        life::happenings(&self.world());
+        workload::change_objects(&self.cluster());
         // The deletion of a node needs many requests. If it were the only remaining work, it could
         // fail forever.
         let ended = OnceCell::new();
@@ -155,7 +156,7 @@ impl Lives<'_> {
                 program.proxies().for_each(|proxy| proxy.arm(None));
             }
         };
-        self.becomes_as_expected(&program, end_faults);
+        self.await_expected(&program, end_faults);
         // The work may need few requests to the API server. The renewals of the Lease are requests
         // too.
         await_that(PATIENCE, || {
@@ -172,7 +173,7 @@ impl Lives<'_> {
         assert!(program.controllers.terminate().unwrap().success());
     }
 
-    fn with_cut_connections(&self) {
+    fn cut_connections(&self) {
         let mut program = self.begin();
         let (begin, cuts) = (Instant::now(), Cell::new(0));
         let cut = || {
@@ -182,8 +183,8 @@ impl Lives<'_> {
             }
         };
         cut();
-        life::happenings(&self.world());
-        self.becomes_as_expected(&program, cut);
+        workload::change_objects(&self.cluster());
+        self.await_expected(&program, cut);
         while cuts.get() < CUTS {
             cut();
             sleep(Duration::from_millis(50));
@@ -193,7 +194,7 @@ impl Lives<'_> {
     }
 
     /// Restarts the servers while the proxy holds a write of garbage collection.
-    fn with_servers_that_restart(&mut self) {
+    fn restart_servers(&mut self) {
         let mut program = self.begin();
         let held = match self.group {
             Some(_) => (Point::First("PUT", "/ipamblocks/10-65-1-0-26"), Fault::Hold),
@@ -207,7 +208,7 @@ impl Lives<'_> {
         };
         let proxy = program.etcd.as_ref().unwrap_or(&program.api);
         proxy.arm(Some(held));
-        life::happenings(&self.world());
+        workload::change_objects(&self.cluster());
         proxy.await_held().unwrap();
         self.servers.api.stop();
         self.servers.etcd.stop();
@@ -215,16 +216,16 @@ impl Lives<'_> {
         sleep(Duration::from_secs(1));
         self.servers.etcd.restart().unwrap();
         self.servers.api.restart().unwrap();
-        self.becomes_as_expected(&program, || ());
+        self.await_expected(&program, || ());
         assert!(program.controllers.terminate().unwrap().success());
     }
 
     fn seen(&self) -> Value {
-        likeness(self.world().all())
+        comparable(self.cluster().all())
     }
 
     #[track_caller]
-    fn becomes_as_expected(&self, program: &Proxied, meanwhile: impl Fn()) {
+    fn await_expected(&self, program: &Proxied, meanwhile: impl Fn()) {
         let same = await_that(PATIENCE, || {
             meanwhile();
             Ok(self.seen() == self.expected)

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use integration_tests::controllers::{Connection, RunningControllers};
 use integration_tests::kubernetes::{Client, Kubernetes, ServiceAccount, on_kubernetes};
 use integration_tests::proxy::{Fault, Point, Protocol, Proxy, Refusal, ServerCertificate};
+use integration_tests::{Place, on};
 use kube_controllers::watched::Pod;
 use libcalico::api::IpPool;
 use libcalico::ipam::Block;
@@ -14,7 +16,7 @@ use libcalico::kubernetes::ApiGroup;
 use libcalico::store::Entry;
 use serde_json::{Value, json};
 
-use crate::listening::{Calico, Heard, Listening};
+use crate::reported::{self, Reported};
 
 /// Starts a proxy in front of the API server. Returns the proxy and a kubeconfig through it.
 fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
@@ -30,20 +32,35 @@ fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     (proxy, kubeconfig)
 }
 
-/// Changes pods, and records the state that subscribers of their watch must reach.
-struct Pods<'a> {
-    client: &'a Client,
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const GROUP: Option<ApiGroup> = Some(ApiGroup::CrdV1);
+
+/// Pods on an API server, and a proxy for their watch.
+struct WatchedPods {
+    proxy: Proxy,
+    servers: Kubernetes,
+    connection: Connection,
+    /// The state that subscribers of the watch must reach.
     known: BTreeMap<String, String>,
 }
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
-
-impl Pods<'_> {
-    fn new(client: &Client) -> Pods<'_> {
-        Pods {
-            client,
+/// Runs a test on an API server without Calico's kinds.
+fn on(_: Place, test: fn(&mut WatchedPods)) {
+    on_kubernetes(|_, servers| {
+        servers.api.namespace("default").unwrap();
+        let (proxy, kubeconfig) = behind_proxy(&servers);
+        test(&mut WatchedPods {
+            proxy,
+            servers,
+            connection: Connection::new(GROUP, kubeconfig),
             known: BTreeMap::new(),
-        }
+        });
+    });
+}
+
+impl WatchedPods {
+    fn admin(&self) -> &Client {
+        self.servers.api.admin()
     }
 
     fn create(&mut self, name: &str) {
@@ -56,29 +73,35 @@ impl Pods<'_> {
                 "automountServiceAccountToken": false,
             },
         });
-        self.client.create(PODS, &pod).unwrap().success().unwrap();
+        self.admin().create(PODS, &pod).unwrap().success().unwrap();
         self.known
             .insert(format!("default/{name}"), "Pending n1 -".into());
     }
 
     fn run(&mut self, name: &str, ip: &str) {
         let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}]}});
-        self.client
-            .patch(&format!("{PODS}/{name}/status"), &status)
-            .unwrap()
-            .success()
-            .unwrap();
+        let answer = self
+            .admin()
+            .patch(&format!("{PODS}/{name}/status"), &status);
+        answer.unwrap().success().unwrap();
         self.known
             .insert(format!("default/{name}"), format!("Running n1 {ip}"));
     }
 
     fn delete(&mut self, name: &str) {
-        self.client
-            .delete(&format!("{PODS}/{name}"))
-            .unwrap()
-            .success()
-            .unwrap();
+        let answer = self.admin().delete(&format!("{PODS}/{name}"));
+        answer.unwrap().success().unwrap();
         self.known.remove(&format!("default/{name}"));
+    }
+
+    /// Starts the watch through the proxy.
+    fn watch(&self) -> (RunningControllers, Reported) {
+        let reported = Reported::default();
+        let subscriber = reported.clone();
+        let running = reported::start(GROUP, &self.connection, move |watches| {
+            subscriber.subscribe(&mut watches.pods, show);
+        });
+        (running, reported)
     }
 }
 
@@ -91,158 +114,123 @@ fn show(pod: &Pod) -> String {
     )
 }
 
-fn listen_to_pods(kubeconfig: PathBuf) -> (Listening, Heard) {
-    let mut heard = Heard::default();
-    let listening = Listening::start(
-        Calico::Kubernetes(ApiGroup::CrdV1),
-        Some(kubeconfig),
-        |watches| {
-            heard = Heard::to(&mut watches.pods, show);
-        },
+#[on(kubernetes_v1)]
+fn pod_watch_converges_through_cuts_failing_requests_and_a_restart(pods: &mut WatchedPods) {
+    for n in 0..130 {
+        pods.create(&format!("p{n:03}"));
+    }
+    let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
+    pods.proxy.arm(failing);
+    let (running, reported) = pods.watch();
+    reported.becomes(&pods.known);
+    assert!(
+        pods.proxy
+            .requests()
+            .iter()
+            .any(|request| request.contains("continue=")),
+        "{:?}",
+        pods.proxy.requests()
     );
-    (listening, heard)
-}
 
-#[test]
-fn pod_watch_converges_through_cuts_failing_requests_and_a_restart() {
-    on_kubernetes(|_, kubernetes| {
-        kubernetes.api.namespace("default").unwrap();
-        let (proxy, kubeconfig) = behind_proxy(kubernetes);
-        let client = kubernetes.api.admin().clone();
-        let mut pods = Pods::new(&client);
-        for n in 0..130 {
-            pods.create(&format!("p{n:03}"));
+    // The watch is cut only if a new watch was opened since the last cut.
+    let watches = || running.watch("Pod").stats().watches;
+    let (mut cuts, mut last) = (0, Instant::now());
+    for n in 0..60 {
+        let name = format!("q{n:03}");
+        pods.create(&name);
+        pods.run(&name, &format!("10.0.0.{n}"));
+        if n % 2 == 0 {
+            pods.delete(&name);
         }
-        let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
-        proxy.arm(failing);
-        let (listening, heard) = listen_to_pods(kubeconfig);
-        heard.becomes(&pods.known);
-        assert!(
-            proxy
-                .requests()
-                .iter()
-                .any(|request| request.contains("continue=")),
-            "{:?}",
-            proxy.requests()
-        );
-
-        // The watch is cut only if a new watch was opened since the last cut.
-        let watches = || listening.health("Pod").stats().watches;
-        let (mut cuts, mut last) = (0, Instant::now());
-        for n in 0..60 {
-            let name = format!("q{n:03}");
-            pods.create(&name);
-            pods.run(&name, &format!("10.0.0.{n}"));
-            if n % 2 == 0 {
-                pods.delete(&name);
-            }
-            if last.elapsed() >= Duration::from_secs(1) && watches() > cuts {
-                proxy.cut();
-                (cuts, last) = (cuts + 1, Instant::now());
-            }
-            thread::sleep(Duration::from_millis(50));
+        if last.elapsed() >= Duration::from_secs(1) && watches() > cuts {
+            pods.proxy.cut();
+            (cuts, last) = (cuts + 1, Instant::now());
         }
-        heard.becomes(&pods.known);
-        assert!(
-            heard
-                .lost()
-                .iter()
-                .all(|name| name.starts_with("default/q")),
-            "only what was deleted went"
-        );
-        let report = listening.health("Pod").stats();
-        assert!(
-            cuts > 0 && report.watches >= cuts && report.lists == 1,
-            "{cuts} cuts, {report:?}"
-        );
+        thread::sleep(Duration::from_millis(50));
+    }
+    reported.becomes(&pods.known);
+    assert!(
+        reported
+            .deleted()
+            .iter()
+            .all(|name| name.starts_with("default/q")),
+        "only deleted pods are reported as deleted"
+    );
+    let report = running.watch("Pod").stats();
+    assert!(
+        cuts > 0 && report.watches >= cuts && report.lists == 1,
+        "{cuts} cuts, {report:?}"
+    );
 
-        // The next watch or a new list reports objects that were deleted while no watch was open.
-        proxy.go_away();
-        pods.delete("p000");
-        kubernetes.api.stop();
-        kubernetes.api.restart().unwrap();
-        pods.delete("p001");
-        pods.create("r");
-        proxy.arm(failing);
-        heard.becomes(&pods.known);
-        assert_eq!(
-            heard.lost().into_iter().collect::<Vec<_>>(),
-            ["default/p000", "default/p001"]
-        );
-    });
+    // The next watch or a new list reports objects that were deleted while no watch was open.
+    pods.proxy.go_away();
+    pods.delete("p000");
+    pods.servers.api.stop();
+    pods.servers.api.restart().unwrap();
+    pods.delete("p001");
+    pods.create("r");
+    pods.proxy.arm(failing);
+    reported.becomes(&pods.known);
+    assert_eq!(reported.deleted(), ["default/p000", "default/p001"]);
 }
 
 /// The proxy rejects the request for the second page as a server does that has compacted the
 /// revision of the list.
-#[test]
-fn list_with_an_expired_continue_token_starts_again() {
-    on_kubernetes(|_, kubernetes| {
-        kubernetes.api.namespace("default").unwrap();
-        let (proxy, kubeconfig) = behind_proxy(kubernetes);
-        let mut pods = Pods::new(kubernetes.api.admin());
-        for n in 0..60 {
-            pods.create(&format!("p{n:03}"));
-        }
-        proxy.arm(Some((
-            Point::First("GET", "&continue="),
-            Fault::Refuse(Refusal::of(410)),
-        )));
-        let (listening, heard) = listen_to_pods(kubeconfig);
-        heard.becomes(&pods.known);
-        assert!(proxy.fired(), "{:?}", proxy.requests());
-        assert!(
-            heard.lost().is_empty(),
-            "what was on the first page is there still"
-        );
-        assert_eq!(listening.health("Pod").stats().lists, 2);
-    });
+#[on(kubernetes_v1)]
+fn list_with_an_expired_continue_token_starts_again(pods: &mut WatchedPods) {
+    for n in 0..60 {
+        pods.create(&format!("p{n:03}"));
+    }
+    pods.proxy.arm(Some((
+        Point::First("GET", "&continue="),
+        Fault::Refuse(Refusal::of(410)),
+    )));
+    let (running, reported) = pods.watch();
+    reported.becomes(&pods.known);
+    assert!(pods.proxy.fired(), "{:?}", pods.proxy.requests());
+    assert!(
+        reported.deleted().is_empty(),
+        "the objects of the first page exist"
+    );
+    assert_eq!(running.watch("Pod").stats().lists, 2);
 }
 
-#[test]
-fn watches_over_http1_do_not_block_other_watches_and_requests() {
-    on_kubernetes(|_, kubernetes| {
-        kubernetes.api.namespace("default").unwrap();
-        let (proxy, kubeconfig) = behind_proxy(kubernetes);
-        let certificate = kubernetes.api.server_certificate().unwrap();
-        proxy
-            .present(&ServerCertificate {
-                protocol: Protocol::Http1,
-                ..certificate
-            })
-            .unwrap();
-        let client = kubernetes.api.admin().clone();
-        let mut pods = Pods::new(&client);
-        pods.create("a");
-        let (mut heard, mut nodes, mut namespaces) =
-            (Heard::default(), Heard::default(), Heard::default());
-        let _listening = Listening::start(
-            Calico::Kubernetes(ApiGroup::CrdV1),
-            Some(kubeconfig),
-            |watches| {
-                heard = Heard::to(&mut watches.pods, show);
-                nodes = Heard::to(&mut watches.nodes, |node| {
-                    node.labels.get("rack").cloned().unwrap_or_default()
-                });
-                namespaces = Heard::to(&mut watches.namespaces, |_| String::new());
-            },
-        );
-        heard.becomes(&pods.known);
-        nodes.becomes(&BTreeMap::new());
-        for n in 0..3 {
-            let node = json!({"metadata": {"name": format!("n{n}"), "labels": {"rack": "r1"}}});
-            client
-                .create("/api/v1/nodes", &node)
-                .unwrap()
-                .success()
-                .unwrap();
-            pods.create(&format!("b{n}"));
-        }
-        heard.becomes(&pods.known);
-        nodes.becomes(&(0..3).map(|n| (format!("n{n}"), "r1".to_owned())).collect());
-        proxy.cut();
-        pods.delete("a");
-        heard.becomes(&pods.known);
+#[on(kubernetes_v1)]
+fn watches_over_http1_do_not_block_other_watches_and_requests(pods: &mut WatchedPods) {
+    let certificate = pods.servers.api.server_certificate().unwrap();
+    pods.proxy
+        .present(&ServerCertificate {
+            protocol: Protocol::Http1,
+            ..certificate
+        })
+        .unwrap();
+    pods.create("a");
+    let [reported, nodes, namespaces] = [(); 3].map(|()| Reported::default());
+    let subscribers = [&reported, &nodes, &namespaces].map(Reported::clone);
+    let _running = reported::start(GROUP, &pods.connection, |watches| {
+        let [reported, nodes, namespaces] = subscribers;
+        reported.subscribe(&mut watches.pods, show);
+        nodes.subscribe(&mut watches.nodes, |node| {
+            node.labels.get("rack").cloned().unwrap_or_default()
+        });
+        namespaces.subscribe(&mut watches.namespaces, |_| String::new());
     });
+    reported.becomes(&pods.known);
+    nodes.becomes(&BTreeMap::new());
+    for n in 0..3 {
+        let node = json!({"metadata": {"name": format!("n{n}"), "labels": {"rack": "r1"}}});
+        pods.admin()
+            .create("/api/v1/nodes", &node)
+            .unwrap()
+            .success()
+            .unwrap();
+        pods.create(&format!("b{n}"));
+    }
+    reported.becomes(&pods.known);
+    nodes.becomes(&(0..3).map(|n| (format!("n{n}"), "r1".to_owned())).collect());
+    pods.proxy.cut();
+    pods.delete("a");
+    reported.becomes(&pods.known);
 }
 
 fn block(cidr: &str, allocated: u64) -> Value {
@@ -266,22 +254,21 @@ fn show_block(block: &Entry<Block>) -> String {
 #[test]
 fn watches_of_calicos_kinds_work_in_both_api_groups() {
     on_kubernetes(|_, kubernetes| {
-        let (_proxy, kubeconfig) = behind_proxy(kubernetes);
+        let (_proxy, kubeconfig) = behind_proxy(&kubernetes);
         let client = kubernetes.api.admin().clone();
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-            let (mut pools, mut blocks) = (Heard::default(), Heard::default());
-            let listening = Listening::start(
-                Calico::Kubernetes(group),
-                Some(kubeconfig.clone()),
-                |watches| {
-                    pools = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| {
-                        pool.value.spec.cidr.clone()
-                    });
-                    blocks = Heard::to(&mut watches.blocks, show_block);
-                },
-            );
+            let [pools, blocks] = [(); 2].map(|()| Reported::default());
+            let subscribers = [&pools, &blocks].map(Reported::clone);
+            let connection = Connection::new(Some(group), kubeconfig.clone());
+            let running = reported::start(Some(group), &connection, |watches| {
+                let [pools, blocks] = subscribers;
+                pools.subscribe(&mut watches.ip_pools, |pool: &Entry<IpPool>| {
+                    pool.value.spec.cidr.clone()
+                });
+                blocks.subscribe(&mut watches.blocks, show_block);
+            });
             pools.becomes(&BTreeMap::new());
-            assert!(listening.health("IPPool").stats().is_missing);
+            assert!(running.watch("IPPool").stats().is_missing);
             kubernetes.api.define(group.api_version()).unwrap();
             let collection = |plural: &str| format!("/apis/{}/{plural}", group.api_version());
             let create = |plural: &str, kind: &str, name: &str, spec: Value| {

@@ -2,5 +2,5 @@
 
 mod etcd;
 mod kubernetes;
-mod listening;
 mod relay;
+mod reported;

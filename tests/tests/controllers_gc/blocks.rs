@@ -5,35 +5,37 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::lab::{GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within};
+use crate::collected_cluster::{CollectedCluster, GRACE, LONG_GRACE, SOON, on, to_pod, within};
 
 /// Covers upstream's cases "empty block released after grace", "empty block kept within grace" and
 /// "should NOT clean up all blocks assigned to a node". Unlike upstream, a dual-stack node keeps a
 /// block of each family (KC-455).
 #[on(etcd, kubernetes_v1)]
-fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 26);
-    lab.pool("pool6", "fd00::/64", 122);
-    lab.node("node-a");
-    lab.node("node-b");
-    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
-    lab.pod("pod", "node-a", &address);
-    lab.block("10.0.0.64/26", Some("node-a"), &[]);
-    lab.block("fd00::/122", Some("node-a"), &[]);
+fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(
+    cluster: &CollectedCluster<'_>,
+) {
+    cluster.pool("pool", "10.0.0.0/16", 26);
+    cluster.pool("pool6", "fd00::/64", 122);
+    cluster.node("node-a");
+    cluster.node("node-b");
+    let address = cluster.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    cluster.pod("pod", "node-a", &address);
+    cluster.block("10.0.0.64/26", Some("node-a"), &[]);
+    cluster.block("fd00::/122", Some("node-a"), &[]);
     for block in ["10.0.1.0/26", "10.0.1.64/26", "10.0.1.128/26"] {
-        lab.block(block, Some("node-b"), &[]);
+        cluster.block(block, Some("node-b"), &[]);
     }
-    let collecting = lab.collect(with_a_long_grace_period(lab));
-    collecting.has_looked();
-    collecting.pass_after(LONG_GRACE / 2);
-    collecting.pass_after(LONG_GRACE / 4);
-    assert_eq!(lab.blocks().len(), 6);
-    collecting.as_time_goes_by(LONG_GRACE / 2, "three blocks", || {
-        lab.blocks().len() == 3 && lab.affinities().len() == 3
+    let collector = cluster.collect_after(LONG_GRACE);
+    collector.await_first_pass();
+    collector.pass_after(LONG_GRACE / 2);
+    collector.pass_after(LONG_GRACE / 4);
+    assert_eq!(cluster.blocks().len(), 6);
+    collector.advance_until(LONG_GRACE / 2, "three blocks", || {
+        cluster.blocks().len() == 3 && cluster.affinities().len() == 3
     });
-    collecting.pass_after(LONG_GRACE * 2);
-    collecting.pass_after(LONG_GRACE * 2);
-    let left = lab.blocks();
+    collector.pass_after(LONG_GRACE * 2);
+    collector.pass_after(LONG_GRACE * 2);
+    let left = cluster.blocks();
     assert!(
         left.contains_key("10.0.0.0/26") && left.contains_key("fd00::/122"),
         "{left:?}"
@@ -45,43 +47,43 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(lab: &La
         1,
         "{left:?}"
     );
-    assert_eq!(lab.held().len(), 1);
+    assert_eq!(cluster.held().len(), 1);
 }
 
 /// The pool was created again with smaller blocks. Of the blocks of another size, those with
 /// addresses and those in a disabled pool stay. Overlapping blocks with addresses, the inner one of
 /// upstream's plugin, stay unchanged.
 #[on(etcd, kubernetes_v1)]
-fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 28);
-    lab.disabled_pool("disabled", "10.1.0.0/16", 28);
+fn empty_blocks_of_a_former_size_go_with_their_affinity(cluster: &CollectedCluster<'_>) {
+    cluster.pool("pool", "10.0.0.0/16", 28);
+    cluster.disabled_pool("disabled", "10.1.0.0/16", 28);
     for node in ["node-a", "node-b", "node-c"] {
-        lab.node(node);
+        cluster.node(node);
     }
     let overlapping = [
         ("10.0.0.0/26", "node-a", "pod"),
         ("10.0.0.16/28", "node-c", "of-upstream"),
     ];
     for (block, node, pod) in overlapping {
-        let address = lab.block(block, Some(node), &[to_pod(node, pod)]);
-        lab.pod(pod, node, &address);
+        let address = cluster.block(block, Some(node), &[to_pod(node, pod)]);
+        cluster.pod(pod, node, &address);
     }
-    let before = overlapping.map(|(block, ..)| lab.stored_block(block));
-    lab.block("10.0.0.64/26", Some("node-a"), &[]);
-    lab.block("10.0.0.128/28", Some("node-a"), &[]);
-    lab.block("10.0.1.0/26", Some("node-b"), &[]);
-    lab.block("10.1.0.0/26", Some("node-b"), &[]);
-    let collecting = lab.collect(with_a_long_grace_period(lab));
-    collecting.has_looked();
-    collecting.pass_after(LONG_GRACE / 2);
-    collecting.pass_after(LONG_GRACE / 4);
-    assert_eq!(lab.blocks().len(), 6);
-    collecting.as_time_goes_by(LONG_GRACE / 2, "four blocks", || {
-        lab.blocks().len() == 4 && lab.affinities().len() == 4
+    let before = overlapping.map(|(block, ..)| cluster.stored_block(block));
+    cluster.block("10.0.0.64/26", Some("node-a"), &[]);
+    cluster.block("10.0.0.128/28", Some("node-a"), &[]);
+    cluster.block("10.0.1.0/26", Some("node-b"), &[]);
+    cluster.block("10.1.0.0/26", Some("node-b"), &[]);
+    let collector = cluster.collect_after(LONG_GRACE);
+    collector.await_first_pass();
+    collector.pass_after(LONG_GRACE / 2);
+    collector.pass_after(LONG_GRACE / 4);
+    assert_eq!(cluster.blocks().len(), 6);
+    collector.advance_until(LONG_GRACE / 2, "four blocks", || {
+        cluster.blocks().len() == 4 && cluster.affinities().len() == 4
     });
-    collecting.pass_after(LONG_GRACE * 2);
-    collecting.pass_after(LONG_GRACE * 2);
-    let left: Vec<String> = lab.blocks().into_keys().collect();
+    collector.pass_after(LONG_GRACE * 2);
+    collector.pass_after(LONG_GRACE * 2);
+    let left: Vec<String> = cluster.blocks().into_keys().collect();
     assert_eq!(
         left,
         [
@@ -92,66 +94,66 @@ fn empty_blocks_of_a_former_size_go_with_their_affinity(lab: &Lab<'_>) {
         ]
     );
     assert_eq!(
-        overlapping.map(|(block, ..)| lab.stored_block(block)),
+        overlapping.map(|(block, ..)| cluster.stored_block(block)),
         before
     );
 }
 
 /// Without a grace period, empty blocks of an existing node stay (KC-438).
 #[on(etcd, kubernetes_v1)]
-fn empty_blocks_stay_without_a_grace_period(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 26);
-    lab.node("node-a");
-    lab.block(
+fn empty_blocks_stay_without_a_grace_period(cluster: &CollectedCluster<'_>) {
+    cluster.pool("pool", "10.0.0.0/16", 26);
+    cluster.node("node-a");
+    cluster.block(
         "10.0.0.0/26",
         Some("node-a"),
         &[to_pod("node-a", "missing")],
     );
-    lab.block("10.0.0.64/26", Some("node-a"), &[]);
-    let mut settings = lab.settings();
-    settings.leak_grace_period = Some(Duration::ZERO);
-    let collecting = lab.collect(settings.clone());
-    collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
-    collecting.pass_after(LONG_GRACE);
-    collecting.pass_after(LONG_GRACE);
-    assert_eq!((lab.held().len(), lab.blocks().len()), (1, 2));
-    settings.leak_grace_period = Some(GRACE);
-    collecting.settings.send_replace(settings.into());
+    cluster.block("10.0.0.64/26", Some("node-a"), &[]);
+    let collector = cluster.collect_after(Duration::ZERO);
+    collector.await_metric("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
+    collector.pass_after(LONG_GRACE);
+    collector.pass_after(LONG_GRACE);
+    assert_eq!((cluster.held().len(), cluster.blocks().len()), (1, 2));
+    collector.set(|settings| settings.leak_grace_period = Some(GRACE));
     within(SOON, "the leak and the block", || {
-        lab.held().is_empty() && lab.blocks().len() == 1
+        cluster.held().is_empty() && cluster.blocks().len() == 1
     });
 }
 
 #[on(etcd)]
-fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 26);
-    lab.node("node-a");
-    lab.block(
+fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer(
+    cluster: &CollectedCluster<'_>,
+) {
+    cluster.pool("pool", "10.0.0.0/16", 26);
+    cluster.node("node-a");
+    cluster.block(
         "10.0.0.0/26",
         Some("node-a"),
         &[to_pod("node-a", "missing")],
     );
-    lab.block("10.0.0.64/26", Some("node-a"), &[to_pod("node-a", "other")]);
+    cluster.block("10.0.0.64/26", Some("node-a"), &[to_pod("node-a", "other")]);
     for key in [
         "assignment/ipv4/block/10.0.1.0-26",
         "handle/bad",
         "host/node-a/ipv4/block/10.0.1.0-26",
     ] {
-        lab.servers
+        cluster
+            .servers
             .etcd
             .put(&format!("/calico/ipam/v2/{key}"), b"{")
             .unwrap();
     }
-    let collecting = lab.collect(lab.settings());
+    let collector = cluster.collect_after(GRACE);
     let key = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26";
     let end = Instant::now() + GRACE + Duration::from_secs(2);
     while Instant::now() < end {
         // The same value with a new revision.
-        let bytes = lab.servers.etcd.dump_raw().unwrap().remove(key);
-        lab.servers.etcd.put(key, &bytes.unwrap()).unwrap();
+        let bytes = cluster.servers.etcd.dump_raw().unwrap().remove(key);
+        cluster.servers.etcd.put(key, &bytes.unwrap()).unwrap();
         sleep(Duration::from_millis(20));
     }
-    let stored = || lab.servers.etcd.dump_raw().unwrap();
+    let stored = || cluster.servers.etcd.dump_raw().unwrap();
     within(SOON, "both leaks", || {
         let free = |block: &str| {
             let bytes = stored().remove(&format!("/calico/ipam/v2/assignment/ipv4/block/{block}"));
@@ -176,5 +178,5 @@ fn gc_releases_leaks_beside_unreadable_objects_and_a_constant_writer(lab: &Lab<'
     within(SOON, "their handles", || {
         handles() == ["/calico/ipam/v2/handle/bad"]
     });
-    drop(collecting);
+    drop(collector);
 }

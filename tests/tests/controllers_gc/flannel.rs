@@ -3,25 +3,23 @@
 
 use serde_json::json;
 
-use crate::lab::{Given, LONG_GRACE, Lab, owned, with_a_long_grace_period};
+use crate::collected_cluster::{CollectedCluster, Given, LONG_GRACE, on, owned};
 
 const NETWORK: &str = "projectcalico.org/node-network-during-migration";
 
 /// Sets the label of a node, or removes it.
-fn set_network(lab: &Lab<'_>, node: &str, network: Option<&str>) {
+fn set_network(cluster: &CollectedCluster<'_>, node: &str, network: Option<&str>) {
     let labels = json!({ "metadata": { "labels": { NETWORK: network } } });
-    lab.admin()
-        .patch(&format!("/api/v1/nodes/{node}"), &labels)
-        .unwrap()
-        .success()
-        .unwrap();
+    cluster
+        .servers
+        .merge(&format!("/api/v1/nodes/{node}"), &labels);
 }
 
 /// Creates a node with the four blocks of its pod CIDR `10.0.THIRD.0/24`, as the migration claims
 /// them: one has the tunnel address, and three are empty.
-fn migrated_node(lab: &Lab<'_>, node: &str, third: u8, network: Option<&str>) {
-    lab.node(node);
-    set_network(lab, node, network);
+fn migrated_node(cluster: &CollectedCluster<'_>, node: &str, third: u8, network: Option<&str>) {
+    cluster.node(node);
+    set_network(cluster, node, network);
     let attributes = [("node", node), ("type", "vxlanTunnelAddress")]
         .map(owned)
         .into();
@@ -29,69 +27,86 @@ fn migrated_node(lab: &Lab<'_>, node: &str, third: u8, network: Option<&str>) {
         handle: format!("vxlan-tunnel-addr-{node}"),
         attributes,
     };
-    lab.block(&format!("10.0.{third}.0/26"), Some(node), &[tunnel]);
+    cluster.block(&format!("10.0.{third}.0/26"), Some(node), &[tunnel]);
     for fourth in [64, 128, 192] {
-        lab.block(&format!("10.0.{third}.{fourth}/26"), Some(node), &[]);
+        cluster.block(&format!("10.0.{third}.{fourth}/26"), Some(node), &[]);
     }
 }
 
 /// Returns the number of the node's blocks.
-fn blocks_of(lab: &Lab<'_>, node: &str) -> usize {
+fn blocks_of(cluster: &CollectedCluster<'_>, node: &str) -> usize {
     let owner = format!("host:{node}");
-    lab.blocks()
+    cluster
+        .blocks()
         .into_values()
         .filter(|affinity| affinity.as_ref() == Some(&owner))
         .count()
 }
 
 #[on(kubernetes_v1, kubernetes_v3)]
-fn blocks_of_nodes_under_migration_stay(lab: &Lab<'_>) {
-    lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
+fn blocks_of_nodes_under_migration_stay(cluster: &CollectedCluster<'_>) {
+    cluster.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
     for (node, third, network) in [
         ("waits", 0, "flannel"),
         ("moves", 1, "none"),
         ("done", 2, "calico"),
     ] {
-        migrated_node(lab, node, third, Some(network));
+        migrated_node(cluster, node, third, Some(network));
     }
-    let collecting = lab.collect(with_a_long_grace_period(lab));
-    collecting.has_looked();
-    collecting.as_time_goes_by(
+    let collector = cluster.collect_after(LONG_GRACE);
+    collector.await_first_pass();
+    collector.advance_until(
         LONG_GRACE / 2,
         "the empty blocks of the node that has moved",
-        || blocks_of(lab, "done") == 1,
+        || blocks_of(cluster, "done") == 1,
     );
-    collecting.pass_after(LONG_GRACE * 2);
-    collecting.pass_after(LONG_GRACE * 2);
-    assert_eq!((blocks_of(lab, "waits"), blocks_of(lab, "moves")), (4, 4));
-    assert_eq!(lab.affinities().len(), 9);
-    assert_eq!(lab.held().len(), 3, "each node keeps its tunnel address");
+    collector.pass_after(LONG_GRACE * 2);
+    collector.pass_after(LONG_GRACE * 2);
+    assert_eq!(
+        (blocks_of(cluster, "waits"), blocks_of(cluster, "moves")),
+        (4, 4)
+    );
+    assert_eq!(cluster.affinities().len(), 9);
+    assert_eq!(
+        cluster.held().len(),
+        3,
+        "each node keeps its tunnel address"
+    );
 }
 
 #[on(kubernetes_v1, kubernetes_v3)]
-fn blocks_are_released_after_the_label_says_calico(lab: &Lab<'_>) {
-    lab.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
-    migrated_node(lab, "checked", 0, Some("flannel"));
-    migrated_node(lab, "complete", 1, Some("flannel"));
-    let collecting = lab.collect(with_a_long_grace_period(lab));
-    collecting.has_looked();
-    collecting.pass_after(LONG_GRACE * 2);
-    collecting.pass_after(LONG_GRACE * 2);
+fn blocks_are_released_after_the_label_says_calico(cluster: &CollectedCluster<'_>) {
+    cluster.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
+    migrated_node(cluster, "checked", 0, Some("flannel"));
+    migrated_node(cluster, "complete", 1, Some("flannel"));
+    let collector = cluster.collect_after(LONG_GRACE);
+    collector.await_first_pass();
+    collector.pass_after(LONG_GRACE * 2);
+    collector.pass_after(LONG_GRACE * 2);
     assert_eq!(
-        (blocks_of(lab, "checked"), blocks_of(lab, "complete")),
+        (
+            blocks_of(cluster, "checked"),
+            blocks_of(cluster, "complete")
+        ),
         (4, 4)
     );
 
     // The label of a node has the value `calico` until all nodes have moved. Then it is removed.
-    set_network(lab, "checked", Some("calico"));
-    set_network(lab, "complete", None);
-    collecting.pass_after(LONG_GRACE / 4);
+    set_network(cluster, "checked", Some("calico"));
+    set_network(cluster, "complete", None);
+    collector.pass_after(LONG_GRACE / 4);
     assert_eq!(
-        (blocks_of(lab, "checked"), blocks_of(lab, "complete")),
+        (
+            blocks_of(cluster, "checked"),
+            blocks_of(cluster, "complete")
+        ),
         (4, 4)
     );
-    collecting.as_time_goes_by(LONG_GRACE / 2, "the empty blocks", || {
-        (blocks_of(lab, "checked"), blocks_of(lab, "complete")) == (1, 1)
+    collector.advance_until(LONG_GRACE / 2, "the empty blocks", || {
+        (
+            blocks_of(cluster, "checked"),
+            blocks_of(cluster, "complete"),
+        ) == (1, 1)
     });
-    assert_eq!(lab.held().len(), 2);
+    assert_eq!(cluster.held().len(), 2);
 }

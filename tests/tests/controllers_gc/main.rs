@@ -2,18 +2,14 @@
 
 mod blocks;
 mod claims;
+mod collected_cluster;
 mod flannel;
 mod killed;
-mod lab;
 mod leaks;
 mod nodes;
 mod pools;
+mod reports;
 mod requests;
 mod reused;
-mod swallowed;
-mod telling;
+mod unanswered;
 mod virtual_machines;
-
-
-// The tests of a datastore start one after another. The last of them, of virtual machines, change
-// definitions, so no other test can use their control planes.

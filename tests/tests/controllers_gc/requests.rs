@@ -5,23 +5,23 @@ use std::time::Instant;
 
 use integration_tests::kubernetes::Request;
 
-use crate::lab::{
-    COLLECTOR, GRACE, LONG_GRACE, Lab, SOON, to_pod, with_a_long_grace_period, within,
+use crate::collected_cluster::{
+    COLLECTOR, CollectedCluster, GRACE, LONG_GRACE, SOON, on, to_pod, within,
 };
 
 /// Number of blocks, and number of leaked addresses in each.
 const BLOCKS: usize = 40;
 const EACH: usize = 25;
 
-fn filled(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 26);
+fn filled(cluster: &CollectedCluster<'_>) {
+    cluster.pool("pool", "10.0.0.0/16", 26);
     for block in 0..BLOCKS {
         let node = format!("node-{block}");
-        lab.node(&node);
+        cluster.node(&node);
         let given: Vec<_> = (0..EACH)
             .map(|n| to_pod(&node, &format!("pod-{block}-{n}")))
             .collect();
-        lab.block(
+        cluster.block(
             &format!("10.0.{}.{}/26", block / 4, block % 4 * 64),
             Some(&node),
             &given,
@@ -40,26 +40,32 @@ fn counts(requests: &[Request]) -> BTreeMap<(String, String), usize> {
 }
 
 #[on(kubernetes_v1)]
-fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(lab: &Lab<'_>) {
-    filled(lab);
-    let mut settings = lab.settings();
-    settings.leak_grace_period = Some(GRACE);
-    let audit = lab.servers.api.audit().unwrap();
-    let collecting = lab.collect(settings);
-    collecting.has_looked();
+fn release_of_a_thousand_leaks_costs_one_write_per_block_and_handle(
+    cluster: &CollectedCluster<'_>,
+) {
+    filled(cluster);
+    let audit = cluster.servers.api.audit().unwrap();
+    let collector = cluster.collect_after(GRACE);
+    collector.await_first_pass();
     let began = Instant::now();
     within(SOON * 3, "all leaks", || {
-        collecting.metrics().contains(&format!(
+        collector.metrics().contains(&format!(
             "kube_controllers_gc_reclaimed_total {}\n",
             BLOCKS * EACH
         ))
     });
     let took = began.elapsed();
     within(SOON, "an event for each node", || {
-        lab.admin().events_of_controllers("default").unwrap().len() == BLOCKS
+        cluster
+            .servers
+            .admin()
+            .events_of_controllers("default")
+            .unwrap()
+            .len()
+            == BLOCKS
     });
-    assert!(lab.handles().is_empty());
-    assert!(lab.held().is_empty());
+    assert!(cluster.handles().is_empty());
+    assert!(cluster.held().is_empty());
     let requests = audit.of(COLLECTOR).unwrap();
     let counts = counts(&requests);
     let of = |verb: &str, resource: &str| {
@@ -115,29 +121,29 @@ fn timeline(requests: &[Request]) {
 }
 
 #[on(etcd)]
-fn release_of_a_thousand_leaks_in_etcd_completes(lab: &Lab<'_>) {
-    filled(lab);
-    let collecting = lab.collect(lab.settings());
+fn release_of_a_thousand_leaks_in_etcd_completes(cluster: &CollectedCluster<'_>) {
+    filled(cluster);
+    let collector = cluster.collect_after(GRACE);
     within(SOON * 3, "all leaks", || {
-        lab.held().is_empty() && lab.handles().is_empty()
+        cluster.held().is_empty() && cluster.handles().is_empty()
     });
-    collecting.shows(&format!(
+    collector.await_metric(&format!(
         "kube_controllers_gc_reclaimed_total {}",
         BLOCKS * EACH
     ));
 }
 
 #[on(kubernetes_v3)]
-fn gc_without_leaks_writes_nothing(lab: &Lab<'_>) {
-    lab.pool("pool", "10.0.0.0/16", 26);
-    lab.node("node-a");
-    let address = lab.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
-    lab.pod("pod", "node-a", &address);
-    let audit = lab.servers.api.audit().unwrap();
-    let collecting = lab.collect(with_a_long_grace_period(lab));
-    collecting.has_looked();
-    collecting.pass_after(LONG_GRACE * 2);
-    collecting.pass_after(LONG_GRACE * 2);
+fn gc_without_leaks_writes_nothing(cluster: &CollectedCluster<'_>) {
+    cluster.pool("pool", "10.0.0.0/16", 26);
+    cluster.node("node-a");
+    let address = cluster.block("10.0.0.0/26", Some("node-a"), &[to_pod("node-a", "pod")]);
+    cluster.pod("pod", "node-a", &address);
+    let audit = cluster.servers.api.audit().unwrap();
+    let collector = cluster.collect_after(LONG_GRACE);
+    collector.await_first_pass();
+    collector.pass_after(LONG_GRACE * 2);
+    collector.pass_after(LONG_GRACE * 2);
     let written: Vec<_> = audit
         .of(COLLECTOR)
         .unwrap()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use integration_tests::controllers::{Controllers, METRICS_PORT, PATIENCE, await_that, metrics};
 use integration_tests::kubernetes::Request;
 
-use crate::lab::{LEADS, Lab, on};
+use crate::replicas::{LEADS, Replicas, on};
 
 /// The replicas share a host, so each needs a port of its own.
 const STANDBY_PORT: u16 = 9098;
@@ -27,11 +27,11 @@ const DURATIONS: &str = "rest_client_request_duration_seconds_count{";
 /// The audit policy of the tests leaves these requests out.
 const UNLOGGED: &str = "selfsubjectaccessreviews";
 
-fn start_standby(lab: &Lab<'_>) -> Controllers {
-    let setup = lab
+fn start_standby(replicas: &Replicas<'_>) -> Controllers {
+    let setup = replicas
         .setup("two", "system:masters")
         .env("PROMETHEUS_METRICS_PORT", STANDBY_PORT.to_string());
-    setup.start(lab.host, "two").unwrap()
+    setup.start(replicas.cluster.host, "two").unwrap()
 }
 
 /// Returns the series of a metric in a page.
@@ -69,44 +69,42 @@ fn has_listed(page: &str) -> bool {
     !of_nodes.is_empty() && of_nodes.iter().all(|feed| feed.ends_with(" 1"))
 }
 
-#[test]
-fn standby_publishes_an_empty_queue() {
-    on(|mut lab| {
-        let mut leader = lab.start("one", "system:masters");
-        leader.await_log(LEADS, 1).unwrap();
-        let endpoints = [lab.node(), lab.node(), lab.node()];
-        endpoints
-            .iter()
-            .for_each(|endpoint| lab.await_endpoint(endpoint));
-        let standby = start_standby(&lab);
-        let page = await_page(STANDBY_PORT, "the standby has listed the nodes", has_listed);
-        for metric in OF_WORK {
-            let series = series(&page, metric);
-            assert!(
-                !series.is_empty() && series.iter().all(|series| series.ends_with(" 0")),
-                "{metric}: {series:#?}"
-            );
-        }
+#[on(kubernetes_v1)]
+fn standby_publishes_an_empty_queue(replicas: &Replicas<'_>) {
+    let mut leader = replicas.start("one", "system:masters");
+    leader.await_log(LEADS, 1).unwrap();
+    let endpoints = [replicas.node(), replicas.node(), replicas.node()];
+    endpoints
+        .iter()
+        .for_each(|endpoint| replicas.await_endpoint(endpoint));
+    let standby = start_standby(replicas);
+    let page = await_page(STANDBY_PORT, "the standby has listed the nodes", has_listed);
+    for metric in OF_WORK {
+        let series = series(&page, metric);
         assert!(
-            page.contains(REQUESTS),
-            "a standby sends requests, and they count:\n{page}"
+            !series.is_empty() && series.iter().all(|series| series.ends_with(" 0")),
+            "{metric}: {series:#?}"
         );
-        let nodes = endpoints.len() as f64;
-        await_page(METRICS_PORT, "the leader has added the nodes", |page| {
-            value(page, ADDED) >= nodes
-        });
-        await_page(METRICS_PORT, "the leader has collected", |page| {
-            value(page, COLLECTED) > 0.0
-        });
+    }
+    assert!(
+        page.contains(REQUESTS),
+        "a standby sends requests, and they count:\n{page}"
+    );
+    let nodes = endpoints.len() as f64;
+    await_page(METRICS_PORT, "the leader has added the nodes", |page| {
+        value(page, ADDED) >= nodes
+    });
+    await_page(METRICS_PORT, "the leader has collected", |page| {
+        value(page, COLLECTED) > 0.0
+    });
 
-        leader.terminate().unwrap();
-        standby.await_log(LEADS, 1).unwrap();
-        await_page(STANDBY_PORT, "the keys that waited count", |page| {
-            value(page, ADDED) >= nodes
-        });
-        await_page(STANDBY_PORT, "the new leader has collected", |page| {
-            value(page, COLLECTED) > 0.0
-        });
+    leader.terminate().unwrap();
+    standby.await_log(LEADS, 1).unwrap();
+    await_page(STANDBY_PORT, "the keys that waited count", |page| {
+        value(page, ADDED) >= nodes
+    });
+    await_page(STANDBY_PORT, "the new leader has collected", |page| {
+        value(page, COLLECTED) > 0.0
     });
 }
 
@@ -169,41 +167,39 @@ fn logged(requests: &[Request]) -> BTreeMap<String, u64> {
 
 /// The metrics name each kind by itself, so the closed list of kinds has all that kube-controllers
 /// uses.
-#[test]
-fn requests_of_the_api_server_are_counted_as_its_audit_does() {
-    on(|mut lab| {
-        let replica = lab.start("one", "system:masters");
-        replica.await_log(LEADS, 1).unwrap();
-        for endpoint in [lab.node(), lab.node()] {
-            lab.await_endpoint(&endpoint);
-        }
-        await_page(METRICS_PORT, "the replica has listed the nodes", has_listed);
-        // The replica renews its Lease meanwhile. The counts are compared between two renewals.
-        let mut last = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
-        let same = await_that(PATIENCE, || {
-            let before = logged(&lab.audit.of("one")?);
-            let page = metrics(METRICS_PORT)?;
-            let shown = counted(&page, REQUESTS, &["verb", "kind", "code"]);
-            let timed = counted(&page, DURATIONS, &["verb", "kind"]);
-            let is_quiet = logged(&lab.audit.of("one")?) == before;
-            last = [before, shown, timed];
-            Ok(is_quiet && last[0] == last[1] && of_all_codes(&last[0]) == last[2])
-        });
-        let [logged, shown, timed] = last;
-        assert!(
-            same.is_ok(),
-            "the log has {logged:#?}\nthe metrics have {shown:#?}\nand times of {timed:#?}"
-        );
-        for expected in [
-            "watch nodes 200",
-            "create hostendpoints 201",
-            "update leases 200",
-            "get other 200",
-        ] {
-            assert!(
-                shown.contains_key(expected),
-                "{expected} is missing: {shown:#?}"
-            );
-        }
+#[on(kubernetes_v1)]
+fn requests_of_the_api_server_are_counted_as_its_audit_does(replicas: &Replicas<'_>) {
+    let replica = replicas.start("one", "system:masters");
+    replica.await_log(LEADS, 1).unwrap();
+    for endpoint in [replicas.node(), replicas.node()] {
+        replicas.await_endpoint(&endpoint);
+    }
+    await_page(METRICS_PORT, "the replica has listed the nodes", has_listed);
+    // The replica renews its Lease meanwhile. The counts are compared between two renewals.
+    let mut last = [BTreeMap::new(), BTreeMap::new(), BTreeMap::new()];
+    let same = await_that(PATIENCE, || {
+        let before = logged(&replicas.audit.of("one")?);
+        let page = metrics(METRICS_PORT)?;
+        let shown = counted(&page, REQUESTS, &["verb", "kind", "code"]);
+        let timed = counted(&page, DURATIONS, &["verb", "kind"]);
+        let is_quiet = logged(&replicas.audit.of("one")?) == before;
+        last = [before, shown, timed];
+        Ok(is_quiet && last[0] == last[1] && of_all_codes(&last[0]) == last[2])
     });
+    let [logged, shown, timed] = last;
+    assert!(
+        same.is_ok(),
+        "the log has {logged:#?}\nthe metrics have {shown:#?}\nand times of {timed:#?}"
+    );
+    for expected in [
+        "watch nodes 200",
+        "create hostendpoints 201",
+        "update leases 200",
+        "get other 200",
+    ] {
+        assert!(
+            shown.contains_key(expected),
+            "{expected} is missing: {shown:#?}"
+        );
+    }
 }

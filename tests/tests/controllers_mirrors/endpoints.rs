@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use kube_controllers::settings::GcMode;
 use serde_json::{Value, json};
 
-use crate::scene::{GRACE, Scene, becomes, every_second, on_scene, only_at_first, stays};
+use crate::mirrored_cluster::{
+    GRACE, MirroredCluster, becomes, every_second, on, only_at_first, stays,
+};
 
 const ENDPOINT: &str = "workloadendpoints/shop/node1-k8s-web-eth0";
 
-impl Scene<'_> {
+impl MirroredCluster<'_> {
     fn node(&self) {
         self.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"}}));
     }
@@ -27,19 +29,12 @@ impl Scene<'_> {
         let status = json!({
             "status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}
         });
-        self.admin
-            .patch("/api/v1/namespaces/shop/pods/web/status", &status)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers
+            .merge("/api/v1/namespaces/shop/pods/web/status", &status);
     }
 
     fn delete_pod(&self) {
-        self.admin
-            .delete("/api/v1/namespaces/shop/pods/web")
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers.remove("/api/v1/namespaces/shop/pods/web");
     }
 
     fn endpoint(&self, container: &str, app: &str) {
@@ -76,119 +71,116 @@ fn labels(app: &str) -> Value {
     })
 }
 
-#[test]
-fn endpoint_labels_follow_the_pod_and_keep_writes_of_the_cni_plugin() {
-    on_scene(|scene| {
-        scene.node();
-        scene.pod("a");
-        let _running = scene.start(only_at_first);
-        // The controller does not create a missing endpoint.
-        scene.pod_runs();
-        scene.pod("b");
-        stays(None, || scene.get(ENDPOINT));
-        scene.endpoint("c1", "a");
-        becomes(json!("b"), || scene.app());
-        for round in 0..20 {
-            scene.pod(&format!("r{round}"));
-            let mut endpoint = scene.get(ENDPOINT).unwrap();
-            endpoint["spec"]["containerID"] = json!(format!("c{round}"));
-            scene.put(ENDPOINT, endpoint);
-            thread::sleep(Duration::from_millis(30));
-        }
-        becomes(json!("r19"), || scene.app());
-        assert_eq!(scene.get(ENDPOINT), Some(endpoint("c19", "r19")));
-        let settled = scene.all();
-        stays(settled, || scene.all());
-    });
+#[on(etcd)]
+fn endpoint_labels_follow_the_pod_and_keep_writes_of_the_cni_plugin(cluster: &MirroredCluster<'_>) {
+    cluster.node();
+    cluster.pod("a");
+    let _running = cluster.start(only_at_first);
+    // The controller does not create a missing endpoint.
+    cluster.pod_runs();
+    cluster.pod("b");
+    stays(None, || cluster.get(ENDPOINT));
+    cluster.endpoint("c1", "a");
+    becomes(json!("b"), || cluster.app());
+    for round in 0..20 {
+        cluster.pod(&format!("r{round}"));
+        let mut endpoint = cluster.get(ENDPOINT).unwrap();
+        endpoint["spec"]["containerID"] = json!(format!("c{round}"));
+        cluster.put(ENDPOINT, endpoint);
+        thread::sleep(Duration::from_millis(30));
+    }
+    becomes(json!("r19"), || cluster.app());
+    assert_eq!(cluster.get(ENDPOINT), Some(endpoint("c19", "r19")));
+    let before = cluster.all();
+    stays(before, || cluster.all());
 }
 
-#[test]
-fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period() {
-    on_scene(|scene| {
-        scene.node();
-        scene.pod("a");
-        scene.pod_runs();
-        scene.endpoint("c1", "a");
-        let other = json!({"kind": "WorkloadEndpoint",
-                "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
-            "spec": {"orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0"}});
-        scene.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
-        scene.put(
-            "workloadendpoints/shop/node1-k8s-bad-eth0",
-            json!({"spec": 5}),
-        );
-        let running = scene.start(every_second);
-        stays(json!("a"), || scene.app());
-        let deleted_at = Instant::now();
-        scene.delete_pod();
+#[on(etcd)]
+fn endpoint_is_deleted_after_its_pod_is_missing_for_the_grace_period(
+    cluster: &MirroredCluster<'_>,
+) {
+    cluster.node();
+    cluster.pod("a");
+    cluster.pod_runs();
+    cluster.endpoint("c1", "a");
+    let other = json!({
+        "kind": "WorkloadEndpoint",
+        "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
+        "spec": {
+            "orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0",
+        },
+    });
+    cluster.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
+    cluster.put(
+        "workloadendpoints/shop/node1-k8s-bad-eth0",
+        json!({"spec": 5}),
+    );
+    let running = cluster.start(every_second);
+    stays(json!("a"), || cluster.app());
+    let deleted_at = Instant::now();
+    cluster.delete_pod();
+    thread::sleep(GRACE / 2);
+    let exists = cluster.get(ENDPOINT).is_some();
+    assert!(exists || deleted_at.elapsed() >= GRACE, "not at once");
+    becomes(None, || cluster.get(ENDPOINT));
+    assert!(
+        cluster
+            .get("workloadendpoints/shop/node1-cni-c9-eth0")
+            .is_some(),
+        "another orchestrator's"
+    );
+
+    // The pod is deleted while no controller runs, and created again within the grace period.
+    drop(running);
+    let in_time = || {
+        cluster.endpoint("c2", "a");
+        let started_at = Instant::now();
+        let running = cluster.start(every_second);
         thread::sleep(GRACE / 2);
-        let exists = scene.get(ENDPOINT).is_some();
-        assert!(exists || deleted_at.elapsed() >= GRACE, "not at once");
-        becomes(None, || scene.get(ENDPOINT));
-        assert!(
-            scene
-                .get("workloadendpoints/shop/node1-cni-c9-eth0")
-                .is_some(),
-            "another orchestrator's"
-        );
+        cluster.pod("a");
+        if started_at.elapsed() < GRACE {
+            return Some(running);
+        }
+        drop(running);
+        cluster.delete_pod();
+        None
+    };
+    // A slow machine may create the pod too late.
+    let running = (0..10)
+        .find_map(|_| in_time())
+        .expect("the machine is fast enough once");
+    cluster.pod_runs();
+    thread::sleep(GRACE);
+    stays(json!("a"), || cluster.app());
 
-        // The pod is deleted while no controller runs, and created again within the grace period.
-        drop(running);
-        let in_time = || {
-            scene.endpoint("c2", "a");
-            let started_at = Instant::now();
-            let running = scene.start(every_second);
-            thread::sleep(GRACE / 2);
-            scene.pod("a");
-            if started_at.elapsed() < GRACE {
-                return Some(running);
-            }
-            drop(running);
-            scene.delete_pod();
-            None
-        };
-        // A slow machine may create the pod too late.
-        let running = (0..10)
-            .find_map(|_| in_time())
-            .expect("the machine is fast enough once");
-        scene.pod_runs();
-        thread::sleep(GRACE);
-        stays(json!("a"), || scene.app());
-
-        drop(running);
-        scene.delete_pod();
-        let running = scene.start(|settings| settings.gc_mode = GcMode::Report);
-        thread::sleep(GRACE);
-        stays(json!("a"), || scene.app());
-        drop(running);
-        let _running = scene.start(only_at_first);
-        becomes(None, || scene.get(ENDPOINT));
-    });
+    drop(running);
+    cluster.delete_pod();
+    let running = cluster.start(|settings| settings.gc_mode = GcMode::Report);
+    thread::sleep(GRACE);
+    stays(json!("a"), || cluster.app());
+    drop(running);
+    let _running = cluster.start(only_at_first);
+    becomes(None, || cluster.get(ENDPOINT));
 }
 
-#[test]
-fn endpoint_of_a_deleted_node_is_deleted_once_the_datastore_is_ready() {
-    on_scene(|scene| {
-        scene.node();
-        scene.pod("a");
-        scene.endpoint("c1", "a");
-        scene.put(
-            "clusterinformations/default",
-            json!({"spec": {"datastoreReady": false}}),
-        );
-        let _running = scene.start(every_second);
-        scene
-            .admin
-            .delete("/api/v1/nodes/node1")
-            .unwrap()
-            .success()
-            .unwrap();
-        thread::sleep(GRACE);
-        stays(json!("a"), || scene.app());
-        scene.put(
-            "clusterinformations/default",
-            json!({"spec": {"datastoreReady": true}}),
-        );
-        becomes(None, || scene.get(ENDPOINT));
-    });
+#[on(etcd)]
+fn endpoint_of_a_deleted_node_is_deleted_once_the_datastore_is_ready(
+    cluster: &MirroredCluster<'_>,
+) {
+    cluster.node();
+    cluster.pod("a");
+    cluster.endpoint("c1", "a");
+    cluster.put(
+        "clusterinformations/default",
+        json!({"spec": {"datastoreReady": false}}),
+    );
+    let _running = cluster.start(every_second);
+    cluster.servers.remove("/api/v1/nodes/node1");
+    thread::sleep(GRACE);
+    stays(json!("a"), || cluster.app());
+    cluster.put(
+        "clusterinformations/default",
+        json!({"spec": {"datastoreReady": true}}),
+    );
+    becomes(None, || cluster.get(ENDPOINT));
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use integration_tests::Place;
 use integration_tests::golden::recording::directory;
 use serde_json::{Value, json};
 
-use crate::scene::{OBJECTS, Scene, becomes, on_scene, only_at_first};
+use crate::mirrored_cluster::{MirroredCluster, OBJECTS, becomes, on, only_at_first};
 
 const MIRRORED: [&str; 2] = ["networkpolicies/", "profiles/"];
 
@@ -54,8 +55,8 @@ fn is_of(key: &str, namespaces: &[&str]) -> bool {
     })
 }
 
-fn written(scene: &Scene<'_>, namespaces: &[&str]) -> BTreeMap<String, Value> {
-    let all = scene
+fn written(cluster: &MirroredCluster<'_>, namespaces: &[&str]) -> BTreeMap<String, Value> {
+    let all = cluster
         .all()
         .into_iter()
         .filter(|(key, _)| is_of(key, namespaces));
@@ -67,9 +68,11 @@ fn mirrored_objects_equal_the_recorded_output_of_upstream() {
     let recordings = recordings();
     assert!(!recordings.is_empty());
     for (name, recording) in &recordings {
-        on_scene(|scene| {
+        on(Place::Etcd, |cluster| {
             let input = recording["input"].as_array().unwrap();
-            input.iter().for_each(|object| scene.apply(object.clone()));
+            input
+                .iter()
+                .for_each(|object| cluster.apply(object.clone()));
             let namespaces = input.iter().filter(|object| object["kind"] == "Namespace");
             let namespaces: Vec<&str> = namespaces
                 .map(|object| object["metadata"]["name"].as_str().unwrap())
@@ -82,8 +85,8 @@ fn mirrored_objects_equal_the_recorded_output_of_upstream() {
                 .filter(|(key, _)| MIRRORED.iter().any(|prefix| key.starts_with(prefix)))
                 .collect();
             assert!(!expected.is_empty(), "{name}");
-            let _running = scene.start(only_at_first);
-            becomes(expected, || written(scene, &namespaces));
+            let _running = cluster.start(only_at_first);
+            becomes(expected, || written(cluster, &namespaces));
         });
     }
 }

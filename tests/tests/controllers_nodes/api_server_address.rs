@@ -5,12 +5,13 @@ use std::fs;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 
 use integration_tests::command::ip;
-use integration_tests::controllers::{Controllers, Proxied, Setup, World};
+use integration_tests::controllers::{
+    Controllers, ControllersCluster, Proxied, REPLICAS, Setup, on,
+};
 use integration_tests::forward_proxy::{ForwardProxy, REQUIRES};
-use integration_tests::kubernetes::{ApiServer, Identity, ServiceAccount, on_prepared_kubernetes};
+use integration_tests::kubernetes::{Identity, ServiceAccount};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
-use libcalico::kubernetes::ApiGroup;
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
 
@@ -58,58 +59,54 @@ fn add_silent_address(host: &Host) {
     );
 }
 
-/// Runs a test with an account of kube-controllers that may do everything.
-fn on(test: impl FnOnce(&Host, &World<'_>, &ServiceAccount) + Send) {
-    let group = Some(ApiGroup::CrdV1);
-    let prepare = move |api: &ApiServer| {
-        World::prepare(api, group)?;
-        Proxied::account(api, "controllers").map(drop)
-    };
-    on_prepared_kubernetes("controllers", prepare, |host, servers| {
-        let account = Proxied::account(&servers.api, "controllers").unwrap();
-        test(host, &World::prepared(servers, group), &account);
-    });
+/// Returns an account of kube-controllers that may do everything.
+fn account(cluster: &ControllersCluster<'_>) -> ServiceAccount {
+    Proxied::account(cluster.api, REPLICAS[0]).unwrap()
+}
+
+/// Returns the setup of kube-controllers that reach the API server at a URL.
+fn setup_at(cluster: &ControllersCluster<'_>, url: &str) -> Setup {
+    let identity = account(cluster).identity;
+    let kubeconfig = cluster.api.kubeconfig_to(url, "controllers", &identity);
+    cluster.setup_with(&kubeconfig.unwrap())
 }
 
 /// Starts kube-controllers with an API server at this address, which a URL calls `name`, and waits
 /// until a leak is released.
-fn collects_at(address: &str, name: &str, variables: &[(&str, &str)], prepare: fn(&Host)) {
-    on(|host, world, account| {
-        prepare(host);
-        let listener = TcpListener::bind(format!("{address}:0")).unwrap();
-        let url = format!("https://{name}:{}", listener.local_addr().unwrap().port());
-        let _proxy = world.api.proxy_on(listener).unwrap();
-        let kubeconfig = world
-            .api
-            .kubeconfig_to(&url, "controllers", &account.identity)
-            .unwrap();
-        world.node("n1", "10.9.0.1");
-        let setup = world
-            .setup()
-            .env("KUBECONFIG", kubeconfig.display().to_string());
-        let setup = variables
-            .iter()
-            .fold(setup, |setup, (name, value)| setup.env(name, *value));
-        collects(host, world, setup);
-    });
+fn collect_at(
+    cluster: &ControllersCluster<'_>,
+    address: &str,
+    name: &str,
+    variables: &[(&str, &str)],
+) {
+    let listener = TcpListener::bind(format!("{address}:0")).unwrap();
+    let url = format!("https://{name}:{}", listener.local_addr().unwrap().port());
+    let _proxy = cluster.api.proxy_on(listener).unwrap();
+    let setup = variables
+        .iter()
+        .fold(setup_at(cluster, &url), |setup, (name, value)| {
+            setup.env(name, *value)
+        });
+    collect(cluster, setup);
 }
 
 /// Starts kube-controllers, and waits until a leak is released.
-fn collects(host: &Host, world: &World<'_>, setup: Setup) -> Controllers {
+fn collect(cluster: &ControllersCluster<'_>, setup: Setup) -> Controllers {
+    cluster.node("n1", "10.9.0.1");
     let controllers = setup
         .env("POD_NAME", "controllers")
-        .start(host, "controllers")
+        .start(cluster.host, "controllers")
         .unwrap();
-    world.configure(&json!({ "leakGracePeriod": "1s" }));
-    world.address_left_behind("n1", "10.65.1.0");
-    world.until(&controllers, "the leak is gone", || {
-        world.handles_and_blocks().0.is_empty()
+    cluster.configure(&json!({ "leakGracePeriod": "1s" }));
+    cluster.address_left_behind("n1", "10.65.1.0");
+    cluster.until(&controllers, "the leak is gone", || {
+        cluster.handles_and_blocks().0.is_empty()
     });
     controllers
 }
 
 /// Makes [`FAR`] an address of the host, on a link that ends with the test.
-fn add_far_address(_: &Host) {
+fn add_far_address() {
     for command in [
         "link add near type veth peer name far",
         "link set far up",
@@ -120,105 +117,89 @@ fn add_far_address(_: &Host) {
     }
 }
 
-#[test]
-fn collection_works_with_an_ipv6_only_api_server() {
-    collects_at("[::1]", "[::1]", &[], |_| ());
+#[on(kubernetes_v1)]
+fn collection_works_with_an_ipv6_only_api_server(cluster: &ControllersCluster<'_>) {
+    collect_at(cluster, "[::1]", "[::1]", &[]);
 }
 
 /// As on a node of a dual-stack cluster whose IPv6 network is interrupted.
-#[test]
-fn collection_works_with_a_name_of_which_one_address_is_unreachable() {
-    collects_at("127.0.0.1", "localhost", &[], add_silent_address);
+#[on(kubernetes_v1)]
+fn collection_works_with_a_name_of_which_one_address_is_unreachable(
+    cluster: &ControllersCluster<'_>,
+) {
+    add_silent_address(cluster.host);
+    collect_at(cluster, "127.0.0.1", "localhost", &[]);
 }
 
-#[test]
-fn collection_reaches_a_loopback_address_beside_proxy_variables() {
+#[on(kubernetes_v1)]
+fn collection_reaches_a_loopback_address_beside_proxy_variables(cluster: &ControllersCluster<'_>) {
     let variables = [
         ("HTTPS_PROXY", NO_PROXY_THERE),
         ("https_proxy", NO_PROXY_THERE),
         ("HTTP_PROXY", NO_PROXY_THERE),
     ];
-    collects_at("127.0.0.1", "127.0.0.1", &variables, |_| ());
+    collect_at(cluster, "127.0.0.1", "127.0.0.1", &variables);
 }
 
-#[test]
-fn collection_with_a_kubeconfig_reaches_servers_in_no_proxy_directly() {
-    collects_at(
-        FAR,
-        FAR,
-        &[
-            ("HTTPS_PROXY", NO_PROXY_THERE),
-            ("NO_PROXY", "10.96.0.0/12"),
-        ],
-        add_far_address,
-    );
+#[on(kubernetes_v1)]
+fn collection_with_a_kubeconfig_reaches_servers_in_no_proxy_directly(
+    cluster: &ControllersCluster<'_>,
+) {
+    add_far_address();
+    let variables = [
+        ("HTTPS_PROXY", NO_PROXY_THERE),
+        ("NO_PROXY", "10.96.0.0/12"),
+    ];
+    collect_at(cluster, FAR, FAR, &variables);
 }
 
 /// An operator may set these variables for all pods.
-#[test]
-fn collection_in_a_pod_ignores_proxy_variables() {
-    on(|host, world, account| {
-        add_far_address(host);
-        let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        let _relay = world.api.proxy_on(listener).unwrap();
-        let Identity::Token(token) = &account.identity else {
-            panic!("the account has no token")
-        };
-        fs::create_dir_all(POD_CREDENTIALS).unwrap();
-        for (name, text) in [
-            ("token", token),
-            ("ca.crt", &world.api.authority_certificate()),
-            ("namespace", &"kube-system".to_owned()),
-        ] {
-            fs::write(format!("{POD_CREDENTIALS}/{name}"), text).unwrap();
-        }
-        world.node("n1", "10.9.0.1");
-        let setup = world
-            .setup()
-            .env("KUBECONFIG", "")
-            .env("HTTPS_PROXY", NO_PROXY_THERE);
-        collects(
-            host,
-            world,
-            setup
-                .env("KUBERNETES_SERVICE_HOST", FAR)
-                .env("KUBERNETES_SERVICE_PORT", port),
-        );
-    });
+#[on(kubernetes_v1)]
+fn collection_in_a_pod_ignores_proxy_variables(cluster: &ControllersCluster<'_>) {
+    add_far_address();
+    let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let _relay = cluster.api.proxy_on(listener).unwrap();
+    let Identity::Token(token) = account(cluster).identity else {
+        panic!("the account has no token")
+    };
+    fs::create_dir_all(POD_CREDENTIALS).unwrap();
+    for (name, text) in [
+        ("token", token),
+        ("ca.crt", cluster.api.authority_certificate()),
+        ("namespace", "kube-system".to_owned()),
+    ] {
+        fs::write(format!("{POD_CREDENTIALS}/{name}"), text).unwrap();
+    }
+    let setup = cluster
+        .setup()
+        .env("KUBECONFIG", "")
+        .env("HTTPS_PROXY", NO_PROXY_THERE)
+        .env("KUBERNETES_SERVICE_HOST", FAR)
+        .env("KUBERNETES_SERVICE_PORT", port);
+    collect(cluster, setup);
 }
 
 /// The restart of the proxy breaks the watches, and kube-controllers opens them again.
-#[test]
-fn collection_works_through_a_proxy_and_after_its_restart() {
+#[on(kubernetes_v1)]
+fn collection_works_through_a_proxy_and_after_its_restart(cluster: &ControllersCluster<'_>) {
     if !ForwardProxy::installed() {
         return skipped(REQUIRES);
     }
-    on(|host, world, account| {
-        add_far_address(host);
-        let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
-        let target = listener.local_addr().unwrap().to_string();
-        let _relay = world.api.proxy_on(listener).unwrap();
-        let mut proxy = ForwardProxy::http(host, Some(("person", "p4ssw0rd"))).unwrap();
-        let url = format!("https://{target}");
-        let kubeconfig = world
-            .api
-            .kubeconfig_to(&url, "controllers", &account.identity)
-            .unwrap();
-        world.node("n1", "10.9.0.1");
-        let setup = world
-            .setup()
-            .env("KUBECONFIG", kubeconfig.display().to_string())
-            .env("HTTPS_PROXY", proxy.url());
-        let controllers = collects(host, world, setup);
-        let before = proxy.requests_for(&target).unwrap();
-        assert!(before > 0, "{proxy:?}");
-        proxy.restart().unwrap();
-        world.address_left_behind("n1", "10.65.2.0");
-        world.until(&controllers, "the second leak is gone", || {
-            world.handles_and_blocks().0.is_empty()
-        });
-        assert!(proxy.requests_for(&target).unwrap() > before, "{proxy:?}");
-        assert!(!controllers.log().unwrap().contains("p4ssw0rd"));
+    add_far_address();
+    let listener = TcpListener::bind(format!("{FAR}:0")).unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let _relay = cluster.api.proxy_on(listener).unwrap();
+    let mut proxy = ForwardProxy::http(cluster.host, Some(("person", "p4ssw0rd"))).unwrap();
+    let setup = setup_at(cluster, &format!("https://{target}")).env("HTTPS_PROXY", proxy.url());
+    let controllers = collect(cluster, setup);
+    let before = proxy.requests_for(&target).unwrap();
+    assert!(before > 0, "{proxy:?}");
+    proxy.restart().unwrap();
+    cluster.address_left_behind("n1", "10.65.2.0");
+    cluster.until(&controllers, "the second leak is gone", || {
+        cluster.handles_and_blocks().0.is_empty()
     });
+    assert!(proxy.requests_for(&target).unwrap() > before, "{proxy:?}");
+    assert!(!controllers.log().unwrap().contains("p4ssw0rd"));
 }

@@ -4,9 +4,9 @@ use kube_controllers::settings::Settings;
 use libcalico::api::{HostEndpointSpec, HostEndpointTemplate};
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, becomes, stays};
+use crate::controlled_cluster::{ControlledCluster, becomes, on, stays};
 
-fn on(settings: &mut Settings) {
+fn enable(settings: &mut Settings) {
     settings.host_endpoints.enabled = true;
     settings.host_endpoints.default_endpoint = true;
 }
@@ -19,8 +19,11 @@ fn ours(labels: Value) -> Value {
 
 /// Returns the labels, the interface and the addresses of an endpoint. The label that names the
 /// creator is left out.
-fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
-    let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
+fn shown(
+    cluster: &ControlledCluster<'_>,
+    name: &str,
+) -> Option<(Vec<String>, String, Vec<String>)> {
+    let endpoint = cluster.get::<HostEndpointSpec>(name)?.value;
     let labels = endpoint
         .metadata
         .labels
@@ -46,68 +49,70 @@ fn line(
 }
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn host_endpoints_follow_nodes_and_foreign_ones_stay(scene: &Scene) {
-    scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
-    scene.put::<HostEndpointSpec>(
+fn host_endpoints_follow_nodes_and_foreign_ones_stay(cluster: &ControlledCluster<'_>) {
+    cluster.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
+    cluster.put::<HostEndpointSpec>(
         "own",
         json!({}),
         json!({"node": "node-9", "interfaceName": "eth0"}),
     );
-    scene.put::<HostEndpointSpec>(
+    cluster.put::<HostEndpointSpec>(
         "dangling",
         ours(json!({})),
         json!({"node": "node-9", "interfaceName": "eth0"}),
     );
-    let running = scene.start(on);
+    let running = cluster.start(enable);
     becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || {
-        shown(scene, "node-1-auto-hep")
+        shown(cluster, "node-1-auto-hep")
     });
     becomes(vec!["node-1-auto-hep".to_owned(), "own".into()], || {
-        scene.names::<HostEndpointSpec>()
+        cluster.names::<HostEndpointSpec>()
     });
 
-    scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.2/24");
-    scene.calico_node("node-2", json!({}), "10.0.0.3/24");
+    cluster.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.2/24");
+    cluster.calico_node("node-2", json!({}), "10.0.0.3/24");
     becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
-        shown(scene, "node-1-auto-hep")
+        shown(cluster, "node-1-auto-hep")
     });
     becomes(line(&[], "*", &["10.0.0.3"]), || {
-        shown(scene, "node-2-auto-hep")
+        shown(cluster, "node-2-auto-hep")
     });
 
     let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
-    scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
+    cluster.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
     becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
-        shown(scene, "node-1-auto-hep")
+        shown(cluster, "node-1-auto-hep")
     });
-    scene.delete::<HostEndpointSpec>("node-1-auto-hep");
+    cluster.delete::<HostEndpointSpec>("node-1-auto-hep");
     becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || {
-        shown(scene, "node-1-auto-hep")
+        shown(cluster, "node-1-auto-hep")
     });
     let revision = || {
-        scene
+        cluster
             .get::<HostEndpointSpec>("node-1-auto-hep")
             .map(|entry| entry.revision)
     };
     stays(revision(), revision);
 
     drop(running);
-    scene.delete_calico_node("node-2");
-    scene.calico_node("node-3", json!({}), "10.0.0.4/24");
-    scene.delete::<HostEndpointSpec>("node-1-auto-hep");
-    let running = scene.start(on);
+    cluster.delete_calico_node("node-2");
+    cluster.calico_node("node-3", json!({}), "10.0.0.4/24");
+    cluster.delete::<HostEndpointSpec>("node-1-auto-hep");
+    let running = cluster.start(enable);
     let expected = ["node-1-auto-hep", "node-3-auto-hep", "own"]
         .map(str::to_owned)
         .to_vec();
-    becomes(expected, || scene.names::<HostEndpointSpec>());
+    becomes(expected, || cluster.names::<HostEndpointSpec>());
 
     running.set(|settings| settings.host_endpoints.enabled = false);
-    becomes(vec!["own".to_owned()], || scene.names::<HostEndpointSpec>());
+    becomes(vec!["own".to_owned()], || {
+        cluster.names::<HostEndpointSpec>()
+    });
 }
 
 #[on(etcd, kubernetes_v3)]
-fn host_endpoints_follow_their_templates(scene: &Scene) {
-    scene.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
+fn host_endpoints_follow_their_templates(cluster: &ControlledCluster<'_>) {
+    cluster.calico_node("node-1", json!({"rack": "r1"}), "10.0.0.1/24");
     let template = |name: &str, value: &str| HostEndpointTemplate {
         generate_name: name.into(),
         interface_cidrs: vec!["10.0.0.0/8".into()],
@@ -115,13 +120,13 @@ fn host_endpoints_follow_their_templates(scene: &Scene) {
         annotations: [("note".to_owned(), value.to_owned())].into(),
         ..HostEndpointTemplate::default()
     };
-    let running = scene.start(|settings| {
-        on(settings);
+    let running = cluster.start(|settings| {
+        enable(settings);
         settings.host_endpoints.templates = vec![template("t", "1")];
     });
     let note = |name: &str| {
         Some(
-            scene
+            cluster
                 .get::<HostEndpointSpec>(name)?
                 .value
                 .metadata
@@ -132,7 +137,7 @@ fn host_endpoints_follow_their_templates(scene: &Scene) {
     };
     becomes(Some("1".into()), || note("node-1-t-auto-hep"));
     becomes(line(&["rack=r1"], "*", &["10.0.0.1"]), || {
-        shown(scene, "node-1-auto-hep")
+        shown(cluster, "node-1-auto-hep")
     });
     running.set(|settings| settings.host_endpoints.templates = vec![template("t", "2")]);
     becomes(Some("2".into()), || note("node-1-t-auto-hep"));
@@ -141,8 +146,8 @@ fn host_endpoints_follow_their_templates(scene: &Scene) {
         settings.host_endpoints.templates = vec![template("u", "2")];
     });
     becomes(vec!["node-1-u-auto-hep".to_owned()], || {
-        scene.names::<HostEndpointSpec>()
+        cluster.names::<HostEndpointSpec>()
     });
-    scene.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.1/24");
-    becomes(Vec::<String>::new(), || scene.names::<HostEndpointSpec>());
+    cluster.calico_node("node-1", json!({"rack": "r2"}), "10.0.0.1/24");
+    becomes(Vec::<String>::new(), || cluster.names::<HostEndpointSpec>());
 }

@@ -2,14 +2,12 @@
 //! suites.
 
 mod api_server_address;
+mod controlled_cluster;
 mod host_endpoints;
 mod managers;
 mod nodes;
 mod pools;
-mod scene;
 mod services;
 mod services_waiting;
-mod spoiled;
 mod tiers;
-
-
+mod unreadable_objects;

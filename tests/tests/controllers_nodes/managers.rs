@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, becomes};
+use crate::controlled_cluster::{ControlledCluster, becomes, on};
 
 /// The name before the slash in the `User-Agent` of each request.
 const MANAGER: &str = "calico";
@@ -17,8 +17,8 @@ const WRITTEN: [&str; 3] = [
 ];
 
 /// Returns the managers of an object's fields.
-fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
-    let object = scene.admin.get(path).unwrap().body;
+fn managers(cluster: &ControlledCluster<'_>, path: &str) -> BTreeSet<String> {
+    let object = cluster.servers.get(path);
     let entries = object["metadata"]["managedFields"]
         .as_array()
         .cloned()
@@ -30,9 +30,9 @@ fn managers(scene: &Scene, path: &str) -> BTreeSet<String> {
 }
 
 #[on(kubernetes_v3)]
-fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
-    let apply = |object: Value| _ = scene.admin.apply_object(&object).unwrap();
-    scene.kubernetes_node(
+fn objects_written_by_controllers_name_calico_as_field_manager(cluster: &ControlledCluster<'_>) {
+    let apply = |object: Value| cluster.servers.apply(object);
+    cluster.kubernetes_node(
         "node-1",
         json!({}),
         json!({"projectcalico.org/IPv4Address": "10.0.0.1/24"}),
@@ -48,18 +48,18 @@ fn objects_written_by_controllers_name_calico_as_field_manager(scene: &Scene) {
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
     }));
-    let before = WRITTEN.map(|path| managers(scene, path));
+    let before = WRITTEN.map(|path| managers(cluster, path));
     assert!(
         before.iter().all(|managers| !managers.contains(MANAGER)),
         "{before:?}"
     );
-    let _running = scene.start(|settings| {
+    let _running = cluster.start(|settings| {
         settings.host_endpoints.enabled = true;
         settings.host_endpoints.default_endpoint = true;
     });
     for (path, before) in WRITTEN.iter().zip(&before) {
         becomes(BTreeSet::from([MANAGER.to_owned()]), || {
-            &managers(scene, path) - before
+            &managers(cluster, path) - before
         });
     }
 }

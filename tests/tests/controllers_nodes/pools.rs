@@ -9,15 +9,15 @@ use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinityState, Block, BlockAffinity, BlockRequest,
 };
 use libcalico::net::Cidr;
-use libcalico::store::{Revision, Store};
+use libcalico::store::Revision;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::scene::{Scene, becomes, stays};
+use crate::controlled_cluster::{ControlledCluster, becomes, on, stays};
 
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
-impl Scene {
+impl ControlledCluster<'_> {
     fn new_pool(&self, name: &str, cidr: &str, disabled: bool) {
         self.put::<IpPoolSpec>(
             name,
@@ -64,23 +64,18 @@ impl Scene {
         block
             .assign_address("10.0.0.1".parse().unwrap(), &request)
             .unwrap();
-        self.wait_on(async {
-            self.store.create(&cidr, &block).await.unwrap();
-            let claim = BlockAffinity {
-                state: AffinityState::Confirmed,
-                ..BlockAffinity::default()
-            };
-            self.store
-                .create(&AffinityKey { owner, cidr }, &claim)
-                .await
-                .unwrap();
-        });
+        self.objects.create(&cidr, &block);
+        let claim = BlockAffinity {
+            state: AffinityState::Confirmed,
+            ..BlockAffinity::default()
+        };
+        self.objects.create(&AffinityKey { owner, cidr }, &claim);
         cidr
     }
 
     fn claims(&self) -> usize {
-        self.wait_on(self.store.list::<BlockAffinity>(&Default::default()))
-            .unwrap()
+        self.objects
+            .list::<BlockAffinity>(&Default::default())
             .len()
     }
 
@@ -94,30 +89,37 @@ fn verdict(reason: &str, finalizer: bool) -> Option<(String, bool)> {
 }
 
 #[on(kubernetes_v3)]
-fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(scene: &Scene) {
-    scene.new_pool("a", "10.0.0.0/24", false);
-    let running = scene.start(|_| ());
-    becomes(verdict("OK", true), || scene.verdict("a"));
-    scene.new_pool("b", "10.0.0.0/28", false);
-    scene.new_pool("c", "10.0.0.16/28", false);
-    scene.new_pool("d", "10.1.0.0/24", true);
-    becomes(verdict("CIDROverlap", false), || scene.verdict("b"));
-    becomes(verdict("CIDROverlap", false), || scene.verdict("c"));
-    becomes(verdict("PoolDisabled", false), || scene.verdict("d"));
-    let revisions = || ["a", "b", "c", "d"].map(|name| scene.revision(name));
+fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(
+    cluster: &ControlledCluster<'_>,
+) {
+    cluster.new_pool("a", "10.0.0.0/24", false);
+    let running = cluster.start(|_| ());
+    becomes(verdict("OK", true), || cluster.verdict("a"));
+    cluster.new_pool("b", "10.0.0.0/28", false);
+    cluster.new_pool("c", "10.0.0.16/28", false);
+    cluster.new_pool("d", "10.1.0.0/24", true);
+    becomes(verdict("CIDROverlap", false), || cluster.verdict("b"));
+    becomes(verdict("CIDROverlap", false), || cluster.verdict("c"));
+    becomes(verdict("PoolDisabled", false), || cluster.verdict("d"));
+    let revisions = || ["a", "b", "c", "d"].map(|name| cluster.revision(name));
     stays(revisions(), revisions);
 
     drop(running);
-    scene.delete::<IpPoolSpec>("a");
+    cluster.delete::<IpPoolSpec>("a");
     assert!(
-        scene.get::<IpPoolSpec>("a").is_some(),
+        cluster.get::<IpPoolSpec>("a").is_some(),
         "its finalizer keeps it"
     );
-    let _running = scene.start(|_| ());
-    becomes(None, || scene.verdict("a"));
-    becomes(verdict("OK", true), || scene.verdict("b"));
-    becomes(verdict("OK", true), || scene.verdict("c"));
-    let status: Value = scene.get::<IpPoolSpec>("b").unwrap().value.status.unwrap();
+    let _running = cluster.start(|_| ());
+    becomes(None, || cluster.verdict("a"));
+    becomes(verdict("OK", true), || cluster.verdict("b"));
+    becomes(verdict("OK", true), || cluster.verdict("c"));
+    let status: Value = cluster
+        .get::<IpPoolSpec>("b")
+        .unwrap()
+        .value
+        .status
+        .unwrap();
     assert_eq!(
         status["conditions"][0]["message"],
         "IPPool is available for IP allocation."
@@ -125,50 +127,48 @@ fn overlapping_pools_are_not_allocatable_until_the_first_is_deleted(scene: &Scen
 }
 
 #[on(kubernetes_v3)]
-fn deleted_pool_stays_until_its_addresses_are_released(scene: &Scene) {
-    scene.new_pool("a", "10.0.0.0/24", false);
-    let _running = scene.start(|_| ());
-    becomes(verdict("OK", true), || scene.verdict("a"));
-    let cidr = scene.block_in_use();
-    scene.delete::<IpPoolSpec>("a");
-    becomes(verdict("Terminating", true), || scene.verdict("a"));
-    becomes(0, || scene.claims());
-    stays(verdict("Terminating", true), || scene.verdict("a"));
-    scene
-        .wait_on(scene.store.delete::<Block>(&cidr, None))
-        .unwrap();
-    becomes(None, || scene.verdict("a"));
+fn deleted_pool_stays_until_its_addresses_are_released(cluster: &ControlledCluster<'_>) {
+    cluster.new_pool("a", "10.0.0.0/24", false);
+    let _running = cluster.start(|_| ());
+    becomes(verdict("OK", true), || cluster.verdict("a"));
+    let cidr = cluster.block_in_use();
+    cluster.delete::<IpPoolSpec>("a");
+    becomes(verdict("Terminating", true), || cluster.verdict("a"));
+    becomes(0, || cluster.claims());
+    stays(verdict("Terminating", true), || cluster.verdict("a"));
+    cluster.objects.delete::<Block>(&cidr);
+    becomes(None, || cluster.verdict("a"));
 }
 
 /// The finalizer of a pool lets kube-controllers release the blocks of a deleted pool.
 #[on(kubernetes_v3)]
-fn split_pool_keeps_its_blocks_in_v3(scene: &Scene) {
-    scene.new_pool("a", "10.0.0.0/24", false);
-    let _running = scene.start(|_| ());
-    becomes(verdict("OK", true), || scene.verdict("a"));
-    let cidr = scene.block_in_use();
-    scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": false}));
+fn split_pool_keeps_its_blocks_in_v3(cluster: &ControlledCluster<'_>) {
+    cluster.new_pool("a", "10.0.0.0/24", false);
+    let _running = cluster.start(|_| ());
+    becomes(verdict("OK", true), || cluster.verdict("a"));
+    let cidr = cluster.block_in_use();
+    cluster.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": false}));
     let call = Plugins::locate()
         .unwrap()
         .call("calico-ipam")
         .args(["split", "2", "--name", "a"]);
     let call = call
         .env("DATASTORE_TYPE", "kubernetes")
-        .env("KUBECONFIG", &scene.admin_kubeconfig);
+        .env("KUBECONFIG", cluster.servers.api.admin_kubeconfig());
     let split = call
         .env("CALICO_API_GROUP", "projectcalico.org/v3")
         .run()
         .unwrap();
     assert_eq!(split.exit, Some(0), "{split:?}");
-    assert_eq!(scene.verdict("a"), None);
-    scene.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": true}));
+    assert_eq!(cluster.verdict("a"), None);
+    cluster.put::<ClusterInformationSpec>("default", json!({}), json!({"datastoreReady": true}));
     for part in ["split-a-0", "split-a-1"] {
-        becomes(verdict("OK", true), || scene.verdict(part));
+        becomes(verdict("OK", true), || cluster.verdict(part));
     }
     let kept = || {
         (
-            scene.claims(),
-            scene.wait_on(scene.store.get::<Block>(&cidr)).is_ok(),
+            cluster.claims(),
+            cluster.objects.get::<Block>(&cidr).is_some(),
         )
     };
     stays((1, true), kept);

@@ -8,14 +8,13 @@ use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle};
-use libcalico::store::Store;
 use serde_json::{Value, json};
 
-use crate::scene::{CALM, Scene, becomes, stays};
+use crate::controlled_cluster::{CALM, ControlledCluster, becomes, on, stays};
 
 pub(crate) const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-impl Scene {
+impl ControlledCluster<'_> {
     pub(crate) fn pool(&self, name: &str, cidr: &str, more: Value) {
         let mut spec = json!({
             "cidr": cidr, "blockSize": 30, "allowedUses": ["LoadBalancer"], "nodeSelector": "all()",
@@ -32,36 +31,19 @@ impl Scene {
             .unwrap()
             .extend(more.as_object().unwrap().clone());
         let service = json!({"metadata": {"name": name, "annotations": annotations}, "spec": spec});
-        self.admin
-            .create(SERVICES, &service)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers.create(SERVICES, &service);
     }
 
     fn patch(&self, name: &str, patch: Value) {
-        self.admin
-            .patch(&format!("{SERVICES}/{name}"), &patch)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers.merge(&format!("{SERVICES}/{name}"), &patch);
     }
 
     pub(crate) fn remove(&self, name: &str) {
-        self.admin
-            .delete(&format!("{SERVICES}/{name}"))
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers.remove(&format!("{SERVICES}/{name}"));
     }
 
     pub(crate) fn shown(&self, name: &str) -> Vec<String> {
-        let service = self
-            .admin
-            .get(&format!("{SERVICES}/{name}"))
-            .unwrap()
-            .success()
-            .unwrap();
+        let service = self.servers.read(&format!("{SERVICES}/{name}"));
         let entries = service["status"]["loadBalancer"]["ingress"]
             .as_array()
             .cloned()
@@ -90,7 +72,7 @@ impl Scene {
 
     /// Returns all allocated addresses.
     fn held(&self) -> Vec<String> {
-        let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
+        let blocks = self.objects.list::<Block>(&None);
         let mut held: Vec<_> = blocks
             .iter()
             .flat_map(|block| block.value.allocated())
@@ -101,7 +83,7 @@ impl Scene {
     }
 
     fn holders(&self) -> usize {
-        self.wait_on(self.store.list::<Handle>(&())).unwrap().len()
+        self.objects.list::<Handle>(&()).len()
     }
 }
 
@@ -114,193 +96,189 @@ pub(crate) fn wants(ip: &str) -> Value {
 }
 
 #[on(etcd, kubernetes_v3)]
-fn services_get_requested_addresses_and_release_them_with_the_pools(scene: &Scene) {
-    let running = scene.start(|_| ());
-    scene.service("early", json!({}), json!({}));
-    stays(Vec::new(), || scene.shown("early"));
-    scene.pool("auto", "10.7.0.4/30", json!({}));
-    becomes(1, || scene.shown("early").len());
-    assert!(scene.shown("early")[0].starts_with("10.7.0."));
+fn services_get_requested_addresses_and_release_them_with_the_pools(
+    cluster: &ControlledCluster<'_>,
+) {
+    let running = cluster.start(|_| ());
+    cluster.service("early", json!({}), json!({}));
+    stays(Vec::new(), || cluster.shown("early"));
+    cluster.pool("auto", "10.7.0.4/30", json!({}));
+    becomes(1, || cluster.shown("early").len());
+    assert!(cluster.shown("early")[0].starts_with("10.7.0."));
     let select = AffinitySelect::of(AffinityOwner::of_services());
-    assert_eq!(
-        scene
-            .wait_on(scene.store.list::<BlockAffinity>(&select))
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(cluster.objects.list::<BlockAffinity>(&select).len(), 1);
 
     // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.
-    scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
-    scene.service(
+    cluster.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
+    cluster.service(
         "pooled",
         json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}),
         json!({}),
     );
-    becomes(1, || scene.shown("pooled").len());
-    assert!(scene.shown("pooled")[0].starts_with("10.8.0."));
-    scene.remove("pooled");
-    becomes(1, || scene.holders());
-    scene.service("asked", wants("10.8.0.2"), json!({}));
-    becomes(ip("10.8.0.2"), || scene.shown("asked"));
-    scene.service(
+    becomes(1, || cluster.shown("pooled").len());
+    assert!(cluster.shown("pooled")[0].starts_with("10.8.0."));
+    cluster.remove("pooled");
+    becomes(1, || cluster.holders());
+    cluster.service("asked", wants("10.8.0.2"), json!({}));
+    becomes(ip("10.8.0.2"), || cluster.shown("asked"));
+    cluster.service(
         "old-style",
         json!({}),
         json!({"loadBalancerIP": "10.8.0.3"}),
     );
-    becomes(ip("10.8.0.3"), || scene.shown("old-style"));
-    scene.service(
+    becomes(ip("10.8.0.3"), || cluster.shown("old-style"));
+    cluster.service(
         "others",
         json!({}),
         json!({"loadBalancerClass": "example.com/other"}),
     );
-    scene.service(
+    cluster.service(
         "broken",
         json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}),
         json!({}),
     );
-    scene.service("node-port", json!({}), json!({"type": "NodePort"}));
+    cluster.service("node-port", json!({}), json!({"type": "NodePort"}));
 
-    scene.service("second", wants("10.8.0.2"), json!({}));
-    stays(Vec::new(), || scene.shown("second"));
-    scene.patch(
+    cluster.service("second", wants("10.8.0.2"), json!({}));
+    stays(Vec::new(), || cluster.shown("second"));
+    cluster.patch(
         "asked",
         json!({"metadata": {"annotations": wants("10.8.0.1")}}),
     );
-    becomes(ip("10.8.0.1"), || scene.shown("asked"));
-    becomes(ip("10.8.0.2"), || scene.shown("second"));
-    scene.patch("second", json!({"spec": {"type": "NodePort"}}));
-    scene.service("third", wants("10.8.0.2"), json!({}));
-    becomes(ip("10.8.0.2"), || scene.shown("third"));
+    becomes(ip("10.8.0.1"), || cluster.shown("asked"));
+    becomes(ip("10.8.0.2"), || cluster.shown("second"));
+    cluster.patch("second", json!({"spec": {"type": "NodePort"}}));
+    cluster.service("third", wants("10.8.0.2"), json!({}));
+    becomes(ip("10.8.0.2"), || cluster.shown("third"));
     for name in ["others", "broken", "node-port"] {
-        assert_eq!(scene.shown(name), ip("")[..0], "{name}");
+        assert_eq!(cluster.shown(name), ip("")[..0], "{name}");
     }
 
     drop(running);
-    scene.remove("third");
-    scene.remove("old-style");
-    scene.patch(
+    cluster.remove("third");
+    cluster.remove("old-style");
+    cluster.patch(
         "asked",
         json!({"metadata": {"annotations": wants("10.8.0.3")}}),
     );
-    scene.service("late", json!({}), json!({}));
-    let _running = scene.start(|_| ());
-    becomes(ip("10.8.0.3"), || scene.shown("asked"));
-    becomes(1, || scene.shown("late").len());
-    becomes(3, || scene.holders());
+    cluster.service("late", json!({}), json!({}));
+    let _running = cluster.start(|_| ());
+    becomes(ip("10.8.0.3"), || cluster.shown("asked"));
+    becomes(1, || cluster.shown("late").len());
+    becomes(3, || cluster.holders());
 
-    scene.delete::<IpPoolSpec>("manual");
-    scene.delete::<IpPoolSpec>("auto");
+    cluster.delete::<IpPoolSpec>("manual");
+    cluster.delete::<IpPoolSpec>("auto");
     for name in ["asked", "late", "early"] {
-        becomes(Vec::new(), || scene.shown(name));
+        becomes(Vec::new(), || cluster.shown(name));
     }
-    becomes(0, || scene.holders());
-    becomes(Vec::<String>::new(), || scene.names::<IpPoolSpec>());
+    becomes(0, || cluster.holders());
+    becomes(Vec::<String>::new(), || cluster.names::<IpPoolSpec>());
 }
 
 /// Upstream assigns no IPv6 address to a Service that has an IPv4 address (KC-509).
 #[on(etcd, kubernetes_v3)]
-fn each_family_of_a_dual_stack_service_gets_an_address(scene: &Scene) {
-    scene.pool("v4", "10.7.0.4/30", json!({}));
-    let running = scene.start(|_| ());
-    scene.service(
+fn each_family_of_a_dual_stack_service_gets_an_address(cluster: &ControlledCluster<'_>) {
+    cluster.pool("v4", "10.7.0.4/30", json!({}));
+    let running = cluster.start(|_| ());
+    cluster.service(
         "web",
         json!({}),
         json!({"ipFamilyPolicy": "RequireDualStack"}),
     );
-    becomes(1, || scene.shown("web").len());
-    scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
-    becomes(2, || scene.shown("web").len());
-    let both = scene.shown("web");
+    becomes(1, || cluster.shown("web").len());
+    cluster.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+    becomes(2, || cluster.shown("web").len());
+    let both = cluster.shown("web");
     assert!(
         both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"),
         "{both:?}"
     );
-    assert_eq!(scene.holders(), 1, "one handle for both");
-    scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
-    becomes(1, || scene.shown("six").len());
+    assert_eq!(cluster.holders(), 1, "one handle for both");
+    cluster.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
+    becomes(1, || cluster.shown("six").len());
     assert!(
-        scene.shown("six")[0].starts_with("fd00:7::"),
+        cluster.shown("six")[0].starts_with("fd00:7::"),
         "{:?}",
-        scene.shown("six")
+        cluster.shown("six")
     );
     let either = json!({"projectcalico.org/loadBalancerIPs": r#"["10.7.0.7", "fd00:7::7"]"#});
-    scene.service(
+    cluster.service(
         "asked",
         either,
         json!({"ipFamilyPolicy": "PreferDualStack"}),
     );
     becomes(
         ["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(),
-        || scene.shown("asked"),
+        || cluster.shown("asked"),
     );
 
     drop(running);
-    scene.patch(
+    cluster.patch(
         "web",
         json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}),
     );
-    let _running = scene.start(|_| ());
-    becomes(both[..1].to_vec(), || scene.shown("web"));
-    scene.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
-    becomes(both[1..].to_vec(), || scene.shown("next"));
-    scene.remove("web");
-    scene.remove("asked");
-    becomes(2, || scene.holders());
+    let _running = cluster.start(|_| ());
+    becomes(both[..1].to_vec(), || cluster.shown("web"));
+    cluster.service("next", wants(&both[1]), json!({"ipFamilies": ["IPv6"]}));
+    becomes(both[1..].to_vec(), || cluster.shown("next"));
+    cluster.remove("web");
+    cluster.remove("asked");
+    becomes(2, || cluster.holders());
 }
 
 /// The list of pools restricts only its own family.
 #[on(etcd, kubernetes_v3)]
-fn dual_stack_service_with_pools_of_one_family_is_written_once(scene: &Scene) {
-    scene.pool("v4", "10.7.0.4/30", json!({}));
-    scene.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
-    let _running = scene.start(|_| ());
+fn dual_stack_service_with_pools_of_one_family_is_written_once(cluster: &ControlledCluster<'_>) {
+    cluster.pool("v4", "10.7.0.4/30", json!({}));
+    cluster.pool("v6", "fd00:7::4/126", json!({"blockSize": 126}));
+    let _running = cluster.start(|_| ());
     let listed = json!({"projectcalico.org/ipv4pools": "[\"v4\"]"});
-    scene.service("web", listed, json!({"ipFamilyPolicy": "RequireDualStack"}));
-    becomes(2, || scene.shown("web").len());
-    stays(1, || scene.status_writes("web"));
-    assert_eq!(scene.held(), scene.shown("web"));
+    cluster.service("web", listed, json!({"ipFamilyPolicy": "RequireDualStack"}));
+    becomes(2, || cluster.shown("web").len());
+    stays(1, || cluster.status_writes("web"));
+    assert_eq!(cluster.held(), cluster.shown("web"));
 }
 
 #[on(etcd, kubernetes_v3)]
-fn changed_load_balancer_ip_replaces_the_address_of_a_service(scene: &Scene) {
-    scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
-    let _running = scene.start(|_| ());
-    scene.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
-    becomes(ip("10.7.0.5"), || scene.shown("web"));
+fn changed_load_balancer_ip_replaces_the_address_of_a_service(cluster: &ControlledCluster<'_>) {
+    cluster.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+    let _running = cluster.start(|_| ());
+    cluster.service("web", json!({}), json!({"loadBalancerIP": "10.7.0.5"}));
+    becomes(ip("10.7.0.5"), || cluster.shown("web"));
     for (changes, next) in [10, 5, 6].into_iter().enumerate() {
         let next = format!("10.7.0.{next}");
-        scene.patch("web", json!({"spec": {"loadBalancerIP": next}}));
-        becomes(ip(&next), || scene.shown("web"));
-        becomes(ip(&next), || scene.held());
+        cluster.patch("web", json!({"spec": {"loadBalancerIP": next}}));
+        becomes(ip(&next), || cluster.shown("web"));
+        becomes(ip(&next), || cluster.held());
         assert_eq!(
-            scene.status_writes("web"),
+            cluster.status_writes("web"),
             changes + 2,
             "no write without the address in between"
         );
     }
     // Without a request, any address is suitable.
-    scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
-    stays(ip("10.7.0.6"), || scene.shown("web"));
+    cluster.patch("web", json!({"spec": {"loadBalancerIP": null}}));
+    stays(ip("10.7.0.6"), || cluster.shown("web"));
     // The requested address is in no pool.
-    scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
-    stays(ip("10.7.0.6"), || scene.shown("web"));
+    cluster.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
+    stays(ip("10.7.0.6"), || cluster.shown("web"));
     assert_eq!(
-        (scene.held(), scene.status_writes("web")),
+        (cluster.held(), cluster.status_writes("web")),
         (ip("10.7.0.6"), 4)
     );
 }
 
 #[on(etcd, kubernetes_v3)]
-fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
-    scene.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
+fn two_racing_controllers_assign_one_address_per_service(cluster: &ControlledCluster<'_>) {
+    cluster.pool("auto", "10.7.0.0/26", json!({"blockSize": 26}));
     let names: Vec<String> = (0..10).map(|n| format!("web{n}")).collect();
-    let _running = [scene.start(|_| ()), scene.start(|_| ())];
+    let _running = [cluster.start(|_| ()), cluster.start(|_| ())];
     names
         .iter()
-        .for_each(|name| scene.service(name, json!({}), json!({})));
+        .for_each(|name| cluster.service(name, json!({}), json!({})));
     let shown = || {
-        let mut shown: Vec<_> = names.iter().flat_map(|name| scene.shown(name)).collect();
+        let mut shown: Vec<_> = names.iter().flat_map(|name| cluster.shown(name)).collect();
         shown.sort_by_key(|ip| ip.parse::<IpAddr>().unwrap());
         shown
     };
@@ -308,7 +286,7 @@ fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
     // A controller that is late may assign a second address, and then releases it.
     let differed = Cell::new(Instant::now());
     becomes(true, || {
-        if scene.held() != shown() {
+        if cluster.held() != shown() {
             differed.set(Instant::now());
         }
         differed.get().elapsed() >= CALM
@@ -316,55 +294,52 @@ fn two_racing_controllers_assign_one_address_per_service(scene: &Scene) {
 }
 
 #[on(etcd)]
-fn recreated_service_of_the_same_name_gets_a_new_address(scene: &Scene) {
-    scene.pool("auto", "10.7.0.4/30", json!({}));
-    let running = scene.start(|_| ());
-    scene.service("web", json!({}), json!({}));
-    becomes(1, || scene.shown("web").len());
+fn recreated_service_of_the_same_name_gets_a_new_address(cluster: &ControlledCluster<'_>) {
+    cluster.pool("auto", "10.7.0.4/30", json!({}));
+    let running = cluster.start(|_| ());
+    cluster.service("web", json!({}), json!({}));
+    becomes(1, || cluster.shown("web").len());
     drop(running);
-    scene.remove("web");
-    scene.service("web", json!({}), json!({}));
-    let _running = scene.start(|_| ());
-    becomes(1, || scene.shown("web").len());
-    becomes(1, || scene.holders());
+    cluster.remove("web");
+    cluster.service("web", json!({}), json!({}));
+    let _running = cluster.start(|_| ());
+    becomes(1, || cluster.shown("web").len());
+    becomes(1, || cluster.holders());
 }
 
 #[on(etcd)]
-fn foreign_entries_in_a_service_status_are_kept(scene: &Scene) {
-    scene.pool("auto", "10.7.0.4/30", json!({}));
-    scene.service("web", json!({}), json!({}));
+fn foreign_entries_in_a_service_status_are_kept(cluster: &ControlledCluster<'_>) {
+    cluster.pool("auto", "10.7.0.4/30", json!({}));
+    cluster.service("web", json!({}), json!({}));
     let entry = json!([{"hostname": "elsewhere"}]);
     let status = json!({"status": {"loadBalancer": {"ingress": entry}}});
-    scene
-        .admin
-        .patch(&format!("{SERVICES}/web/status"), &status)
-        .unwrap()
-        .success()
-        .unwrap();
+    cluster
+        .servers
+        .merge(&format!("{SERVICES}/web/status"), &status);
     let running =
-        scene.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
-    stays(ip("elsewhere"), || scene.shown("web"));
+        cluster.start(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
+    stays(ip("elsewhere"), || cluster.shown("web"));
     running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
-    becomes(2, || scene.shown("web").len());
-    assert_eq!(scene.shown("web")[1], "elsewhere");
+    becomes(2, || cluster.shown("web").len());
+    assert_eq!(cluster.shown("web")[1], "elsewhere");
     // `None` is an unknown value of the setting.
     running.set(|settings| settings.assign_ips = None);
-    stays(2, || scene.shown("web").len());
+    stays(2, || cluster.shown("web").len());
     running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));
-    becomes(ip("elsewhere"), || scene.shown("web"));
-    becomes(0, || scene.holders());
+    becomes(ip("elsewhere"), || cluster.shown("web"));
+    becomes(0, || cluster.holders());
 }
 
 #[on(etcd)]
-fn service_status_converges_against_conflicting_writers(scene: &Scene) {
-    scene.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
-    let _running = scene.start(|_| ());
+fn service_status_converges_against_conflicting_writers(cluster: &ControlledCluster<'_>) {
+    cluster.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
+    let _running = cluster.start(|_| ());
     let names: Vec<String> = (0..6).map(|n| format!("web{n}")).collect();
     for round in 0..10 {
         for name in &names {
             match round {
-                0 => scene.service(name, json!({}), json!({})),
-                _ => scene.patch(
+                0 => cluster.service(name, json!({}), json!({})),
+                _ => cluster.patch(
                     name,
                     json!({"metadata": {"labels": {"round": round.to_string()}}}),
                 ),
@@ -372,7 +347,7 @@ fn service_status_converges_against_conflicting_writers(scene: &Scene) {
         }
     }
     for name in &names {
-        becomes(1, || scene.shown(name).len());
+        becomes(1, || cluster.shown(name).len());
     }
-    assert_eq!(scene.holders(), 6, "none has two");
+    assert_eq!(cluster.holders(), 6, "none has two");
 }

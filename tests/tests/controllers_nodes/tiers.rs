@@ -4,22 +4,19 @@
 use libcalico::api::TierSpec;
 use serde_json::{Value, json};
 
-use crate::scene::{Scene, becomes};
+use crate::controlled_cluster::{ControlledCluster, becomes, on};
 
 const FINALIZER: &str = "projectcalico.org/tier-controller";
 const GROUP: &str = "/apis/projectcalico.org/v3";
 
-impl Scene {
+impl ControlledCluster<'_> {
     fn policy(&self, kind: &str, collection: &str, name: &str, tier: &str) {
         let policy = json!({
             "apiVersion": "projectcalico.org/v3", "kind": kind, "metadata": {"name": name},
             "spec": {"tier": tier, "selector": "all()"},
         });
-        self.admin
-            .create(&format!("{GROUP}/{collection}"), &policy)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.servers
+            .create(&format!("{GROUP}/{collection}"), &policy);
     }
 
     /// Returns the message of the tier's first condition, and true if our finalizer is its only
@@ -42,33 +39,33 @@ impl Scene {
 }
 
 #[on(kubernetes_v3)]
-fn deleted_tier_stays_until_its_policies_are_removed(scene: &Scene) {
-    let running = scene.start(|_| ());
+fn deleted_tier_stays_until_its_policies_are_removed(cluster: &ControlledCluster<'_>) {
+    let running = cluster.start(|_| ());
     for name in ["empty", "used"] {
-        scene.put::<TierSpec>(name, json!({}), json!({"order": 10}));
-        becomes(Some((String::new(), true)), || scene.tier(name));
+        cluster.put::<TierSpec>(name, json!({}), json!({"order": 10}));
+        becomes(Some((String::new(), true)), || cluster.tier(name));
     }
-    scene.delete::<TierSpec>("empty");
-    becomes(None, || scene.tier("empty"));
+    cluster.delete::<TierSpec>("empty");
+    becomes(None, || cluster.tier("empty"));
 
     for name in ["used.a", "used.b"] {
-        scene.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
+        cluster.policy("GlobalNetworkPolicy", "globalnetworkpolicies", name, "used");
     }
-    scene.policy(
+    cluster.policy(
         "GlobalNetworkPolicy",
         "globalnetworkpolicies",
         "other",
         "default",
     );
-    scene.policy(
+    cluster.policy(
         "NetworkPolicy",
         "namespaces/default/networkpolicies",
         "used.c",
         "used",
     );
     drop(running);
-    scene.delete::<TierSpec>("used");
-    let _running = scene.start(|_| ());
+    cluster.delete::<TierSpec>("used");
+    let _running = cluster.start(|_| ());
     let message = |counts: &str| {
         Some((
             format!("Waiting for policies to be removed: {counts}"),
@@ -76,25 +73,15 @@ fn deleted_tier_stays_until_its_policies_are_removed(scene: &Scene) {
         ))
     };
     becomes(message("2 GlobalNetworkPolicies, 1 NetworkPolicy"), || {
-        scene.tier("used")
+        cluster.tier("used")
     });
-    let remove = |path: &str| {
-        _ = scene
-            .admin
-            .delete(&format!("{GROUP}/{path}"))
-            .unwrap()
-            .success()
-            .unwrap()
-    };
+    let remove = |path: &str| cluster.servers.remove(&format!("{GROUP}/{path}"));
     remove("globalnetworkpolicies/used.a");
     remove("namespaces/default/networkpolicies/used.c");
-    becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
+    becomes(message("1 GlobalNetworkPolicy"), || cluster.tier("used"));
     let moved = json!({"spec": {"tier": "default"}});
-    scene
-        .admin
-        .patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved)
-        .unwrap()
-        .success()
-        .unwrap();
-    becomes(None, || scene.tier("used"));
+    cluster
+        .servers
+        .merge(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved);
+    becomes(None, || cluster.tier("used"));
 }

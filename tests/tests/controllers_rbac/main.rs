@@ -3,25 +3,27 @@
 //! administer a namespace. The role of `deploy/components/migrate-to-v3` grants those of a
 //! migration.
 //!
-//! The tests withhold most permissions, to show that each of these is needed, see `grudging.rs`.
-//! They start in the order of their names, so the longest ones have the first names.
+//! The tests withhold most permissions, to show that each of these is needed, see
+//! `withheld_role.rs`.
 
-mod component_migrate_to_v3;
-mod grudging;
-mod life;
+mod migration;
 mod optional;
 mod users;
+mod withheld_role;
+mod workload;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use integration_tests::controllers::World;
-use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, with_kubernetes};
+use integration_tests::Place;
+use integration_tests::controllers::ControllersCluster;
+use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, on_kubernetes};
 use integration_tests::manifests::deploy;
+pub(crate) use integration_tests::on;
 use libcalico::kubernetes::{ApiGroup, request_kind};
 
-use grudging::Grudging;
-use life::Life;
+use withheld_role::WithheldRole;
+use workload::Workload;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "calico-kube-controllers";
@@ -48,6 +50,13 @@ const OF_OPTIONAL_CONTROLLERS: [&str; 3] = [
     "delete globalnetworkpolicies",
 ];
 
+/// Runs a test on servers of its own, whose roles it changes.
+pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
+    on_kubernetes(|host, servers| {
+        test(&ControllersCluster::new(host, &servers, place.group()));
+    });
+}
+
 fn manifest(name: &str) -> PathBuf {
     deploy("rbac").join(name)
 }
@@ -69,85 +78,81 @@ fn account(api: &ApiServer, manifests: &[PathBuf], role: &Role) -> ServiceAccoun
     account
 }
 
-fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, group);
-        let (manifests, groups) = match group {
-            None => {
-                let of_etcd = manifest("etcd/calico-kube-controllers.yaml");
-                (
-                    vec![of_etcd],
-                    vec!["", "networking.k8s.io", "apps", "kubevirt.io"],
-                )
-            }
-            Some(group) => {
-                let own = group.api_version().split('/').next().unwrap_or_default();
-                (
-                    Role::manifests_of_controllers().into(),
-                    vec!["", "apps", "kubevirt.io", own],
-                )
-            }
-        };
-        let role = Role::of_manifests(&manifests).unwrap().of_groups(&groups);
-        let account = account(world.api, &manifests, &role);
-        let setup = world
-            .setup()
-            .env("KUBECONFIG", account.kubeconfig.display().to_string());
-        let mut of_lease = vec!["get", "update"];
-        // The first run has to create the Lease, and waits half a minute then. Both groups have the
-        // same role.
-        if group != Some(ApiGroup::V3) {
-            world.remove("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers");
-            of_lease.push("create");
+fn assert_every_permission_is_used_and_needed(cluster: &ControllersCluster<'_>) {
+    let group = cluster.group;
+    let (manifests, groups) = match group {
+        None => {
+            let of_etcd = manifest("etcd/calico-kube-controllers.yaml");
+            (
+                vec![of_etcd],
+                vec!["", "networking.k8s.io", "apps", "kubevirt.io"],
+            )
         }
-        let audit = world.api.audit().unwrap();
-        Life {
-            host,
-            world,
-            meanwhile: &|| (),
+        Some(group) => {
+            let own = group.api_version().split('/').next().unwrap_or_default();
+            (
+                Role::manifests_of_controllers().into(),
+                vec!["", "apps", "kubevirt.io", own],
+            )
         }
-        .live(setup.clone());
-
-        let requests = audit.of(&account.user).unwrap();
-        let refused: Vec<_> = requests
-            .iter()
-            .filter(|request| request.code == Some(403))
-            .collect();
-        assert!(refused.is_empty(), "{refused:#?}");
-        let mut used = Role::used_by(&requests);
-        let is_lease = |permission: &Permission| permission.group == "coordination.k8s.io";
-        let lease: BTreeSet<String> = used
-            .0
-            .extract_if(.., |one| is_lease(one))
-            .map(|one| one.verb)
-            .collect();
-        assert_eq!(
-            lease,
-            BTreeSet::from_iter(of_lease.into_iter().map(str::to_owned))
+    };
+    let role = Role::of_manifests(&manifests).unwrap().of_groups(&groups);
+    let account = account(cluster.api, &manifests, &role);
+    let setup = cluster.setup_with(&account.kubeconfig);
+    let mut of_lease = vec!["get", "update"];
+    // The first run has to create the Lease, and waits half a minute then. Both groups have the
+    // same role.
+    if group != Some(ApiGroup::V3) {
+        cluster.remove(
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers",
         );
-        let more = Role(used.0.difference(&role.0).cloned().collect());
-        assert_eq!(more, Role::default(), "used and not granted:\n{more}");
-        let mut unused = Role(role.0.difference(&used.0).cloned().collect());
-        unused.0.retain(|permission| !is_occasional(permission));
-        assert_eq!(unused, Role::default(), "granted and not used:\n{unused}");
+        of_lease.push("create");
+    }
+    let audit = cluster.api.audit().unwrap();
+    Workload {
+        cluster,
+        meanwhile: &|| (),
+    }
+    .run(setup.clone());
 
-        for withheld in withheld_together(group, &used) {
-            world.clear();
-            let grudging = Grudging::new(world.api, &account, &used, withheld);
-            Life {
-                host,
-                world,
-                meanwhile: &|| grudging.grant_what_is_missed(),
-            }
-            .live(setup.clone());
-            let not_missed = grudging.not_missed();
-            assert_eq!(
-                not_missed,
-                Role::default(),
-                "all was done without these:\n{not_missed}"
-            );
+    let requests = audit.of(&account.user).unwrap();
+    let refused: Vec<_> = requests
+        .iter()
+        .filter(|request| request.code == Some(403))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    let mut used = Role::used_by(&requests);
+    let is_lease = |permission: &Permission| permission.group == "coordination.k8s.io";
+    let lease: BTreeSet<String> = used
+        .0
+        .extract_if(.., |one| is_lease(one))
+        .map(|one| one.verb)
+        .collect();
+    assert_eq!(
+        lease,
+        BTreeSet::from_iter(of_lease.into_iter().map(str::to_owned))
+    );
+    let more = Role(used.0.difference(&role.0).cloned().collect());
+    assert_eq!(more, Role::default(), "used and not granted:\n{more}");
+    let mut unused = Role(role.0.difference(&used.0).cloned().collect());
+    unused.0.retain(|permission| !is_occasional(permission));
+    assert_eq!(unused, Role::default(), "granted and not used:\n{unused}");
+
+    for withheld in withheld_together(group, &used) {
+        cluster.clear();
+        let withheld_role = WithheldRole::new(cluster.api, &account, &used, withheld);
+        Workload {
+            cluster,
+            meanwhile: &|| withheld_role.grant_requested(),
         }
-    });
+        .run(setup.clone());
+        let not_needed = withheld_role.not_requested();
+        assert_eq!(
+            not_needed,
+            Role::default(),
+            "all was done without these:\n{not_needed}"
+        );
+    }
 }
 
 fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
@@ -184,19 +189,19 @@ fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
     verbs.map(of_verbs).into()
 }
 
-#[test]
-fn controllers_need_and_use_every_permission_in_crd_v1() {
-    every_permission_is_used_and_needed(Some(ApiGroup::CrdV1));
+#[on(kubernetes_v1)]
+fn controllers_need_and_use_every_permission_in_crd_v1(cluster: &ControllersCluster<'_>) {
+    assert_every_permission_is_used_and_needed(cluster);
 }
 
-#[test]
-fn controllers_need_and_use_every_permission_in_v3() {
-    every_permission_is_used_and_needed(Some(ApiGroup::V3));
+#[on(kubernetes_v3)]
+fn controllers_need_and_use_every_permission_in_v3(cluster: &ControllersCluster<'_>) {
+    assert_every_permission_is_used_and_needed(cluster);
 }
 
-#[test]
-fn controllers_need_and_use_every_permission_with_etcd() {
-    every_permission_is_used_and_needed(None);
+#[on(etcd)]
+fn controllers_need_and_use_every_permission_with_etcd(cluster: &ControllersCluster<'_>) {
+    assert_every_permission_is_used_and_needed(cluster);
 }
 
 /// Metrics count requests about other kinds as `other`.
@@ -224,38 +229,34 @@ fn metrics_of_requests_have_each_kind_of_the_roles() {
     }
 }
 
-#[test]
-fn replica_without_lease_and_event_permissions_runs_and_warns_once() {
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
-        let api = world.api;
-        let mut role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
-        role.0.retain(|permission| permission.resource != "events");
-        let account = api.service_account(NAMESPACE, NAME).unwrap();
-        api.cluster_role(NAME, &role.rules()).unwrap();
-        api.bind(&account, NAME).unwrap();
-        let setup = world
-            .setup()
-            .env("KUBECONFIG", account.kubeconfig.display().to_string());
-        let log = Life {
-            host,
-            world,
-            meanwhile: &|| (),
-        }
-        .live(setup);
-        // At most one such line for each restart of the controllers, because a life is shorter than
-        // ten minutes.
-        let lives = log.matches("] kube-controllers/run::lifecycle").count();
-        let told = log
-            .matches("posting no more Events in namespace default")
-            .count();
-        assert!(told > 0 && told <= lives, "{log}");
-        // A warning about a release of addresses is not about the Lease.
-        let is_about_lease = |line: &&str| line.contains("Lease") || line.contains(" lease=");
-        let lines = log
-            .lines()
-            .filter(|line| line.contains("[WARNING]"))
-            .filter(is_about_lease);
-        assert_eq!(lines.count(), 1, "{log}");
-    });
+#[on(kubernetes_v1)]
+fn replica_without_lease_and_event_permissions_runs_and_warns_once(
+    cluster: &ControllersCluster<'_>,
+) {
+    let api = cluster.api;
+    let mut role = Role::of_manifests(&Role::manifests_of_controllers()).unwrap();
+    role.0.retain(|permission| permission.resource != "events");
+    let account = api.service_account(NAMESPACE, NAME).unwrap();
+    api.cluster_role(NAME, &role.rules()).unwrap();
+    api.bind(&account, NAME).unwrap();
+    let setup = cluster.setup_with(&account.kubeconfig);
+    let log = Workload {
+        cluster,
+        meanwhile: &|| (),
+    }
+    .run(setup);
+    // At most one such line for each restart of the controllers, because the workload takes less
+    // than ten minutes.
+    let starts = log.matches("] kube-controllers/run::lifecycle").count();
+    let warnings = log
+        .matches("posting no more Events in namespace default")
+        .count();
+    assert!(warnings > 0 && warnings <= starts, "{log}");
+    // A warning about a release of addresses is not about the Lease.
+    let is_about_lease = |line: &&str| line.contains("Lease") || line.contains(" lease=");
+    let lines = log
+        .lines()
+        .filter(|line| line.contains("[WARNING]"))
+        .filter(is_about_lease);
+    assert_eq!(lines.count(), 1, "{log}");
 }

@@ -1,117 +1,118 @@
 //! Users who may view, edit or administer a namespace have the same rights on Calico's policies in
 //! it.
 
-use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::controllers::{ControllersCluster, PATIENCE, await_that};
+use integration_tests::kubernetes::ApiServer;
 use serde_json::{Value, json};
 
-use super::manifest;
+use super::{manifest, on};
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 
-#[test]
-fn namespace_users_access_calico_resources_according_to_their_role() {
-    with_kubernetes(|host, Kubernetes { api, .. }| {
-        api.define("projectcalico.org/v3").unwrap();
-        // kubectl reads the list of groups.
-        api.await_group("projectcalico.org").unwrap();
-        api.admin()
-            .apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap())
-            .unwrap();
-        aggregate(&api);
-        for namespace in ["mine", "others"] {
-            api.namespace(namespace).unwrap();
-        }
-        for role in ["view", "edit", "admin"] {
-            bind(&api, role);
-        }
-        for (user, verb, allowed) in [
-            ("view", "list", true),
-            ("view", "watch", true),
-            ("view", "create", false),
-            ("view", "delete", false),
-            ("edit", "get", true),
-            ("edit", "create", true),
-            ("edit", "patch", true),
-            ("edit", "delete", true),
-            ("admin", "get", true),
-            ("admin", "update", true),
-            ("admin", "deletecollection", true),
-            ("nobody", "get", false),
-        ] {
-            for resource in [
-                "networkpolicies",
-                "networksets",
-                "stagednetworkpolicies",
-                "stagedkubernetesnetworkpolicies",
-            ] {
-                assert_eq!(
-                    may(&api, user, verb, resource, "mine"),
-                    allowed,
-                    "{user} {verb} {resource}"
-                );
-                assert!(
-                    !may(&api, user, verb, resource, "others"),
-                    "{user} {verb} {resource} of others"
-                );
-            }
-        }
-        // A binding in a namespace grants no right to cluster-scoped resources.
-        for user in ["view", "edit", "admin"] {
-            for resource in [
-                "ippools",
-                "ipamblocks",
-                "hostendpoints",
-                "globalnetworkpolicies",
-                "tiers",
-            ] {
-                assert!(
-                    !may(&api, user, "update", resource, "mine"),
-                    "{user} {resource}"
-                );
-            }
-        }
-
-        let policy = json!({
-            "apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
-            "metadata": { "name": "mine", "namespace": "mine" }, "spec": { "selector": "all()" },
-        });
-        let file = host.dir("users").join("policy.json");
-        std::fs::write(&file, policy.to_string()).unwrap();
-        let file = file.display().to_string();
-        let create = |user: &str| api.kubectl(&["--as", user, "create", "-f", &file]);
-        assert!(create("view").unwrap_err().to_string().contains("orbidden"));
-        create("edit").unwrap();
-        let seen = api.kubectl(&[
-            "--as",
-            "view",
-            "-n",
-            "mine",
-            "get",
-            "networkpolicies.projectcalico.org",
-            "-o",
-            "name",
-        ]);
-        assert!(seen.unwrap().contains("/mine"));
-        let of_others = api.kubectl(&[
-            "--as",
-            "admin",
-            "-n",
-            "others",
-            "get",
-            "networkpolicies.projectcalico.org",
-        ]);
-        assert!(of_others.unwrap_err().to_string().contains("orbidden"));
-        api.kubectl(&[
-            "--as",
-            "admin",
-            "-n",
-            "mine",
-            "delete",
-            "networkpolicies.projectcalico.org",
-            "mine",
-        ])
+#[on(kubernetes_v3)]
+fn namespace_users_access_calico_resources_according_to_their_role(
+    cluster: &ControllersCluster<'_>,
+) {
+    let api = cluster.api;
+    // kubectl reads the list of groups.
+    api.await_group("projectcalico.org").unwrap();
+    api.admin()
+        .apply(&std::fs::read_to_string(manifest("users/calico-user-roles.yaml")).unwrap())
         .unwrap();
+    aggregate(api);
+    for namespace in ["mine", "others"] {
+        api.namespace(namespace).unwrap();
+    }
+    for role in ["view", "edit", "admin"] {
+        bind(api, role);
+    }
+    for (user, verb, allowed) in [
+        ("view", "list", true),
+        ("view", "watch", true),
+        ("view", "create", false),
+        ("view", "delete", false),
+        ("edit", "get", true),
+        ("edit", "create", true),
+        ("edit", "patch", true),
+        ("edit", "delete", true),
+        ("admin", "get", true),
+        ("admin", "update", true),
+        ("admin", "deletecollection", true),
+        ("nobody", "get", false),
+    ] {
+        for resource in [
+            "networkpolicies",
+            "networksets",
+            "stagednetworkpolicies",
+            "stagedkubernetesnetworkpolicies",
+        ] {
+            assert_eq!(
+                may(api, user, verb, resource, "mine"),
+                allowed,
+                "{user} {verb} {resource}"
+            );
+            assert!(
+                !may(api, user, verb, resource, "others"),
+                "{user} {verb} {resource} of others"
+            );
+        }
+    }
+    // A binding in a namespace grants no right to cluster-scoped resources.
+    for user in ["view", "edit", "admin"] {
+        for resource in [
+            "ippools",
+            "ipamblocks",
+            "hostendpoints",
+            "globalnetworkpolicies",
+            "tiers",
+        ] {
+            assert!(
+                !may(api, user, "update", resource, "mine"),
+                "{user} {resource}"
+            );
+        }
+    }
+
+    let policy = json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
+        "metadata": { "name": "mine", "namespace": "mine" }, "spec": { "selector": "all()" },
     });
+    let file = cluster.host.dir("users").join("policy.json");
+    std::fs::write(&file, policy.to_string()).unwrap();
+    let file = file.display().to_string();
+    let create = |user: &str| api.kubectl(&["--as", user, "create", "-f", &file]);
+    assert!(create("view").unwrap_err().to_string().contains("orbidden"));
+    create("edit").unwrap();
+    let seen = api.kubectl(&[
+        "--as",
+        "view",
+        "-n",
+        "mine",
+        "get",
+        "networkpolicies.projectcalico.org",
+        "-o",
+        "name",
+    ]);
+    assert!(seen.unwrap().contains("/mine"));
+    let of_others = api.kubectl(&[
+        "--as",
+        "admin",
+        "-n",
+        "others",
+        "get",
+        "networkpolicies.projectcalico.org",
+    ]);
+    assert!(of_others.unwrap_err().to_string().contains("orbidden"));
+    api.kubectl(&[
+        "--as",
+        "admin",
+        "-n",
+        "mine",
+        "delete",
+        "networkpolicies.projectcalico.org",
+        "mine",
+    ])
+    .unwrap();
 }
 
 /// Aggregates roles, in place of a cluster's controller.
@@ -173,8 +174,7 @@ fn bind(api: &ApiServer, role: &str) {
     });
     api.admin().apply_object(&binding).unwrap();
     let seen = || Ok(may(api, role, "list", "networkpolicies", "mine"));
-    integration_tests::controllers::await_that(integration_tests::controllers::PATIENCE, seen)
-        .unwrap();
+    await_that(PATIENCE, seen).unwrap();
 }
 
 fn may(api: &ApiServer, user: &str, verb: &str, resource: &str, namespace: &str) -> bool {

@@ -1,7 +1,7 @@
 //! kube-controllers on each datastore: its first objects, changes of its configuration, and its
 //! exit.
 
-mod lab;
+mod startup;
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,29 +9,26 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use integration_tests::command::present;
-use integration_tests::controllers::{PATIENCE, await_that, told};
+use integration_tests::controllers::{PATIENCE, await_that, exit_text};
 use integration_tests::plugin::Plugins;
 use integration_tests::proxy::{Fault, Point};
 use integration_tests::skip::skipped;
-use libcalico::kubernetes::ApiGroup;
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::lab::{CONFIGURATIONS, Lab, await_ready, await_served, check_status, page, serves};
+use crate::startup::{Startup, await_ready, await_served, check_status, on, page, serves};
 
-// The tests of a datastore use the same few control planes. The last test of crd_v1 and of etcd
-// ends its control plane.
-const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 /// Upstream's tests search for this text.
 const RESTARTING: &str = "Received exit status 129, restarting";
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
-    let mut controllers = lab.start(lab.setup().arg("--health-port=9099"));
+fn start_on_an_empty_datastore_creates_the_required_objects(startup: &mut Startup<'_>) {
+    let mut controllers = startup.start(startup.setup().arg("--health-port=9099"));
     await_ready(&controllers, true);
     await_served(9099, "/readiness");
     assert!(serves(9099, "/liveness"));
-    let spec = &lab.object(CLUSTER)["spec"];
+    let information = || startup.cluster().calico("clusterinformations", "default");
+    let spec = &information()["spec"];
     let guid = spec["clusterGUID"].as_str().unwrap();
     assert!(
         guid.len() == 32
@@ -40,7 +37,7 @@ fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
                 .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')),
         "{guid}"
     );
-    let cluster_type = if lab.group.is_some() {
+    let cluster_type = if startup.group.is_some() {
         "k8s,kdd"
     } else {
         "k8s"
@@ -54,31 +51,29 @@ fn start_on_an_empty_datastore_creates_the_required_objects(lab: &mut Lab<'_>) {
         ("kube-admin", "Pass", 1_000),
         ("kube-baseline", "Pass", 10_000_000),
     ] {
-        let tier = lab.object(&format!(
-            "/calico/resources/v3/projectcalico.org/tiers/{name}"
-        ));
+        let tier = startup.cluster().calico("tiers", name);
         assert_eq!(
             tier["spec"],
             json!({ "defaultAction": action, "order": order }),
             "{name}"
         );
     }
-    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    assert_eq!(exit_text(controllers.terminate().unwrap()), "0");
 
     controllers.restart().unwrap();
     await_ready(&controllers, true);
-    assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
+    assert_eq!(information()["spec"]["clusterGUID"], guid);
 }
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
-    let setup = lab
+fn configuration_is_created_and_its_status_restored(startup: &mut Startup<'_>) {
+    let setup = startup
         .setup()
         .env("ENABLED_CONTROLLERS", "node")
         .env("LOG_LEVEL", "info");
-    let mut controllers = lab.start(setup);
-    lab.await_status("/environmentVars/LOG_LEVEL", &json!("info"));
-    let made = lab.configuration();
+    let mut controllers = startup.start(setup);
+    startup.await_status("/environmentVars/LOG_LEVEL", &json!("info"));
+    let made = startup.configuration();
     assert_eq!(
         made["spec"]["controllers"].as_object().unwrap().len(),
         7,
@@ -86,36 +81,36 @@ fn configuration_is_created_and_its_status_restored(lab: &mut Lab<'_>) {
     );
     assert_eq!(made["spec"]["prometheusMetricsPort"], 9094);
 
-    lab.overwrite_status();
+    startup.overwrite_status();
     let restored = await_that(PATIENCE, || {
-        Ok(lab.configuration()["status"] == made["status"])
+        Ok(startup.configuration()["status"] == made["status"])
     });
-    assert!(restored.is_ok(), "{}", lab.configuration());
+    assert!(restored.is_ok(), "{}", startup.configuration());
 
     // A process that observed the deletion would wait a minute, because a tool may replace the
     // object.
-    lab.delete_configuration();
+    startup.delete_configuration();
     controllers.terminate().unwrap();
     controllers.restart().unwrap();
     let again = await_that(PATIENCE, || {
-        Ok(lab.configuration()["status"] == made["status"])
+        Ok(startup.configuration()["status"] == made["status"])
     });
-    assert!(again.is_ok(), "{}", lab.configuration());
-    let again = lab.configuration();
+    assert!(again.is_ok(), "{}", startup.configuration());
+    let again = startup.configuration();
     assert_eq!(again["spec"], made["spec"]);
     assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
 }
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
-    let controllers = lab.start(lab.setup());
-    lab.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
-    lab.configure(&json!({ "spec": {
+fn configuration_changes_apply_in_place_or_by_a_restart(startup: &mut Startup<'_>) {
+    let controllers = startup.start(startup.setup());
+    startup.await_status("/runningConfig/logSeverityScreen", &json!("Info"));
+    startup.configure(&json!({ "spec": {
         "logSeverityScreen": "Debug", "prometheusMetricsPort": 9097,
         "controllers": { "node": { "leakGracePeriod": "1h" } },
     } }));
-    lab.await_status("/runningConfig/logSeverityScreen", &json!("Debug"));
-    lab.await_status(
+    startup.await_status("/runningConfig/logSeverityScreen", &json!("Debug"));
+    startup.await_status(
         "/runningConfig/controllers/node/leakGracePeriod",
         &json!("1h0m0s"),
     );
@@ -127,12 +122,13 @@ fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
         controllers.log().unwrap()
     );
 
-    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": null } } }));
+    startup.configure(&json!({ "spec": { "controllers": { "loadBalancer": null } } }));
     controllers.await_log(RESTARTING, 1).unwrap();
-    lab.await_status("/runningConfig/controllers/loadBalancer", &Value::Null);
-    lab.configure(&json!({ "spec": { "controllers": { "loadBalancer": { "assignIPs": "RequestedServicesOnly" } } } }));
+    startup.await_status("/runningConfig/controllers/loadBalancer", &Value::Null);
+    let requested = json!({ "assignIPs": "RequestedServicesOnly" });
+    startup.configure(&json!({ "spec": { "controllers": { "loadBalancer": requested } } }));
     controllers.await_log(RESTARTING, 2).unwrap();
-    lab.await_status(
+    startup.await_status(
         "/runningConfig/controllers/loadBalancer/assignIPs",
         &json!("RequestedServicesOnly"),
     );
@@ -143,15 +139,15 @@ fn configuration_changes_apply_in_place_or_by_a_restart(lab: &mut Lab<'_>) {
 }
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
-    let setup = lab
+fn configuration_does_not_override_the_environment(startup: &mut Startup<'_>) {
+    let setup = startup
         .setup()
         .env("ENABLED_CONTROLLERS", "node")
         .env("LOG_LEVEL", "warn")
         .env("AUTO_HOST_ENDPOINTS", "Disabled");
-    let controllers = lab.start(setup.env("HEALTH_ENABLED", "false"));
-    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
-    lab.configure(&json!({ "spec": {
+    let controllers = startup.start(setup.env("HEALTH_ENABLED", "false"));
+    startup.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    startup.configure(&json!({ "spec": {
         "logSeverityScreen": "Debug", "healthChecks": "Enabled",
         "controllers": {
             "namespace": null, "loadBalancer": null,
@@ -159,18 +155,19 @@ fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
         },
     } }));
     // Once the status shows this change, the program has also read the change before it.
-    lab.configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
-    lab.await_status(
+    startup
+        .configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
+    startup.await_status(
         "/runningConfig/controllers/node/leakGracePeriod",
         &json!("7m0s"),
     );
-    lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
-    lab.await_status("/runningConfig/healthChecks", &json!("Disabled"));
-    lab.await_status(
+    startup.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
+    startup.await_status("/runningConfig/healthChecks", &json!("Disabled"));
+    startup.await_status(
         "/runningConfig/controllers/node/hostEndpoint/autoCreate",
         &json!("Disabled"),
     );
-    lab.await_status("/environmentVars/AUTO_HOST_ENDPOINTS", &json!("Disabled"));
+    startup.await_status("/environmentVars/AUTO_HOST_ENDPOINTS", &json!("Disabled"));
     assert!(!controllers.log().unwrap().contains(RESTARTING));
     await_ready(&controllers, true);
 }
@@ -178,70 +175,60 @@ fn configuration_does_not_override_the_environment(lab: &mut Lab<'_>) {
 /// Upstream fills in defaults only through its own client, so an object written with kubectl lacks
 /// them.
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn configuration_written_with_kubectl_gets_defaults(lab: &mut Lab<'_>) {
-    let api_version = lab
-        .group
-        .map_or("projectcalico.org/v3", ApiGroup::api_version);
-    let object = json!({
-        "apiVersion": api_version, "kind": "KubeControllersConfiguration",
-        "metadata": { "name": "default" },
-        "spec": { "controllers": { "node": {}, "namespace": {} } },
-    });
-    match lab.group {
-        None => lab
-            .kubernetes
-            .etcd
-            .put(CONFIGURATIONS, object.to_string().as_bytes())
-            .unwrap(),
-        Some(_) => _ = lab.kubernetes.api.admin().apply_object(&object).unwrap(),
-    }
-    let _controllers = lab.start(lab.setup());
-    lab.await_status(
+fn configuration_written_with_kubectl_gets_defaults(startup: &mut Startup<'_>) {
+    startup.cluster().put(
+        "KubeControllersConfiguration",
+        "kubecontrollersconfigurations",
+        "default",
+        &json!({ "controllers": { "node": {}, "namespace": {} } }),
+    );
+    let _controllers = startup.start(startup.setup());
+    startup.await_status(
         "/runningConfig/controllers/node/leakGracePeriod",
         &json!("15m0s"),
     );
     await_served(9094, "/metrics");
     assert!(!serves(9094, "/debug/pprof/profile"));
-    let namespace = if lab.group.is_some() {
+    let namespace = if startup.group.is_some() {
         Value::Null
     } else {
         json!({ "reconcilerPeriod": "5m0s" })
     };
-    lab.await_status("/runningConfig/controllers/namespace", &namespace);
+    startup.await_status("/runningConfig/controllers/namespace", &namespace);
     assert_eq!(
-        lab.configuration()["spec"]["controllers"]["policy"],
+        startup.configuration()["spec"]["controllers"]["policy"],
         Value::Null,
-        "nobody adds to it"
+        "no program completes the object"
     );
 }
 
 #[on(etcd, kubernetes_v1)]
-fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
-    lab.kubernetes.api.stop();
-    if lab.group.is_none() {
-        lab.kubernetes.etcd.freeze().unwrap();
+fn start_with_unreachable_servers_waits_and_stays_live(startup: &mut Startup<'_>) {
+    startup.servers.api.stop();
+    if startup.group.is_none() {
+        startup.servers.etcd.freeze().unwrap();
     }
     // Without the heartbeat, `-l` returns the result of `-r`, as upstream's does.
-    let mut setup = lab.setup().env("STATUS_LIVENESS", "heartbeat");
-    if lab.group.is_some() {
+    let mut setup = startup.setup().env("STATUS_LIVENESS", "heartbeat");
+    if startup.group.is_some() {
         // With an election, the replica waits for half a minute before its first write, because
         // there is no Lease.
         setup = setup.env("LEADER_ELECTION", "false");
     }
-    let mut controllers = lab.start(setup);
+    let mut controllers = startup.start(setup);
     controllers.await_log("trying again", 1).unwrap();
     assert!(!check_status(&controllers, "-r").0);
     assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
-    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    assert_eq!(exit_text(controllers.terminate().unwrap()), "0");
     controllers.restart().unwrap();
     controllers.await_log("trying again", 2).unwrap();
-    if lab.group.is_none() {
-        lab.kubernetes.etcd.thaw().unwrap();
+    if startup.group.is_none() {
+        startup.servers.etcd.thaw().unwrap();
     }
-    lab.kubernetes.api.restart().unwrap();
+    startup.servers.api.restart().unwrap();
     await_ready(&controllers, true);
 
-    lab.kubernetes.api.stop();
+    startup.servers.api.stop();
     await_ready(&controllers, false);
     // At first only the check of the datastore may have failed.
     let said = || check_status(&controllers, "-r").1;
@@ -252,47 +239,47 @@ fn start_with_unreachable_servers_waits_and_stays_live(lab: &mut Lab<'_>) {
     assert_eq!(
         check_status(&controllers, "-l"),
         (true, "Live".into()),
-        "nobody is to restart it"
+        "the process needs no restart"
     );
-    lab.kubernetes.api.restart().unwrap();
+    startup.servers.api.restart().unwrap();
     await_ready(&controllers, true);
     assert!(controllers.terminate().unwrap().success());
 }
 
 /// The API server becomes unreachable at the request for the KubeControllersConfiguration.
 #[on(kubernetes_v3)]
-fn readiness_names_a_server_lost_before_the_configuration_read(lab: &mut Lab<'_>) {
-    let proxy = lab.kubernetes.api.proxy().unwrap();
+fn readiness_names_a_server_lost_before_the_configuration_read(startup: &mut Startup<'_>) {
+    let proxy = startup.servers.api.proxy().unwrap();
     proxy.arm(Some((
         Point::First("GET", "kubecontrollersconfigurations"),
         Fault::Gone,
     )));
-    let account = lab
-        .kubernetes
+    let account = startup
+        .servers
         .api
         .service_account("kube-system", "early")
         .unwrap();
-    lab.kubernetes.api.bind(&account, "cluster-admin").unwrap();
-    let kubeconfig = lab
-        .kubernetes
+    startup.servers.api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = startup
+        .servers
         .api
         .kubeconfig_to(&proxy.endpoint(), "early", &account.identity)
         .unwrap();
     // With an election, the replica would wait for half a minute: the Lease is too old when the
     // server is reachable.
-    let setup = lab
-        .setup()
-        .env("KUBECONFIG", kubeconfig.display().to_string())
+    let setup = startup
+        .cluster()
+        .setup_with(&kubeconfig)
         .env("LEADER_ELECTION", "false");
-    let controllers = lab.start(setup);
+    let controllers = startup.start(setup);
     let reasons = || check_status(&controllers, "-r").1;
-    let told = [
+    let expected = [
         "no controller runs until the object has been read: ",
         "Error reaching apiserver: ",
         "Error verifying datastore: ",
     ];
     let all = await_that(PATIENCE, || {
-        Ok(told.iter().all(|reason| reasons().contains(reason)))
+        Ok(expected.iter().all(|reason| reasons().contains(reason)))
     });
     assert!(all.is_ok(), "{}\n{}", reasons(), controllers.log().unwrap());
     proxy.arm(None);
@@ -314,10 +301,10 @@ struct Sample {
 
 /// A signal handler can walk a stack only if the C library and the linking of the program allow it.
 #[on(etcd)]
-fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
-    let controllers = lab.start(lab.setup());
+fn cpu_profile_contains_whole_stacks(startup: &mut Startup<'_>) {
+    let controllers = startup.start(startup.setup());
     await_served(9094, "/metrics");
-    lab.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
+    startup.configure(&json!({ "spec": { "debugProfilePort": 9095 } }));
     await_served(9095, "/debug/pprof/");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -342,20 +329,20 @@ fn cpu_profile_contains_whole_stacks(lab: &mut Lab<'_>) {
 }
 
 #[on(etcd)]
-fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
+fn first_objects_equal_the_recorded_start_of_upstream(startup: &mut Startup<'_>) {
     let recording = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/golden/controllers/kubernetes-to-calico.json"
     );
     let recording: Value = serde_json::from_slice(&std::fs::read(recording).unwrap()).unwrap();
     let enabled = "workloadendpoint,policy,namespace,serviceaccount,node";
-    let setup = lab
+    let setup = startup
         .setup()
         .env("ENABLED_CONTROLLERS", enabled)
         .env("LOG_LEVEL", "info");
-    let _controllers = lab.start(setup.env("DATASTORE_TYPE", "etcdv3"));
-    lab.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
-    let stored = lab.kubernetes.etcd.dump().unwrap();
+    let _controllers = startup.start(setup.env("DATASTORE_TYPE", "etcdv3"));
+    startup.await_status("/environmentVars/ENABLED_CONTROLLERS", &json!(enabled));
+    let stored = startup.servers.etcd.dump().unwrap();
     let first = [
         "clusterinformations",
         "kubecontrollersconfigurations",
@@ -380,28 +367,29 @@ fn first_objects_equal_the_recorded_start_of_upstream(lab: &mut Lab<'_>) {
 /// These controllers would write objects that the API server rejects. Upstream runs them
 /// nevertheless (KC-020).
 #[on(kubernetes_v1)]
-fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(lab: &mut Lab<'_>) {
-    let controllers = lab.start(
-        lab.setup()
+fn etcd_controllers_on_a_kubernetes_datastore_are_refused_in_one_line(startup: &mut Startup<'_>) {
+    let controllers = startup.start(
+        startup
+            .setup()
             .env("ENABLED_CONTROLLERS", "networkpolicy, namespace ,node"),
     );
-    lab.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
-    lab.await_status("/runningConfig/controllers/policy", &Value::Null);
+    startup.await_status("/environmentVars/DATASTORE_TYPE", &json!("kubernetes"));
+    startup.await_status("/runningConfig/controllers/policy", &Value::Null);
     let log = controllers.log().unwrap();
-    let told: Vec<_> = log
+    let warnings: Vec<_> = log
         .lines()
         .filter(|line| line.contains("not running controllers whose objects"))
         .collect();
-    assert_eq!(told.len(), 1, "{log}");
+    assert_eq!(warnings.len(), 1, "{log}");
     assert!(
-        told[0].contains("[WARNING]") && told[0].ends_with(": policy, namespace"),
+        warnings[0].contains("[WARNING]") && warnings[0].ends_with(": policy, namespace"),
         "{}",
-        told[0]
+        warnings[0]
     );
 }
 
 #[on(etcd)]
-fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
+fn invalid_environment_variable_or_flag_ends_the_process(startup: &mut Startup<'_>) {
     for (name, text, expected) in [
         (
             "ENABLED_CONTROLLERS",
@@ -427,26 +415,30 @@ fn invalid_environment_variable_or_flag_ends_the_process(lab: &mut Lab<'_>) {
         ("DATASTORE_TYPE", "local", "DATASTORE_TYPE: `local`"),
         ("KUBECONFIG", "/nowhere", "/nowhere"),
     ] {
-        let mut controllers = lab.setup().env(name, text).start(lab.host, name).unwrap();
-        assert_eq!(told(controllers.ended().unwrap()), "1", "{name}");
+        let mut controllers = startup
+            .setup()
+            .env(name, text)
+            .start(startup.host, name)
+            .unwrap();
+        assert_eq!(exit_text(controllers.ended().unwrap()), "1", "{name}");
         let log = controllers.log().unwrap();
         assert!(
             log.contains("[ERROR]") && log.contains(expected),
             "{name}: {log}"
         );
     }
-    let mut controllers = lab
+    let mut controllers = startup
         .setup()
         .arg("--no-such-flag")
-        .start(lab.host, "flag")
+        .start(startup.host, "flag")
         .unwrap();
-    assert_eq!(told(controllers.ended().unwrap()), "1");
+    assert_eq!(exit_text(controllers.ended().unwrap()), "1");
     assert!(controllers.log().unwrap().contains("--no-such-flag"));
 }
 
 /// Upstream reads the variable and does not use it.
 #[on(kubernetes_v1)]
-fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
+fn node_workers_without_effect_are_named_in_a_warning(startup: &mut Startup<'_>) {
     for (text, expected) in [
         (
             "4",
@@ -454,10 +446,10 @@ fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
         ),
         ("none", "NODE_WORKERS: `none` is not"),
     ] {
-        let controllers = lab
+        let controllers = startup
             .setup()
             .env("NODE_WORKERS", text)
-            .start(lab.host, text)
+            .start(startup.host, text)
             .unwrap();
         await_ready(&controllers, true);
         let log = controllers.log().unwrap();
@@ -470,18 +462,19 @@ fn node_workers_without_effect_are_named_in_a_warning(lab: &mut Lab<'_>) {
 }
 
 #[on(etcd)]
-fn controllers_exit_with_success_on_sigterm(lab: &mut Lab<'_>) {
-    let mut controllers = lab.start(lab.setup());
+fn controllers_exit_with_success_on_sigterm(startup: &mut Startup<'_>) {
+    let mut controllers = startup.start(startup.setup());
     await_ready(&controllers, true);
-    assert_eq!(told(controllers.terminate().unwrap()), "0");
+    assert_eq!(exit_text(controllers.terminate().unwrap()), "0");
     assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
 }
 
 /// A period of 0 turns compaction off.
 #[on(etcd)]
-fn etcd_is_compacted_every_compaction_period(lab: &mut Lab<'_>) {
+fn etcd_is_compacted_every_compaction_period(startup: &mut Startup<'_>) {
     let mark = || {
-        lab.kubernetes
+        startup
+            .servers
             .etcd
             .dump()
             .unwrap()
@@ -490,18 +483,18 @@ fn etcd_is_compacted_every_compaction_period(lab: &mut Lab<'_>) {
     };
     // An earlier test on this etcd may have left a mark.
     let former = mark();
-    let controllers = lab.start(lab.setup().env("COMPACTION_PERIOD", "1s"));
+    let controllers = startup.start(startup.setup().env("COMPACTION_PERIOD", "1s"));
     controllers
         .await_log("etcd compacted to revision", 2)
         .unwrap();
-    lab.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
+    startup.await_status("/runningConfig/etcdV3CompactionPeriod", &json!("1s"));
     assert!(mark() > former, "{:?} {former:?}", mark());
     drop(controllers);
 
-    let never = lab
+    let never = startup
         .setup()
         .env("COMPACTION_PERIOD", "0")
-        .start(lab.host, "never")
+        .start(startup.host, "never")
         .unwrap();
     await_ready(&never, true);
     let before = mark();

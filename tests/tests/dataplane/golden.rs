@@ -84,20 +84,57 @@ fn replay(name: &str) {
     });
 }
 
-macro_rules! recordings {
-    ($($test:ident $name:literal;)*) => { $(#[test] fn $test() { replay($name); })* };
+#[test]
+fn args_ip() {
+    replay("args-ip");
 }
 
-recordings! {
-    args_ip "args-ip";
-    borrow "borrow";
-    container_settings "container-settings";
-    dual_stack "dual-stack";
-    host_local "host-local";
-    mtu_queues "mtu-queues";
-    netns_gone "netns-gone";
-    plain_profile "plain-profile";
-    v4_add_del "v4-add-del";
-    v4_two_pods "v4-two-pods";
-    v6_only "v6-only";
+#[test]
+fn borrow() {
+    replay("borrow");
+}
+
+#[test]
+fn container_settings() {
+    replay("container-settings");
+}
+
+#[test]
+fn dual_stack() {
+    replay("dual-stack");
+}
+
+#[test]
+fn host_local() {
+    replay("host-local");
+}
+
+#[test]
+fn mtu_queues() {
+    replay("mtu-queues");
+}
+
+#[test]
+fn netns_gone() {
+    replay("netns-gone");
+}
+
+#[test]
+fn plain_profile() {
+    replay("plain-profile");
+}
+
+#[test]
+fn v4_add_del() {
+    replay("v4-add-del");
+}
+
+#[test]
+fn v4_two_pods() {
+    replay("v4-two-pods");
+}
+
+#[test]
+fn v6_only() {
+    replay("v6-only");
 }

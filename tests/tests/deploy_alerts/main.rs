@@ -16,7 +16,7 @@ use std::thread;
 
 use agents::run_agents;
 use evaluation::{Series, assert_pass, firing, kube_state, scraped};
-use integration_tests::kubernetes::with_kubernetes;
+use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::manifests::promtool;
 use integration_tests::skip::skipped;
 use replicas::{of_replica, run_replicas};
@@ -48,7 +48,7 @@ fn each_alert_fires_in_its_state_alone() {
     if let Err(missing) = promtool() {
         return skipped(&missing.to_string());
     }
-    with_kubernetes(|host, servers| {
+    on_kubernetes(|host, servers| {
         // The agents and the replicas wait most of the time, so they run at the same time.
         let (agents, replicas) = thread::scope(|scope| {
             let agents = scope.spawn(|| run_agents(host, &servers));

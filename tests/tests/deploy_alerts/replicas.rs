@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use integration_tests::controllers::collecting::{Collecting, settings};
+use integration_tests::controllers::garbage_collector::{GarbageCollector, settings};
 use integration_tests::controllers::{
-    Controllers, METRICS_PORT, NAMESPACE as PODS, PATIENCE, World, await_that, metrics,
+    Controllers, ControllersCluster, METRICS_PORT, NAMESPACE as PODS, PATIENCE, await_that, metrics,
 };
 use integration_tests::kubernetes::{Kubernetes, Permission, Role, ServiceAccount};
 use integration_tests::namespaces::Host;
@@ -116,7 +116,7 @@ pub(crate) fn of_replica(n: u8) -> String {
 }
 
 struct Running<'a> {
-    world: World<'a>,
+    cluster: ControllersCluster<'a>,
     account: ServiceAccount,
     leader: Controllers,
     standby: Controllers,
@@ -132,12 +132,12 @@ pub(crate) fn run_replicas(host: &Host, servers: &Kubernetes) -> Replicas {
         "ipam_allocations_gc_candidates{ippool=\"large\",node=\"n2\"} 0",
     ]);
     let leaks = [("n1", "10.65.1.0"), ("n2", "10.65.2.0")].map(|(node, block)| {
-        running.world.address_left_behind(node, block);
+        running.cluster.address_left_behind(node, block);
         running.showing(&[&format!(
             "ipam_allocations_gc_candidates{{ippool=\"large\",node=\"{node}\"}} 1"
         )])
     });
-    running.world.address_left_behind("n3", "10.66.1.0");
+    running.cluster.address_left_behind("n3", "10.66.1.0");
     let pool_full = running.reserving(&[&RESERVED[..], &["10.66.1.1/32"][..]].concat(), 63);
     let pool_half_full = running.reserving(&RESERVED, 62);
     running.reserving(&[], 0);
@@ -152,19 +152,19 @@ pub(crate) fn run_replicas(host: &Host, servers: &Kubernetes) -> Replicas {
 }
 
 impl<'a> Running<'a> {
-    fn start(host: &Host, servers: &'a Kubernetes) -> Running<'a> {
-        let world = World::new(servers, Some(ApiGroup::CrdV1));
-        let account = world
+    fn start(host: &'a Host, servers: &'a Kubernetes) -> Running<'a> {
+        let cluster = ControllersCluster::new(host, servers, Some(ApiGroup::CrdV1));
+        let account = cluster
             .api
             .account_of(NAMESPACE, NAME, &Role::manifests_of_controllers())
             .unwrap();
         for (node, address) in [("n1", "10.0.0.1"), ("n2", "10.0.0.2"), ("n3", "10.0.0.3")] {
-            world.node(node, address);
+            cluster.node(node, address);
         }
-        world.pool("large", "10.65.0.0/16", "Workload");
-        world.pool("small", "10.66.1.0/26", "Workload");
+        cluster.pool("large", "10.65.0.0/16", "Workload");
+        cluster.pool("small", "10.66.1.0/26", "Workload");
         let start = |name: &str, port: u16| {
-            let setup = world
+            let setup = cluster
                 .setup()
                 .env("KUBECONFIG", account.kubeconfig.display().to_string());
             setup
@@ -177,7 +177,7 @@ impl<'a> Running<'a> {
         leader.await_log("this replica is the leader", 1).unwrap();
         let standby = start("standby", STANDBY_PORT);
         Running {
-            world,
+            cluster,
             account,
             leader,
             standby,
@@ -220,7 +220,7 @@ impl<'a> Running<'a> {
     /// again. The only other addresses are those of the block of `n3`, of which one is in use.
     #[track_caller]
     fn reserving(&self, cidrs: &[&str], count: usize) -> Scrape {
-        self.world.put(
+        self.cluster.put(
             "IPReservation",
             "ipreservations",
             "some",
@@ -236,7 +236,7 @@ impl<'a> Running<'a> {
 
     /// Withdraws the right to write blocks, and then lets the grace period of the leaks end.
     fn failing(&self) -> [Scrape; 2] {
-        let (world, api) = (&self.world, self.world.api);
+        let (cluster, api) = (&self.cluster, self.cluster.api);
         let group = ApiGroup::CrdV1.name().to_owned();
         let write = Permission {
             group,
@@ -251,7 +251,7 @@ impl<'a> Running<'a> {
             Ok(!api.allows(&self.account.user, write.access())?)
         })
         .unwrap();
-        world.configure(&json!({ "leakGracePeriod": "1s" }));
+        cluster.configure(&json!({ "leakGracePeriod": "1s" }));
         let first = self.scrape("a failure", |scrape| scrape.failures() > 0);
         let second = self.scrape("another failure", |scrape| {
             scrape.failures() > first.failures()
@@ -262,8 +262,8 @@ impl<'a> Running<'a> {
     /// Runs a pod with a free address of the block of `n1`, and garbage collection whose clock
     /// shows when the conflict has lasted two minutes.
     fn conflict(&self) -> String {
-        let world = &self.world;
-        world.apply(json!({
+        let cluster = &self.cluster;
+        cluster.apply(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": "restored", "namespace": PODS },
             "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "i" }],
@@ -271,19 +271,20 @@ impl<'a> Running<'a> {
         }));
         let status =
             json!({ "phase": "Running", "podIP": "10.65.1.9", "podIPs": [{ "ip": "10.65.1.9" }] });
-        world.merge(
+        cluster.merge(
             &format!("/api/v1/namespaces/{PODS}/pods/restored/status"),
             &json!({ "status": status }),
         );
         let never = Some(Duration::from_secs(1_000_000));
         let settings = Settings {
             leak_grace_period: never,
-            ..settings(world.group)
+            ..settings(cluster.group)
         };
-        let collecting = Collecting::start(world.group, self.account.kubeconfig.clone(), settings);
-        collecting.has_looked();
+        let collecting =
+            GarbageCollector::start(cluster.group, self.account.kubeconfig.clone(), settings);
+        collecting.await_first_pass();
         let minute = Duration::from_secs(60);
-        collecting.as_time_goes_by(minute, "a conflict", || {
+        collecting.advance_until(minute, "a conflict", || {
             shows(&collecting.metrics(), CONFLICT)
         });
         collecting.metrics()

@@ -6,6 +6,7 @@ use integration_tests::cluster::on_installation;
 use integration_tests::journal::journal_entries;
 use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::{stored, template, write_list};
+use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 use super::can_render;
@@ -24,7 +25,7 @@ fn helm_uninstall_keeps_the_objects_without_which_no_pod_can_be_deleted() {
     if !can_render() {
         return;
     }
-    on_installation(install, |cluster, servers, _| {
+    on_installation(ApiGroup::CrdV1, install, |cluster, servers, _| {
         let objects = template(&[]).unwrap();
         let file = write_list(&cluster.host.dir("chart"), objects.values()).unwrap();
         let present = |api: &ApiServer| -> BTreeSet<String> {

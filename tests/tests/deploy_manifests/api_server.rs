@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use integration_tests::kubernetes::{ApiServer, oldest_version, on_oldest_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Kubernetes, oldest_version, on_oldest_kubernetes, on_shared_kubernetes,
+};
 use integration_tests::manifests::{Objects, compose, deploy, parse, stored, write_list};
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, on_api_server, overlay};
+use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 /// Writes objects as a manifest for kubectl, without kinds that this server does not define.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
@@ -54,7 +56,9 @@ fn server_dry_run_accepts_every_rendering() {
     if !can_render() {
         return;
     }
-    on_api_server(assert_every_rendering_is_accepted);
+    on_shared_kubernetes(|host, servers| {
+        assert_every_rendering_is_accepted(host, &servers.api);
+    });
 }
 
 fn assert_every_rendering_is_accepted(host: &Host, api: &ApiServer) {
@@ -109,7 +113,7 @@ fn uninstall_manifest_is_accepted_and_its_patches_apply() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let file = deploy("uninstall/uninstall.yaml");
         let text = fs::read_to_string(&file).unwrap();
         let file = file.display().to_string();
@@ -174,7 +178,7 @@ fn adopt_manifests_are_accepted() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         for name in ["adopt/rbac.yaml", "adopt/adopt.yaml"] {
             let file = deploy(name);
             let objects = parse(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -230,7 +234,7 @@ fn uninstall_manifest_can_be_patched_to_privileged() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let pod = patched_uninstallation(api, "privileged.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!(
@@ -252,7 +256,7 @@ fn uninstall_manifest_can_be_patched_for_owners_and_selinux() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let pod = patched_uninstallation(api, "dac-override.yaml");
         let context = &pod["initContainers"][0]["securityContext"];
         assert_eq!(
@@ -271,7 +275,7 @@ fn server_dry_run_refuses_invalid_fields() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
         for (place, wrong, said) in [
             (
@@ -309,7 +313,7 @@ fn server_refuses_a_surge_that_is_patched_into_the_daemon_set() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
         for surge in [json!(1), json!("10%")] {
             for name in OVERLAYS {
@@ -333,7 +337,7 @@ fn installation_is_stored_completely_and_a_second_apply_changes_nothing() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
         let install = deploy("install.yaml").display().to_string();
         let apply = || {

@@ -11,13 +11,13 @@ use std::path::Path;
 use anyhow::Result;
 use integration_tests::command::run;
 use integration_tests::controllers::merge;
-use integration_tests::kubernetes::ApiServer;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{Objects, changes, deploy, kustomize, parse, stored};
 use serde_json::{Value, json};
 
 use super::api_server::manifest;
+use super::can_render;
 use super::references::missing;
-use super::{can_render, on_api_server};
 
 const NODE: &str = "DaemonSet.apps kube-system/calico-node";
 const CONTROLLERS: &str = super::DEPLOYMENT;
@@ -267,7 +267,7 @@ fn applying_upstreams_manifest_again_restores_upstream() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("upstream");
         for (overlay, file) in [
             ("beside-upstream", "upstream-v3.32.yaml"),
@@ -363,7 +363,7 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         api.namespace("calico-system").unwrap();
         let objects = parse(&upstream("upstream-operator-1.42.yaml")).unwrap();
         let rendered = &objects["DaemonSet.apps calico-system/calico-node"];

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use integration_tests::command::run;
+use integration_tests::kubernetes::{Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{compose, hashed_names, kustomizers, parse};
 use serde_json::{Value, json};
 
-use super::{
-    COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay,
-};
+use super::{COMPONENTS, CONFIG, COPY, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Renders the overlay kubernetes-v1 with each kustomize, with these changes of the configuration.
 fn rendered(data: Option<Value>) -> [String; 2] {
@@ -96,7 +95,7 @@ fn applying_a_changed_configuration_rolls_both_workloads_once() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let file = host.dir("manifests").join("manifest.yaml");
         let apply = |data: Option<Value>| {
             let [text, _] = rendered(data);

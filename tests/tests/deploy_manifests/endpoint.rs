@@ -8,7 +8,7 @@ use integration_tests::manifests::{
 };
 use serde_json::{Value, json};
 
-use super::platforms::{assert_accepted, on, page};
+use super::platforms::{assert_accepted, composed, page};
 use super::{DEPLOYMENT, OVERLAYS, can_render};
 
 /// The ConfigMap from which every container reads the address of the API server, if it exists.
@@ -50,7 +50,7 @@ fn component_api_server_changes_only_the_address_and_the_network_of_kube_control
     let pod = format!("{DEPLOYMENT}/spec/template/spec");
     for base in OVERLAYS {
         for (platform, objects) in with_api_server(base) {
-            let mut changed = changes(&on(&platform, base), &objects);
+            let mut changed = changes(&composed(&platform, base), &objects);
             changed.sort();
             // With etcd, kube-controllers is on the host's network anyway.
             let network = [format!("{pod}/dnsPolicy"), format!("{pod}/hostNetwork")];

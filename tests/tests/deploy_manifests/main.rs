@@ -18,9 +18,7 @@ mod removal;
 mod roles;
 mod schemas;
 
-use integration_tests::kubernetes::{ApiServer, on_shared_kubernetes};
 use integration_tests::manifests::{Objects, deploy, kustomize, kustomizers};
-use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
 
 /// The overlays that are complete installations.
@@ -76,9 +74,4 @@ fn is_for_prometheus(name: &str) -> bool {
 
 fn overlay(name: &str) -> Objects {
     kustomize(&deploy(name)).unwrap()
-}
-
-/// Runs a test with an API server, which the tests share as long as they leave it unchanged.
-fn on_api_server(test: impl FnOnce(&Host, &ApiServer) + Send) {
-    on_shared_kubernetes(|host, servers| test(host, &servers.api));
 }

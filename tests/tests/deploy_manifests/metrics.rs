@@ -3,7 +3,7 @@
 use std::fs;
 
 use integration_tests::command::run;
-use integration_tests::controllers::{PATIENCE, World, await_that};
+use integration_tests::controllers::{ControllersCluster, PATIENCE, await_that};
 use integration_tests::kubernetes::on_shared_kubernetes;
 use integration_tests::manifests::{NAMESPACE, deploy};
 use libcalico::kubernetes::ApiGroup;
@@ -31,18 +31,18 @@ fn documented_replacement_for_wget_reads_the_metrics() {
         return;
     }
     on_shared_kubernetes(|host, servers| {
-        let world = World::new(servers, Some(ApiGroup::CrdV1));
+        let cluster = ControllersCluster::new(host, servers, Some(ApiGroup::CrdV1));
         run(
             "ip",
             &["address", "add", &format!("{POD_IP}/32"), "dev", "lo"],
         )
         .unwrap();
-        let controllers = world.setup().start(host, "controllers").unwrap();
+        let controllers = cluster.setup().start(host, "controllers").unwrap();
         servers
             .api
             .service_account(NAMESPACE, "calico-kube-controllers")
             .unwrap();
-        world.apply(json!({
+        cluster.apply(json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": "controllers-1", "namespace": NAMESPACE },
             "spec": { "nodeName": "n1", "serviceAccountName": "calico-kube-controllers",
@@ -51,7 +51,7 @@ fn documented_replacement_for_wget_reads_the_metrics() {
         let status = json!({
             "status": { "phase": "Running", "podIP": POD_IP, "podIPs": [{ "ip": POD_IP }] }
         });
-        world.merge(
+        cluster.merge(
             &format!("/api/v1/namespaces/{NAMESPACE}/pods/controllers-1/status"),
             &status,
         );

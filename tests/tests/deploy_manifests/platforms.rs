@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use integration_tests::kubernetes::{Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{Objects, changes, compose, containers, deploy, platforms};
 use serde_json::{Value, json};
 
 use super::api_server::Accepted;
-use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, on_api_server, overlay};
+use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Returns a rendering of an overlay with the component of a platform.
-pub(super) fn on(platform: &str, base: &str) -> Objects {
+pub(super) fn composed(platform: &str, base: &str) -> Objects {
     let directory = tempfile::tempdir().unwrap();
     compose(
         directory.path(),
@@ -88,7 +89,7 @@ fn component_of_each_platform_changes_only_directories_and_rights() {
     for base in OVERLAYS {
         let before = overlay(base);
         for platform in platforms().unwrap() {
-            let objects = on(&platform, base);
+            let objects = composed(&platform, base);
             let pod = format!("{DAEMON_SET}/spec/template/spec");
             let places = [
                 "volumes",
@@ -131,7 +132,7 @@ fn server_accepts_the_component_of_each_platform() {
         return;
     }
     let rendered = platforms().unwrap().into_iter().map(|platform| {
-        let objects = on(&platform, OVERLAYS[0]);
+        let objects = composed(&platform, OVERLAYS[0]);
         (platform, objects)
     });
     assert_accepted(&rendered.collect::<Vec<_>>());
@@ -140,7 +141,7 @@ fn server_accepts_the_component_of_each_platform() {
 /// Asserts that an API server accepts each object of the renderings, which have the names of
 /// platforms.
 pub(super) fn assert_accepted(rendered: &[(String, Objects)]) {
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let mut accepted = Accepted::default();
         for (platform, objects) in rendered {
             accepted.assert(api, platform, objects);
@@ -155,7 +156,10 @@ fn each_platform_has_a_page_with_its_directories_and_sources() {
     }
     let index = page("README.md");
     for platform in platforms().unwrap() {
-        let (objects, page) = (on(&platform, OVERLAYS[0]), page(&format!("{platform}.md")));
+        let (objects, page) = (
+            composed(&platform, OVERLAYS[0]),
+            page(&format!("{platform}.md")),
+        );
         let directories =
             ["cni-bin-dir", "cni-net-dir"].map(|volume| format!("`{}`", path_of(&objects, volume)));
         for part in [
@@ -230,7 +234,10 @@ fn page_of_each_platform_names_the_rendered_resolver_api_server_and_rights() {
     let index = page("README.md");
     let mut more_rights = Vec::new();
     for platform in platforms().unwrap() {
-        let (objects, page) = (on(&platform, OVERLAYS[0]), page(&format!("{platform}.md")));
+        let (objects, page) = (
+            composed(&platform, OVERLAYS[0]),
+            page(&format!("{platform}.md")),
+        );
         let settings = settings(&page);
         let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
         let resolver = pod["dnsPolicy"].as_str().unwrap();

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 
-use integration_tests::cluster::{self, Cluster, Pod, on_installation, on_installation_of};
+use integration_tests::cluster::{self, Cluster, Pod, on_installation};
 use integration_tests::command::run;
 use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, on_kubernetes};
 use integration_tests::manifests::{
     Objects, changes, deploy, hashed_names, kustomize, parse, stored,
 };
@@ -148,7 +148,7 @@ fn pods_end_after_each_step_of_the_removal() {
     if !can_render() {
         return;
     }
-    on_installation(install, |cluster, servers, user| {
+    on_installation(ApiGroup::CrdV1, install, |cluster, servers, user| {
         pods_start_and_end_without_the_workloads(cluster, &servers.api);
         del_without_accounts_and_roles_is_deferred_until_they_exist_again(
             cluster,
@@ -233,7 +233,7 @@ fn pods_end_after_the_deletion(group: ApiGroup, installed: &str, deleted: &str) 
     }
     let manifest = released(installed);
     let install = |api: &ApiServer| api.admin().apply(&manifest).unwrap();
-    on_installation_of(group, install, |cluster, servers, _| {
+    on_installation(group, install, |cluster, servers, _| {
         let (pod, conf) = running_pod(cluster, 1);
         let api = &servers.api;
         let file = cluster.host.dir("released").join("installed.yaml");
@@ -282,7 +282,7 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
     if !can_render() {
         return;
     }
-    with_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
         let manifest = released("overlays/etcd");
         api.admin().apply(&manifest).unwrap();
         api.namespace(cluster::NAMESPACE).unwrap();

@@ -1,18 +1,20 @@
 //! The roles according to the API server's own authorizer, and in use.
 
-use integration_tests::kubernetes::{Access, ApiServer, token_path, token_request};
+use integration_tests::kubernetes::{
+    Access, ApiServer, Kubernetes, on_shared_kubernetes, token_path, token_request,
+};
 use integration_tests::manifests::{NAMESPACE, compose};
 use serde_json::json;
 
 use super::api_server::manifest;
-use super::{can_render, on_api_server, overlay};
+use super::{can_render, overlay};
 
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {
         return;
     }
-    on_api_server(|_, api| {
+    on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         api.admin()
             .apply_all(overlay("overlays/kubernetes-v1").values())
             .unwrap();
@@ -73,7 +75,7 @@ fn component_node_condition_lets_the_agent_get_nodes_only() {
     if !can_render() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("manifests");
         let objects = compose(
             &directory,

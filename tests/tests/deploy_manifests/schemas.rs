@@ -8,14 +8,12 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use integration_tests::kubernetes::ApiServer;
+use integration_tests::kubernetes::{ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{Objects, compose, deploy, kubeconform, parse};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use super::{
-    COMPONENTS, DAEMON_SET, OVERLAYS, can_render, is_for_prometheus, on_api_server, overlay,
-};
+use super::{COMPONENTS, DAEMON_SET, OVERLAYS, can_render, is_for_prometheus, overlay};
 
 fn can_check() -> bool {
     kubeconform()
@@ -167,7 +165,7 @@ fn every_object_matches_the_schema_of_its_kind() {
     if !can_check() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("schemas");
         let read = |file: &Path| parse(&fs::read_to_string(file).unwrap()).unwrap();
         let mut renderings: Vec<Objects> = OVERLAYS.iter().map(|name| overlay(name)).collect();
@@ -214,7 +212,7 @@ fn kubeconform_reports_fields_that_violate_the_schema() {
     if !can_check() {
         return;
     }
-    on_api_server(|host, api| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let directory = host.dir("schemas");
         let of = |object: Value| Objects::from([(DAEMON_SET.to_owned(), object)]);
         let right = overlay(OVERLAYS[0])[DAEMON_SET].clone();

@@ -2,9 +2,9 @@
 //! with the reason why no test runs them.
 
 mod commands;
-mod fate;
 mod mentions;
 mod shell;
+mod treatment;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use commands::Chapter;
-use fate::{DOCUMENTS, Fate};
 use integration_tests::kubernetes::{Kubernetes, on_kubernetes, program};
 use integration_tests::namespaces::{Host, isolated};
-use shell::{Person, Typed};
+use shell::{Output, Shell};
+use treatment::{DOCUMENTS, Treatment};
 
 const STANDALONE: &str = "docs/standalone.md";
 const AFTER_AN_ADD: &str = "docs/what-an-add-makes.md";
@@ -68,7 +68,7 @@ fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
 }
 
 /// Writes to stderr around libtest's capture.
-fn tell(words: &str) {
+fn report(words: &str) {
     let _ = writeln!(std::io::stderr(), "documents: {words}");
 }
 
@@ -76,7 +76,7 @@ fn tell(words: &str) {
 fn every_documented_command_is_run_or_listed_with_a_reason() {
     let chapters = chapters();
     assert_eq!(
-        fate::stale(&chapters),
+        treatment::stale(&chapters),
         Vec::<String>::new(),
         "no document has these any more"
     );
@@ -85,13 +85,13 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
     let mut counts = BTreeMap::<&str, [usize; 3]>::new();
     for chapter in chapters
         .iter()
-        .filter(|chapter| fate::has_commands(chapter))
+        .filter(|chapter| treatment::has_commands(chapter))
     {
         let is_run = run().any(|place| *place == (chapter.document, &*chapter.heading));
         for command in &chapter.commands {
             let counts = counts.entry(chapter.document).or_default();
-            match fate::of(chapter, command) {
-                Fate::Run => {
+            match treatment::of(chapter, command) {
+                Treatment::Run => {
                     assert!(
                         is_run,
                         "{}, {}: no test runs `{command}`",
@@ -99,7 +99,7 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
                     );
                     counts[0] += 1;
                 }
-                Fate::Make => {
+                Treatment::Make => {
                     targets.push(
                         command
                             .split_whitespace()
@@ -109,8 +109,8 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
                     );
                     counts[1] += 1;
                 }
-                Fate::NotRun(reason) => {
-                    tell(&format!(
+                Treatment::NotRun(reason) => {
+                    report(&format!(
                         "{} does not run `{}`: {reason}",
                         chapter.document,
                         command.lines().next().unwrap()
@@ -132,7 +132,7 @@ fn every_documented_command_is_run_or_listed_with_a_reason() {
         );
     }
     for (document, [run, make, not_run]) in counts {
-        tell(&format!(
+        report(&format!(
             "{document}: {run} commands are run, {make} are targets of make, {not_run} are not run"
         ));
     }
@@ -146,9 +146,9 @@ fn documented_manual_sequence_works_with_and_without_init() {
         ON_THE_LOCAL_FILE.map(|place| chapter(&chapters, place));
     isolated(|host| {
         host.add_uplink().unwrap();
-        let person = Person::at(host, &[]).unwrap();
-        person.write("pool.yaml", file(by_hand, "yaml")).unwrap();
-        person.write("conf.json", file(by_hand, "json")).unwrap();
+        let shell = Shell::at(host, &[]).unwrap();
+        shell.write("pool.yaml", file(by_hand, "yaml")).unwrap();
+        shell.write("conf.json", file(by_hand, "json")).unwrap();
         let add = by_hand
             .commands
             .iter()
@@ -156,10 +156,10 @@ fn documented_manual_sequence_works_with_and_without_init() {
             .unwrap();
         let del = add.replace("CNI_COMMAND=ADD", "CNI_COMMAND=DEL");
         for without in [None, Some("calico-ipam init")] {
-            let is_typed =
+            let is_run =
                 |command: &str| without.is_none_or(|left_out| !command.starts_with(left_out));
-            let written = |command: &str| is_typed(command).then(|| command.to_owned());
-            let Typed { printed, count } = person.types("", by_hand, written).unwrap();
+            let written = |command: &str| is_run(command).then(|| command.to_owned());
+            let Output { printed, count } = shell.run_chapter("", by_hand, written).unwrap();
             assert!(
                 printed.contains("\"address\": \"10.65.")
                     || printed.contains("\"address\":\"10.65."),
@@ -167,8 +167,8 @@ fn documented_manual_sequence_works_with_and_without_init() {
             );
             assert!(printed.contains("inet 10.65."), "{printed}");
             let shown = |chapter: &Chapter, expected: &[&str]| {
-                let Typed { printed, count } = person
-                    .types("", chapter, |command| Some(command.to_owned()))
+                let Output { printed, count } = shell
+                    .run_chapter("", chapter, |command| Some(command.to_owned()))
                     .unwrap();
                 for part in expected {
                     assert!(
@@ -177,7 +177,7 @@ fn documented_manual_sequence_works_with_and_without_init() {
                         chapter.heading
                     );
                 }
-                tell(&format!(
+                report(&format!(
                     "{count} commands of {}, {}",
                     chapter.document, chapter.heading
                 ));
@@ -206,15 +206,13 @@ fn documented_manual_sequence_works_with_and_without_init() {
             ];
             shown(in_the_datastore, &objects);
             let ended = "export PATH=$PATH:/opt/cni/bin DATASTORE_TYPE=local\n";
-            let nodes = person
-                .run(&format!("{ended}calico-ipam get nodes"))
-                .unwrap();
+            let nodes = shell.run(&format!("{ended}calico-ipam get nodes")).unwrap();
             assert!(nodes.contains(&nodename()), "{nodes}");
             let script = format!(
                 "{ended}{del}\ncalico-ipam check\nip netns delete pod1\nrm -r /var/lib/calico"
             );
-            person.run(&script).unwrap();
-            tell(&format!(
+            shell.run(&script).unwrap();
+            report(&format!(
                 "{count} commands of {}, {}",
                 by_hand.document, by_hand.heading
             ));
@@ -280,13 +278,13 @@ fn documented_cluster_commands_work_on_an_api_server() {
     let chapters = chapters();
     on_kubernetes(|host, kubernetes| {
         host.add_uplink().unwrap();
-        let person = on_cluster(host, kubernetes);
-        let typed = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
+        let shell = cluster_shell(host, &kubernetes);
+        let run = |place: (&str, &str), before: &str, written: &dyn Fn(&str) -> String| {
             let chapter = chapter(&chapters, place);
-            let Typed { printed, count } = person
-                .types(before, chapter, |command| Some(written(command)))
+            let Output { printed, count } = shell
+                .run_chapter(before, chapter, |command| Some(written(command)))
                 .unwrap();
-            tell(&format!(
+            report(&format!(
                 "{count} commands of {}, {}",
                 chapter.document, chapter.heading
             ));
@@ -312,22 +310,22 @@ fn documented_cluster_commands_work_on_an_api_server() {
             true => format!("{AWAIT_POOLS}{command}"),
             false => command.to_owned(),
         };
-        typed(install, PROGRAMS, &apply_pool);
+        run(install, PROGRAMS, &apply_pool);
 
         kubernetes
             .api
             .await_schema("crd.projectcalico.org/v1", "ClusterInformation")
             .unwrap();
-        person
+        shell
             .write("conf.json", file(chapter(&chapters, by_hand), "json"))
             .unwrap();
-        let printed = typed(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
+        let printed = run(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
         assert!(
             printed.contains("cni.projectcalico.org/podIP: 192.168."),
             "{printed}"
         );
 
-        let printed = typed(after_the_add, PROGRAMS, &as_is);
+        let printed = run(after_the_add, PROGRAMS, &as_is);
         let annotations = ["containerID: c1", "podIP: 192.168.", "podIPs: 192.168."];
         for part in annotations.map(|annotation| format!("cni.projectcalico.org/{annotation}")) {
             assert!(printed.contains(&part), "{part:?} is not in {printed}");
@@ -340,15 +338,15 @@ fn documented_cluster_commands_work_on_an_api_server() {
         ] {
             assert!(printed.contains(part), "{part:?} is not in {printed}");
         }
-        typed(command_line, PROGRAMS, &as_is);
-        let printed = typed(first_commands, PROGRAMS, &as_is);
+        run(command_line, PROGRAMS, &as_is);
+        let printed = run(first_commands, PROGRAMS, &as_is);
         assert!(
             printed.contains("more pods with IPv4: at most "),
             "{printed}"
         );
 
         let names = |command: &str| command.replace("CONTAINERID", "c9");
-        let printed = typed(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
+        let printed = run(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
         let (_, after) = printed.split_once("+ grep c9 ").unwrap();
         let (grepped, traced) = after.split_once("calico-ipam trace default/web").unwrap();
         let fields = r#" ContainerID="c9" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
@@ -370,7 +368,7 @@ fn documented_cluster_commands_work_on_an_api_server() {
             assert!(traced.contains(part), "{part:?} is not in {traced}");
         }
 
-        let printed = typed(doctor, PROGRAMS, &as_is);
+        let printed = run(doctor, PROGRAMS, &as_is);
         // docs/troubleshooting.md names these checks.
         for check in ["token ", "permissions ", "busy addresses "] {
             let is_ok = |line: &str| {
@@ -380,34 +378,35 @@ fn documented_cluster_commands_work_on_an_api_server() {
             assert!(printed.lines().any(is_ok), "{check} is not ok in {printed}");
         }
 
-        typed(
+        run(
             quick_start,
             "cp deploy/examples/ippool.yaml pool.yaml",
             &as_is,
         );
-        typed(upgrade, "export REGISTRY=ghcr.io/me/calico", &as_is);
-        typed(uninstall, "export REGISTRY=ghcr.io/me/calico", &as_is);
+        run(upgrade, "export REGISTRY=ghcr.io/me/calico", &as_is);
+        run(uninstall, "export REGISTRY=ghcr.io/me/calico", &as_is);
         let upstreams = "cp tests/tests/deploy_manifests/upstream-v3.32.yaml calico.yaml
             kubectl apply --server-side --force-conflicts -f calico.yaml
             export REGISTRY=ghcr.io/me/calico";
-        let printed = typed(beside, upstreams, &as_is);
+        let printed = run(beside, upstreams, &as_is);
         assert!(
             printed.contains("+        image: ghcr.io/me/calico/cni"),
             "{printed}"
         );
-        typed(controllers, "", &as_is);
+        run(controllers, "", &as_is);
     });
 }
 
-fn on_cluster(host: &Host, kubernetes: &Kubernetes) -> Person {
+/// Returns a shell with kubectl as the administrator.
+fn cluster_shell(host: &Host, kubernetes: &Kubernetes) -> Shell {
     let kubectl = program("kubectl").unwrap();
     let tools: Vec<PathBuf> = kubectl.parent().map(Path::to_owned).into_iter().collect();
-    let person = Person::at(host, &tools).unwrap();
-    fs::create_dir_all(person.home().join(".kube")).unwrap();
+    let shell = Shell::at(host, &tools).unwrap();
+    fs::create_dir_all(shell.home().join(".kube")).unwrap();
     fs::copy(
         kubernetes.api.admin_kubeconfig(),
-        person.home().join(".kube/config"),
+        shell.home().join(".kube/config"),
     )
     .unwrap();
-    person
+    shell
 }

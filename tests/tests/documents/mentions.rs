@@ -6,7 +6,7 @@ use std::process::Command;
 
 use integration_tests::plugin::Plugins;
 
-use crate::fate::DOCUMENTS;
+use crate::treatment::DOCUMENTS;
 
 /// Pages with commands within sentences only.
 const OTHERS: [&str; 2] = ["CONTRIBUTING.md", "SECURITY.md"];
@@ -114,7 +114,7 @@ fn commands_in_sentences_use_existing_subcommands_and_options() {
         }
     }
     assert_eq!(faults, Vec::<String>::new());
-    crate::tell(&format!(
+    crate::report(&format!(
         "{count} commands within sentences have verbs and options that exist"
     ));
 }

@@ -1,4 +1,4 @@
-//! A person who runs commands, one after the other, in one shell.
+//! [`Shell`]: runs the commands of a chapter, one after the other, in one process.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use integration_tests::plugin::Plugins;
 use nix::mount::{MsFlags, mount};
 
 use crate::commands::Chapter;
-use crate::fate::{self, Fate};
+use crate::treatment::{self, Treatment};
 
 /// Commands whose exit status 1 means that they found something.
 const MAY_FIND: [&str; 3] = [
@@ -20,23 +20,23 @@ const MAY_FIND: [&str; 3] = [
     "kubectl diff",
 ];
 
-/// A directory that looks like a checkout with built programs, and a home directory.
+/// A shell in a directory that looks like a checkout with built programs, with a home directory.
 #[derive(Debug)]
-pub(crate) struct Person {
+pub(crate) struct Shell {
     checkout: PathBuf,
     path: String,
 }
 
 #[derive(Debug)]
-pub(crate) struct Typed {
+pub(crate) struct Output {
     /// The output of all commands, each after a line `+ command`.
     pub(crate) printed: String,
     pub(crate) count: usize,
 }
 
-impl Person {
-    /// Creates a person on a host, with an empty `/opt`. `tools` are directories for PATH.
-    pub(crate) fn at(host: &Host, tools: &[PathBuf]) -> Result<Person> {
+impl Shell {
+    /// Creates a shell on a host, with an empty `/opt`. `tools` are directories for PATH.
+    pub(crate) fn at(host: &Host, tools: &[PathBuf]) -> Result<Shell> {
         mount(
             Some("tmpfs"),
             "/opt",
@@ -62,7 +62,7 @@ impl Person {
         )?;
         fs::create_dir_all(checkout.join("target"))?;
         symlink(Plugins::locate()?.dir(), checkout.join("target/plugin"))?;
-        let bin = host.dir("person-bin");
+        let bin = host.dir("shell-bin");
         fs::write(
             bin.join("sudo"),
             "#!/bin/sh\nexec env -i PATH=\"$PATH\" HOME=\"$HOME\" \"$@\"\n",
@@ -78,7 +78,7 @@ impl Person {
             std::env::var("PATH").unwrap_or_default()
         );
         fs::create_dir_all("/etc/cni/net.d")?;
-        Ok(Person { checkout, path })
+        Ok(Shell { checkout, path })
     }
 
     pub(crate) fn home(&self) -> PathBuf {
@@ -91,16 +91,16 @@ impl Person {
 
     /// Runs the commands `before`, and those of the chapter that tests run. `written` replaces
     /// placeholders in a command; a command for which it returns `None` is left out.
-    pub(crate) fn types(
+    pub(crate) fn run_chapter(
         &self,
         before: &str,
         chapter: &Chapter,
         written: impl Fn(&str) -> Option<String>,
-    ) -> Result<Typed> {
+    ) -> Result<Output> {
         let commands: Vec<String> = chapter
             .commands
             .iter()
-            .filter(|command| fate::of(chapter, command) == Fate::Run)
+            .filter(|command| treatment::of(chapter, command) == Treatment::Run)
             .filter_map(|command| written(command))
             .collect();
         let mut script = format!("set -euo pipefail\n{before}\n");
@@ -118,7 +118,7 @@ impl Person {
         let printed = self
             .run(&script)
             .with_context(|| format!("{}, {}", chapter.document, chapter.heading))?;
-        Ok(Typed {
+        Ok(Output {
             printed,
             count: commands.len(),
         })
@@ -126,7 +126,7 @@ impl Person {
 
     /// Runs a script in the checkout and returns its output.
     pub(crate) fn run(&self, script: &str) -> Result<String> {
-        let file = self.checkout.join("typed.sh");
+        let file = self.checkout.join("chapter.sh");
         fs::write(&file, format!("exec 2>&1\n{script}"))?;
         fs::create_dir_all(self.home())?;
         let output = Command::new("bash")

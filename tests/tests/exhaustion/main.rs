@@ -5,7 +5,7 @@ mod server;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use integration_tests::cluster::{Cluster, on_etcd, on_local};
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use integration_tests::namespaces::{Host, isolated};
 use integration_tests::plugin::{Outcome, Plugins, Usage};
@@ -27,16 +27,17 @@ const VALIDITY: Duration = Duration::from_secs(4);
 /// Number of attempts to run three ADDs within [`VALIDITY`].
 const ATTEMPTS: usize = 5;
 
-struct Node {
+/// A node of a cluster without a free address, whose API server generates the blocks.
+struct LargeCluster {
     plugins: Plugins,
     netns: PathBuf,
     server: Server,
 }
 
-impl Node {
-    fn new(host: &Host, blocks: usize, pages: bool) -> Node {
+impl LargeCluster {
+    fn new(host: &Host, blocks: usize, pages: bool) -> LargeCluster {
         let netns = host.ensure_pod("pod").unwrap();
-        Node {
+        LargeCluster {
             plugins: Plugins::locate().unwrap(),
             netns,
             server: Server::start(blocks, pages),
@@ -64,9 +65,9 @@ impl Node {
 
 #[track_caller]
 fn assert_exhausted(outcome: &Outcome) {
-    let told = outcome.error().msg;
+    let message = outcome.error().msg;
     assert!(
-        told.contains("Assigned 0 out of 1 requested IPv4 addresses"),
+        message.contains("Assigned 0 out of 1 requested IPv4 addresses"),
         "{outcome:?}"
     );
 }
@@ -82,8 +83,8 @@ fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
     isolated(|host| {
         for (blocks, pages) in [(2048, true), (2048, false), (40_960, false)] {
             std::fs::remove_dir_all("/var/run/calico").ok();
-            let node = Node::new(host, blocks, pages);
-            let (outcome, usage) = node.add("x");
+            let cluster = LargeCluster::new(host, blocks, pages);
+            let (outcome, usage) = cluster.add("x");
             assert_exhausted(&outcome);
             let full = format!(
                 "full: {} of",
@@ -95,8 +96,8 @@ fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
             );
             assert!(outcome.stdout.contains(&full), "{full}: {outcome:?}");
             let (lists, bytes) = (
-                node.server.count("/ipamblocks?"),
-                node.server.state.lock().unwrap().bytes,
+                cluster.server.count("/ipamblocks?"),
+                cluster.server.state.lock().unwrap().bytes,
             );
             assert_small(
                 &format!("{blocks} blocks, {lists} lists, {bytes} bytes"),
@@ -108,18 +109,18 @@ fn add_without_a_free_address_uses_bounded_memory_in_a_large_cluster() {
 
 /// Runs an ADD that finds no address, and two ADDs that must not search. Returns false if the
 /// machine was so slow that these may search.
-fn later_adds_list_no_blocks(node: &Node) -> bool {
+fn later_adds_list_no_blocks(cluster: &LargeCluster) -> bool {
     let begun = Instant::now();
-    let (first, _) = node.add("x");
+    let (first, _) = cluster.add("x");
     assert_exhausted(&first);
     for container in ["y", "z"] {
-        node.server.reset();
-        let (again, _) = node.add(container);
+        cluster.server.reset();
+        let (again, _) = cluster.add(container);
         assert_eq!(again.stdout, first.stdout);
         if begun.elapsed() > VALIDITY {
             return false;
         }
-        let state = node.server.state.lock().unwrap();
+        let state = cluster.server.state.lock().unwrap();
         let lists = state
             .requests
             .iter()
@@ -139,16 +140,16 @@ fn later_adds_list_no_blocks(node: &Node) -> bool {
 #[test]
 fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
     isolated(|host| {
-        let node = Node::new(host, 2048, true);
+        let cluster = LargeCluster::new(host, 2048, true);
         let in_time = (0..ATTEMPTS).any(|_| {
             std::fs::remove_dir_all("/var/run/calico").ok();
-            later_adds_list_no_blocks(&node)
+            later_adds_list_no_blocks(&cluster)
         });
         assert!(in_time, "each search took longer than {VALIDITY:?}");
-        node.server.state.lock().unwrap().pools += 1;
-        node.server.reset();
-        assert_exhausted(&node.add("x").0);
-        assert!(node.server.count("/ipamblocks?") > 0);
+        cluster.server.state.lock().unwrap().pools += 1;
+        cluster.server.reset();
+        assert_exhausted(&cluster.add("x").0);
+        assert!(cluster.server.count("/ipamblocks?") > 0);
     });
 }
 
@@ -156,20 +157,20 @@ fn add_after_a_failed_search_lists_no_blocks_until_a_pool_changes() {
 #[test]
 fn add_writes_no_handle_ahead_once_the_datastore_was_not_ready() {
     isolated(|host| {
-        let node = Node::new(host, 2, true);
+        let cluster = LargeCluster::new(host, 2, true);
         let recent = Path::new("/var/run/calico/cni/recent_blocks");
         std::fs::create_dir_all(recent.parent().unwrap()).unwrap();
         let blocks = json!({"blocks": {"k8s-pod-network default": {"with_room": ["10.0.0.0/26"]}}});
         std::fs::write(recent, blocks.to_string()).unwrap();
-        node.server.state.lock().unwrap().ready = false;
+        cluster.server.state.lock().unwrap().ready = false;
         let mut written = Vec::new();
         for container in ["x", "y", "z"] {
-            node.server.reset();
+            cluster.server.reset();
             assert_eq!(
-                node.add(container).0.error().msg,
+                cluster.add(container).0.error().msg,
                 "Calico is currently not ready to process requests"
             );
-            written.push(node.server.count("POST "));
+            written.push(cluster.server.count("POST "));
         }
         assert_eq!(written, [1, 0, 0]);
     });
@@ -207,7 +208,7 @@ fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
 }
 
 /// Adds a pod twice: the second ADD uses the first one's search note.
-fn searched(cluster: &Cluster<'_>) {
+fn add_twice(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()
             .node("node1")
@@ -226,19 +227,19 @@ fn searched(cluster: &Cluster<'_>) {
     }
 }
 
-#[test]
-fn add_without_a_free_address_in_etcd_reads_blocks_page_by_page() {
-    on_etcd(searched);
+#[on(etcd)]
+fn add_without_a_free_address_in_etcd_reads_blocks_page_by_page(cluster: &Cluster<'_>) {
+    add_twice(cluster);
 }
 
-#[test]
-fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row() {
-    on_local(searched);
+#[on(local)]
+fn add_without_a_free_address_in_a_file_reads_blocks_row_by_row(cluster: &Cluster<'_>) {
+    add_twice(cluster);
 }
 
 /// With strict affinity, node1 cannot use the empty block of node2. The failed ADD leaves a search
 /// note.
-fn released_by_hand(cluster: &Cluster<'_>) {
+fn add_after_the_other_node_is_deleted(cluster: &Cluster<'_>) {
     cluster.load(
         &Content::ready()
             .node("node1")
@@ -267,12 +268,12 @@ fn released_by_hand(cluster: &Cluster<'_>) {
     cluster.add(&pod, &near);
 }
 
-#[test]
-fn add_uses_the_block_of_a_node_deleted_by_hand_in_etcd_at_once() {
-    on_etcd(released_by_hand);
+#[on(etcd)]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_etcd_at_once(cluster: &Cluster<'_>) {
+    add_after_the_other_node_is_deleted(cluster);
 }
 
-#[test]
-fn add_uses_the_block_of_a_node_deleted_by_hand_in_a_file_at_once() {
-    on_local(released_by_hand);
+#[on(local)]
+fn add_uses_the_block_of_a_node_deleted_by_hand_in_a_file_at_once(cluster: &Cluster<'_>) {
+    add_after_the_other_node_is_deleted(cluster);
 }

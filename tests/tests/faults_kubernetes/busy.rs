@@ -7,17 +7,16 @@ use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_tests::cluster::{Faulty, Pod};
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, Pod, on};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::ApiServer;
 use integration_tests::manifests::deploy;
 use integration_tests::plugin::{DEADLINE, wait};
 use integration_tests::proxy::{Fault, Point, Refusal};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use super::on_faulty_api;
+use super::faulty;
 
 const BUSY: Fault = Fault::Refuse(Refusal {
     code: 429,
@@ -56,86 +55,90 @@ fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     (child, begun)
 }
 
-#[test]
-fn only_one_call_of_a_node_retries_on_a_busy_api_server() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        let (leaving, first) = (faulty.pod(), faulty.pod());
-        let others = [faulty.pod(), faulty.pod()];
-        // With a block of the node, an ADD works ahead and takes the lock of addresses.
-        faulty.run("ADD", &leaving);
-        faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
-        let mut calls = vec![waiting(faulty, "ADD", &first)];
-        // Before the first call has its turn, another call would find no reason to wait.
-        await_that("the first has its turn", || {
-            matches!(
-                File::open(TURNS).unwrap().try_lock_shared(),
-                Err(TryLockError::WouldBlock)
-            )
-        });
-        let lock = File::open(IPAM_LOCK).unwrap();
-        lock.try_lock()
-            .expect("the lock of addresses is not held in a pause");
-        lock.unlock().unwrap();
-        calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
-        calls.push(waiting(faulty, "DEL", &leaving));
-        // `waiting` may return too early, because a process also opens the file to leave a message
-        // there.
+#[on(kubernetes_v1)]
+fn only_one_call_of_a_node_retries_on_a_busy_api_server(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let (leaving, first) = (faulty.pod(), faulty.pod());
+    let others = [faulty.pod(), faulty.pod()];
+    // With a block of the node, an ADD works ahead and takes the lock of addresses.
+    faulty.run("ADD", &leaving);
+    faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
+    let mut calls = vec![waiting(faulty, "ADD", &first)];
+    // Before the first call has its turn, another call would find no reason to wait.
+    await_that("the first has its turn", || {
+        matches!(
+            File::open(TURNS).unwrap().try_lock_shared(),
+            Err(TryLockError::WouldBlock)
+        )
+    });
+    let lock = File::open(IPAM_LOCK).unwrap();
+    lock.try_lock()
+        .expect("the lock of addresses is not held in a pause");
+    lock.unlock().unwrap();
+    calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
+    calls.push(waiting(faulty, "DEL", &leaving));
+    // `waiting` may return too early, because a process also opens the file to leave a message
+    // there.
+    await_that("the DEL writes its journal entry", || {
+        journal_entries().len() == 1
+    });
+    assert_eq!(
+        kernel::host().unwrap()["links"],
+        json!({}),
+        "the DEL has sent nothing"
+    );
+    // A node is ready even while its calls wait.
+    faulty.call("STATUS", &first).run().unwrap().success();
+    let asked = faulty.proxy.faults();
+    await_that("the first asks again", || faulty.proxy.faults() > asked);
+
+    let asked = faulty.proxy.requests();
+    let name = first.object.as_deref().unwrap();
+    let of_pods: Vec<_> = asked
+        .iter()
+        .filter(|request| request.contains("/pods/"))
+        .collect();
+    assert!(
+        !of_pods.is_empty() && of_pods.iter().all(|request| request.contains(name)),
+        "{asked:#?}"
+    );
+    faulty.proxy.arm(None);
+    for (child, begun) in calls {
+        wait(child, begun, DEADLINE).unwrap().success();
+    }
+    let [second, third] = &others;
+    faulty.cluster.assert_only(&[&first, second, third]);
+    assert_eq!(journal_entries().len(), 0);
+    for pod in [&first, second, third] {
+        faulty.run("DEL", pod);
+    }
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v3)]
+fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    // Before any object is read, and when the address is to be released.
+    for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
+        let pod = faulty.pod();
+        faulty.run("ADD", &pod);
+        faulty.proxy.arm_all(&[(point, BUSY); OFTEN]);
+        let (mut child, _) = waiting(faulty, "DEL", &pod);
         await_that("the DEL writes its journal entry", || {
             journal_entries().len() == 1
         });
-        assert_eq!(
-            kernel::host().unwrap()["links"],
-            json!({}),
-            "the DEL has sent nothing"
-        );
-        // A node is ready even while its calls wait.
-        faulty.call("STATUS", &first).run().unwrap().success();
-        let asked = faulty.proxy.faults();
-        await_that("the first asks again", || faulty.proxy.faults() > asked);
-
-        let asked = faulty.proxy.requests();
-        let name = first.object.as_deref().unwrap();
-        let of_pods: Vec<_> = asked
-            .iter()
-            .filter(|request| request.contains("/pods/"))
-            .collect();
-        assert!(
-            !of_pods.is_empty() && of_pods.iter().all(|request| request.contains(name)),
-            "{asked:#?}"
-        );
-        faulty.proxy.arm(None);
-        for (child, begun) in calls {
-            wait(child, begun, DEADLINE).unwrap().success();
-        }
-        let [second, third] = &others;
-        faulty.cluster.assert_only(&[&first, second, third]);
-        assert_eq!(journal_entries().len(), 0);
-        for pod in [&first, second, third] {
-            faulty.run("DEL", pod);
-        }
+        assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        faulty.await_replayed(&pod);
         faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn del_killed_on_a_busy_server_has_removed_the_interface_and_is_replayed() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
-        // Before any object is read, and when the address is to be released.
-        for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
-            let pod = faulty.pod();
-            faulty.run("ADD", &pod);
-            faulty.proxy.arm_all(&[(point, BUSY); OFTEN]);
-            let (mut child, _) = waiting(faulty, "DEL", &pod);
-            await_that("the DEL writes its journal entry", || {
-                journal_entries().len() == 1
-            });
-            assert_eq!(kernel::host().unwrap()["links"], json!({}), "{point:?}");
-            child.kill().unwrap();
-            child.wait().unwrap();
-            faulty.await_replayed(&pod);
-            faulty.cluster.assert_nothing_left();
-        }
-    });
+    }
 }
 
 fn served(api: &ApiServer) -> usize {
@@ -151,35 +154,37 @@ fn served(api: &ApiServer) -> usize {
         .sum()
 }
 
-#[test]
-fn plugin_requests_with_flow_control_use_their_own_priority_level() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
-        let api = &control_plane.servers.api;
-        let user = api.cni_user().unwrap();
-        let kubeconfig = api
-            .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
-            .unwrap();
-        faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
-        let manifest = deploy("components/flow-control/flow-control.yaml")
-            .display()
-            .to_string();
-        let before = served(api);
-        api.kubectl(&["apply", "--server-side", "-f", &manifest])
-            .unwrap();
-        await_that("the server goes by it", || {
-            user.client.get("/apis").unwrap();
-            served(api) > before
-        });
-        let pod = faulty.pod();
-        for verb in ["ADD", "STATUS", "DEL"] {
-            let before = served(api);
-            faulty.run(verb, &pod);
-            let requests = faulty.proxy.traffic().requests;
-            await_that("requests are counted", || served(api) >= before + requests);
-            assert_eq!(served(api), before + requests, "{verb}");
-        }
-        faulty.cluster.assert_nothing_left();
-        // Other tests use the API server without the priority level.
-        api.kubectl(&["delete", "-f", &manifest]).unwrap();
+#[on(kubernetes_v1)]
+fn plugin_requests_with_flow_control_use_their_own_priority_level(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let api = &control_plane.servers.api;
+    let user = api.cni_user().unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
+        .unwrap();
+    faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
+    let manifest = deploy("components/flow-control/flow-control.yaml")
+        .display()
+        .to_string();
+    let before = served(api);
+    api.kubectl(&["apply", "--server-side", "-f", &manifest])
+        .unwrap();
+    await_that("the server goes by it", || {
+        user.client.get("/apis").unwrap();
+        served(api) > before
     });
+    let pod = faulty.pod();
+    for verb in ["ADD", "STATUS", "DEL"] {
+        let before = served(api);
+        faulty.run(verb, &pod);
+        let requests = faulty.proxy.traffic().requests;
+        await_that("requests are counted", || served(api) >= before + requests);
+        assert_eq!(served(api), before + requests, "{verb}");
+    }
+    faulty.cluster.assert_nothing_left();
+    // Other tests use the API server without the priority level.
+    api.kubectl(&["delete", "-f", &manifest]).unwrap();
 }

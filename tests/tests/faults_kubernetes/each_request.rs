@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use integration_tests::cluster::{Faults, Faulty, Pod, shortest, sweep};
+use integration_tests::Place;
+use integration_tests::cluster::{
+    Cluster, ControlPlane, Faults, Faulty, Pod, restricted, shortest, sweep,
+};
 use integration_tests::content::Content;
 use integration_tests::proxy::{Fault, Point, Refusal};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::Value;
 
-use super::{on_faulty_api, on_restricted_faulty_api};
+use super::{faulty, on};
 
 /// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
@@ -160,18 +162,24 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     }
 }
 
-#[test]
-fn add_with_a_fault_at_each_api_request_leaks_no_address() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
-        fault_at_each_request_of_add(faulty, false)
-    });
+#[on(kubernetes_v3)]
+fn add_with_a_fault_at_each_api_request_leaks_no_address(faulty: &mut Faulty<'_>) {
+    fault_at_each_request_of_add(faulty, false)
 }
 
 #[test]
 fn add_creating_a_block_with_a_fault_at_each_request_leaks_no_address() {
-    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        fault_at_each_request_of_add(faulty, true)
-    });
+    restricted(
+        Place::KubernetesV1,
+        fault_at_each_request_of_an_add_with_a_claim,
+    );
+}
+
+fn fault_at_each_request_of_an_add_with_a_claim(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    fault_at_each_request_of_add(&mut faulty(cluster, &control_plane.proxy), true);
 }
 
 /// The write of the block is executed after the plugin has stopped waiting for it, perhaps even
@@ -200,96 +208,91 @@ fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
     }
 }
 
-#[test]
-fn add_with_a_late_block_update_leaks_no_address() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        block_written_late(faulty, Point::First("PUT", "ipamblocks"))
-    });
+#[on(kubernetes_v1)]
+fn add_with_a_late_block_update_leaks_no_address(faulty: &mut Faulty<'_>) {
+    block_written_late(faulty, Point::First("PUT", "ipamblocks"))
 }
 
 /// A block has a single address here.
-#[test]
-fn add_with_a_late_block_creation_leaks_no_address() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
-        faulty.cluster.store.delete("ippools/pool4").unwrap();
-        faulty
-            .cluster
-            .load(&Content::default().pool("single", "10.66.0.0/24", 32));
-        block_written_late(faulty, Point::First("POST", "ipamblocks"));
-    });
+#[on(kubernetes_v3)]
+fn add_with_a_late_block_creation_leaks_no_address(faulty: &mut Faulty<'_>) {
+    faulty.cluster.store.delete("ippools/pool4").unwrap();
+    faulty
+        .cluster
+        .load(&Content::default().pool("single", "10.66.0.0/24", 32));
+    block_written_late(faulty, Point::First("POST", "ipamblocks"));
 }
 
 #[test]
 fn del_with_a_fault_at_each_api_request_leaks_no_address() {
-    on_restricted_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        let stays = faulty.pod();
-        faulty.run("ADD", &stays);
-        let clean = faulty.pod();
-        faulty.run("ADD", &clean);
-        for case in sweep(&faulty.clean_requests("DEL", &clean), AT_WRITE, AT_READ) {
-            let pod = faulty.pod();
-            faulty.run("ADD", &pod);
-            faulted(faulty, "DEL", &pod, case);
-            faulty.run("DEL", &pod);
-            faulty.cluster.assert_only(&[&stays]);
-            faulty.cluster.remove_pod(&pod);
-        }
-    });
+    restricted(Place::KubernetesV1, fault_at_each_request_of_del);
 }
 
-#[test]
-fn check_with_a_fault_at_each_api_request_changes_nothing() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
+fn fault_at_each_request_of_del(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let stays = faulty.pod();
+    faulty.run("ADD", &stays);
+    let clean = faulty.pod();
+    faulty.run("ADD", &clean);
+    for case in sweep(&faulty.clean_requests("DEL", &clean), AT_WRITE, AT_READ) {
         let pod = faulty.pod();
-        faulty.conf["prevResult"] = faulty.run("ADD", &pod);
-        let requests = faulty.clean_requests("CHECK", &pod);
-        let before = faulty.cluster.state();
-        for case in sweep(&requests, AT_WRITE, AT_READ) {
-            faulted(faulty, "CHECK", &pod, case);
-            faulty.cluster.assert_unchanged(&before);
-        }
-        faulty.run("CHECK", &pod);
+        faulty.run("ADD", &pod);
+        faulted(faulty, "DEL", &pod, case);
         faulty.run("DEL", &pod);
-        faulty.cluster.assert_nothing_left();
-    });
+        faulty.cluster.assert_only(&[&stays]);
+        faulty.cluster.remove_pod(&pod);
+    }
 }
 
-#[test]
-fn every_command_succeeds_if_each_request_is_delayed() {
+#[on(kubernetes_v3)]
+fn check_with_a_fault_at_each_api_request_changes_nothing(faulty: &mut Faulty<'_>) {
+    let pod = faulty.pod();
+    faulty.conf["prevResult"] = faulty.run("ADD", &pod);
+    let requests = faulty.clean_requests("CHECK", &pod);
+    let before = faulty.cluster.state();
+    for case in sweep(&requests, AT_WRITE, AT_READ) {
+        faulted(faulty, "CHECK", &pod, case);
+        faulty.cluster.assert_unchanged(&before);
+    }
+    faulty.run("CHECK", &pod);
+    faulty.run("DEL", &pod);
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1)]
+fn every_command_succeeds_if_each_request_is_delayed(faulty: &mut Faulty<'_>) {
     const DELAY: Duration = Duration::from_millis(500);
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        let resident = faulty.pod();
-        faulty.run("ADD", &resident);
-        let mut counts = Vec::new();
-        for fault in [None, Some((Point::EveryRequest, Fault::Delay(DELAY)))] {
-            let pod = faulty.pod();
-            counts.push(["ADD", "CHECK", "STATUS", "DEL", "DEL"].map(|verb| {
-                faulty.proxy.arm(fault);
-                let answer = faulty.call(verb, &pod).run().unwrap().success();
-                faulty.cluster.assert_listed_is_held();
-                if verb == "ADD" {
-                    faulty.conf["prevResult"] = answer;
-                }
-                let requests = faulty.proxy.requests();
-                assert!(!requests.is_empty(), "{verb}");
-                assert_eq!(
-                    faulty.proxy.faults(),
-                    if fault.is_some() { requests.len() } else { 0 },
-                    "{requests:#?}"
-                );
-                requests.len()
-            }));
-            faulty.conf.as_object_mut().unwrap().remove("prevResult");
-        }
-        for (few, late) in counts[0].into_iter().zip(counts[1]) {
-            // An ADD repeats reads that are too old, and each command a read that the server's
-            // cache answers too late.
-            assert!(
-                (few..=2 * few).contains(&late),
-                "{late} requests instead of {few}: {counts:?}"
+    let resident = faulty.pod();
+    faulty.run("ADD", &resident);
+    let mut counts = Vec::new();
+    for fault in [None, Some((Point::EveryRequest, Fault::Delay(DELAY)))] {
+        let pod = faulty.pod();
+        counts.push(["ADD", "CHECK", "STATUS", "DEL", "DEL"].map(|verb| {
+            faulty.proxy.arm(fault);
+            let answer = faulty.call(verb, &pod).run().unwrap().success();
+            faulty.cluster.assert_listed_is_held();
+            if verb == "ADD" {
+                faulty.conf["prevResult"] = answer;
+            }
+            let requests = faulty.proxy.requests();
+            assert!(!requests.is_empty(), "{verb}");
+            assert_eq!(
+                faulty.proxy.faults(),
+                if fault.is_some() { requests.len() } else { 0 },
+                "{requests:#?}"
             );
-        }
-        faulty.run("DEL", &resident);
-        faulty.cluster.assert_nothing_left();
-    });
+            requests.len()
+        }));
+        faulty.conf.as_object_mut().unwrap().remove("prevResult");
+    }
+    for (few, late) in counts[0].into_iter().zip(counts[1]) {
+        // An ADD repeats reads that are too old, and each command a read that the server's
+        // cache answers too late.
+        assert!(
+            (few..=2 * few).contains(&late),
+            "{late} requests instead of {few}: {counts:?}"
+        );
+    }
+    faulty.run("DEL", &resident);
+    faulty.cluster.assert_nothing_left();
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use integration_tests::cluster::Pod;
+use integration_tests::cluster::{Cluster, ControlPlane, Pod, on_one_group};
 use integration_tests::kernel;
 use integration_tests::kubernetes::{Client, Request};
 use integration_tests::plugin::{RUNTIMES_LIMIT, wait};
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::{Place, on};
 use serde_json::{Value, json};
 
-use super::on_faulty_api_of_one_group;
+use super::faulty;
 
 /// Seats of the plugins' priority level.
 const SEATS: usize = 3;
@@ -106,90 +106,96 @@ fn scarce(users: [&str; 2]) -> [Value; 2] {
     ]
 }
 
-#[test]
-fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries() {
-    // The priority level remains, so no other test uses the control plane.
-    on_faulty_api_of_one_group(ApiGroup::CrdV1, |faulty, control_plane| {
-        let api = &control_plane.servers.api;
-        let user = api.cni_user().unwrap();
-        let other = api.service_account("default", "other").unwrap();
-        api.bind(&other, "cluster-admin").unwrap();
-        let kubeconfig = api
-            .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
-            .unwrap();
-        faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
-        let leaving = faulty.pod();
-        faulty.run("ADD", &leaving);
-        let coming = [(); 4].map(|()| faulty.pod());
-        for object in scarce([&user.user, &other.user]) {
-            api.admin().apply_object(&object).unwrap();
+/// Runs a test on an API server that no other test uses, because the priority level remains.
+fn on(place: Place, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
+    on_one_group(place.api_group(), test);
+}
+
+#[on(kubernetes_v1)]
+fn calls_at_ten_times_the_admitted_load_succeed_with_few_retries(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let api = &control_plane.servers.api;
+    let user = api.cni_user().unwrap();
+    let other = api.service_account("default", "other").unwrap();
+    api.bind(&other, "cluster-admin").unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&faulty.proxy.endpoint(), "cni", &user.identity)
+        .unwrap();
+    faulty.conf["kubernetes"]["kubeconfig"] = json!(kubeconfig);
+    let leaving = faulty.pod();
+    faulty.run("ADD", &leaving);
+    let coming = [(); 4].map(|()| faulty.pod());
+    for object in scarce([&user.user, &other.user]) {
+        api.admin().apply_object(&object).unwrap();
+    }
+
+    let load = Load::default();
+    let begun = Instant::now();
+    let (audit, busy) = thread::scope(|scope| {
+        let end = End(&load);
+        for _ in 0..OTHERS {
+            scope.spawn(|| load.send(&other.client));
         }
-
-        let load = Load::default();
-        let begun = Instant::now();
-        let (audit, busy) = thread::scope(|scope| {
-            let end = End(&load);
-            for _ in 0..OTHERS {
-                scope.spawn(|| load.send(&other.client));
-            }
-            while load.refused.load(Ordering::Relaxed) < OTHERS {
-                assert!(
-                    begun.elapsed() < RUNTIMES_LIMIT,
-                    "the server refuses nothing"
-                );
-                sleep(PAUSE);
-            }
-            let (audit, busy) = (api.audit().unwrap(), Instant::now());
-            let start = |verb: &'static str, pod: &Pod| {
-                let (child, begun) = (faulty.call(verb, pod).spawn().unwrap(), Instant::now());
-                scope.spawn(move || {
-                    let outcome = wait(child, begun, RUNTIMES_LIMIT).unwrap();
-                    eprintln!("{verb} took {:?}", outcome.wall);
-                    outcome.success();
-                })
-            };
-            let calls = [("DEL", &leaving)]
-                .into_iter()
-                .chain(coming.iter().map(|pod| ("ADD", pod)));
-            let calls: Vec<_> = calls.map(|(verb, pod)| start(verb, pod)).collect();
-            sleep(busy_time());
-            let busy = busy.elapsed();
-            drop(end);
-            calls.into_iter().for_each(|call| call.join().unwrap());
-            (audit, busy)
-        });
-        let (admitted, refused) = (load.admitted.into_inner(), load.refused.into_inner());
-        assert!(
-            admitted + refused >= 10 * admitted,
-            "of the other account {admitted} requests were admitted, {refused} refused"
-        );
-
-        let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
-        let refused = of_plugins
-            .iter()
-            .filter(|request| request.code == Some(429))
-            .count();
-        // Each process may send its first requests before it gets a 429. After them, the node sends
-        // at most one request per second.
-        let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
-        let most = OF_ONE_PROCESS * calls + seconds + 1;
-        eprintln!(
-            "{refused} of {} requests of the plugins were refused in {seconds} s",
-            of_plugins.len()
-        );
-        assert!(
-            refused > 0 && refused <= most,
-            "{refused} in {seconds} s: {of_plugins:#?}"
-        );
-
-        // Replays the DEL if it was deferred.
-        faulty.await_replayed(&leaving);
-        let coming: Vec<_> = coming.iter().collect();
-        faulty.cluster.assert_only(&coming);
-        for pod in coming {
-            faulty.run("DEL", pod);
+        while load.refused.load(Ordering::Relaxed) < OTHERS {
+            assert!(
+                begun.elapsed() < RUNTIMES_LIMIT,
+                "the server refuses nothing"
+            );
+            sleep(PAUSE);
         }
-        faulty.cluster.assert_nothing_left();
-        assert_eq!(kernel::host().unwrap()["links"], json!({}));
+        let (audit, busy) = (api.audit().unwrap(), Instant::now());
+        let start = |verb: &'static str, pod: &Pod| {
+            let (child, begun) = (faulty.call(verb, pod).spawn().unwrap(), Instant::now());
+            scope.spawn(move || {
+                let outcome = wait(child, begun, RUNTIMES_LIMIT).unwrap();
+                eprintln!("{verb} took {:?}", outcome.wall);
+                outcome.success();
+            })
+        };
+        let calls = [("DEL", &leaving)]
+            .into_iter()
+            .chain(coming.iter().map(|pod| ("ADD", pod)));
+        let calls: Vec<_> = calls.map(|(verb, pod)| start(verb, pod)).collect();
+        sleep(busy_time());
+        let busy = busy.elapsed();
+        drop(end);
+        calls.into_iter().for_each(|call| call.join().unwrap());
+        (audit, busy)
     });
+    let (admitted, refused) = (load.admitted.into_inner(), load.refused.into_inner());
+    assert!(
+        admitted + refused >= 10 * admitted,
+        "of the other account {admitted} requests were admitted, {refused} refused"
+    );
+
+    let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
+    let refused = of_plugins
+        .iter()
+        .filter(|request| request.code == Some(429))
+        .count();
+    // Each process may send its first requests before it gets a 429. After them, the node sends
+    // at most one request per second.
+    let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
+    let most = OF_ONE_PROCESS * calls + seconds + 1;
+    eprintln!(
+        "{refused} of {} requests of the plugins were refused in {seconds} s",
+        of_plugins.len()
+    );
+    assert!(
+        refused > 0 && refused <= most,
+        "{refused} in {seconds} s: {of_plugins:#?}"
+    );
+
+    // Replays the DEL if it was deferred.
+    faulty.await_replayed(&leaving);
+    let coming: Vec<_> = coming.iter().collect();
+    faulty.cluster.assert_only(&coming);
+    for pod in coming {
+        faulty.run("DEL", pod);
+    }
+    faulty.cluster.assert_nothing_left();
+    assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }

@@ -10,62 +10,38 @@ mod load;
 mod objects;
 mod standalone;
 
-use std::sync::Arc;
-
-use integration_tests::cluster::{
-    Cluster, ControlPlane, Faulty, on_api_server, on_api_server_of_both_groups,
-    on_restricted_api_server,
-};
+use integration_tests::cluster::{self, Cluster, ControlPlane, Faulty};
 use integration_tests::content::Content;
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::kubernetes::Objects;
+use integration_tests::proxy::Proxy;
+use integration_tests::store::Store;
+use integration_tests::{Place, on};
 use serde_json::json;
 
-/// Runs a test with plugins that reach the API server through a proxy. Their configuration names
-/// the group, and the server also serves the other one.
-fn on_faulty_api(
-    group: ApiGroup,
-    test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send,
-) {
-    on_api_server_of_both_groups(group, |cluster, control_plane| {
-        faulty(cluster, control_plane, test)
-    });
+/// Runs a test with plugins that reach the API server through a proxy.
+fn on(place: Place, test: impl FnOnce(&mut Faulty<'_>) + Send) {
+    let test = |cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
+        test(&mut faulty(cluster, &control_plane.proxy));
+    };
+    cluster::on(place, test);
 }
 
-/// Does the same as [`on_faulty_api`] on a server that serves this group alone.
-fn on_faulty_api_of_one_group(
-    group: ApiGroup,
-    test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send,
-) {
-    on_api_server(group, |cluster, control_plane| {
-        faulty(cluster, control_plane, test)
-    });
-}
-
-/// Does the same as [`on_faulty_api`] with `components/node-restriction`.
-fn on_restricted_faulty_api(
-    group: ApiGroup,
-    test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>) + Send,
-) {
-    on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
-        faulty(cluster, control_plane, test)
-    });
-}
-
-fn faulty(
-    cluster: &Cluster<'_>,
-    control_plane: &mut ControlPlane<'_>,
-    test: impl FnOnce(&mut Faulty<'_>, &mut ControlPlane<'_>),
-) {
+/// Loads a node and a pool. Returns the cluster with plugins that reach the API server through the
+/// proxy.
+fn faulty<'a>(cluster: &'a Cluster<'_>, proxy: &'a Proxy) -> Faulty<'a> {
     cluster.load(
         &Content::ready()
             .node("node1")
             .pool("pool4", "10.65.0.0/16", 26),
     );
-    let proxy = Arc::clone(&control_plane.proxy);
-    let mut faulty = Faulty::new(
-        cluster,
-        &proxy,
-        cluster.conf("node1", json!({ "cniVersion": "1.1.0" })),
-    );
-    test(&mut faulty, control_plane);
+    let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
+    Faulty::new(cluster, proxy, conf)
+}
+
+/// Returns the objects on the API server. Their client does not use the proxy.
+fn objects<'a>(faulty: &Faulty<'a>) -> &'a Objects {
+    match &faulty.cluster.store {
+        Store::Kubernetes(objects) => objects,
+        Store::Etcd(_) | Store::Local(_) => panic!("this suite runs on an API server"),
+    }
 }

@@ -11,7 +11,7 @@ use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::on_faulty_api;
+use super::{objects, on};
 
 const READS_POD: Point = Point::First("GET", "/pods/");
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
@@ -48,187 +48,172 @@ fn delete_object(client: &Client, pod: &Pod) {
         .unwrap();
 }
 
-#[test]
-fn pod_deleted_before_the_endpoint_write_keeps_no_address() {
-    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
-        let admin = control_plane.servers.api.admin();
-        for namesake in [false, true] {
-            let pod = faulty.pod();
-            let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
-                let old = pod_object(admin, &pod).unwrap();
-                delete_object(admin, &pod);
-                if namesake {
-                    let metadata =
-                        json!({ "name": old["metadata"]["name"], "namespace": NAMESPACE });
-                    let containers = json!([{ "name": "c", "image": "none" }]);
-                    let spec = json!({ "nodeName": "node1", "containers": containers });
-                    let new = json!({
-                        "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
-                    });
-                    admin.apply_object(&new).unwrap();
-                }
-            });
-            outcome.error();
-            faulty.cluster.assert_nothing_left();
-            if namesake {
-                let annotations = &pod_object(admin, &pod).unwrap()["metadata"]["annotations"];
-                assert!(annotations.is_null(), "the namesake got {annotations}");
-            }
-            faulty.run("DEL", &pod);
-            faulty.cluster.assert_nothing_left();
-            faulty.cluster.remove_pod(&pod);
-        }
-
-        // DEL finds no pod whose annotations it could change.
+#[on(kubernetes_v3)]
+fn pod_deleted_before_the_endpoint_write_keeps_no_address(faulty: &mut Faulty<'_>) {
+    let admin = objects(faulty).client();
+    for namesake in [false, true] {
         let pod = faulty.pod();
-        faulty.run("ADD", &pod);
-        meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || {
-            delete_object(admin, &pod)
-        })
-        .success();
-        faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        let old = faulty.pod();
-        let new = faulty.sandbox(&old);
-        faulty.run("ADD", &old);
-        let add = faulty.call("ADD", &new);
-        let mut result = Value::Null;
-        meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || {
-            result = add.run().unwrap().success()
-        })
-        .success();
-        faulty.cluster.assert_only(&[&new]);
-        faulty.conf["prevResult"] = result;
-        faulty.run("CHECK", &new);
-        faulty.run("DEL", &new);
-        faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
-        let old = faulty.pod();
-        let new = faulty.sandbox(&old);
-        let add = faulty.call("ADD", &new);
-        let mut result = Value::Null;
-        let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || {
-            result = add.run().unwrap().success()
+        let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
+            let old = pod_object(admin, &pod).unwrap();
+            delete_object(admin, &pod);
+            if namesake {
+                let metadata = json!({ "name": old["metadata"]["name"], "namespace": NAMESPACE });
+                let containers = json!([{ "name": "c", "image": "none" }]);
+                let spec = json!({ "nodeName": "node1", "containers": containers });
+                let new = json!({
+                    "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec,
+                });
+                admin.apply_object(&new).unwrap();
+            }
         });
-        let error = outcome.error();
-        assert!(
-            error.msg.contains("was created by a later ADD of this pod"),
-            "{error:?}"
-        );
-        faulty.conf["prevResult"] = result;
-        faulty.run("CHECK", &new);
-        faulty.run("DEL", &old);
-        faulty.run("CHECK", &new);
-        let annotations = &pod_object(control_plane.servers.api.admin(), &new).unwrap()["metadata"]
-            ["annotations"];
-        assert_eq!(
-            annotations["cni.projectcalico.org/containerID"],
-            json!(new.container_id)
-        );
-        faulty.cluster.assert_only(&[&new]);
-        faulty.run("DEL", &new);
+        outcome.error();
         faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn del_without_the_namespace_object_succeeds_and_add_fails() {
-    on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
-        let admin = control_plane.servers.api.admin();
-        let (gone, late) = (faulty.pod(), faulty.pod());
-        faulty.run("ADD", &gone);
-        let path = format!("/api/v1/namespaces/{NAMESPACE}");
-        for pod in [&gone, &late] {
-            delete_object(admin, pod);
+        if namesake {
+            let annotations = &pod_object(admin, &pod).unwrap()["metadata"]["annotations"];
+            assert!(annotations.is_null(), "the namesake got {annotations}");
         }
-        // No controller removes the namespace's finalizer.
-        admin.delete(&path).unwrap().success().unwrap();
-        let mut namespace = admin.get(&path).unwrap().success().unwrap();
-        namespace["spec"]["finalizers"] = json!([]);
-        admin
-            .replace(&format!("{path}/finalize"), &namespace)
-            .unwrap()
-            .success()
-            .unwrap();
-        assert_eq!(admin.get(&path).unwrap().code, 404);
-
-        faulty.proxy.arm(None);
-        let error = faulty.call("ADD", &late).run().unwrap().error();
-        assert!(error.msg.contains("not found"), "{error:?}");
-        for pod in [&late, &gone, &gone] {
-            faulty.run("DEL", pod);
-        }
+        faulty.run("DEL", &pod);
         faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn del_without_the_node_object_succeeds_and_add_fails() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
-        let admin = control_plane.servers.api.admin();
-        let (gone, late) = (faulty.pod(), faulty.pod());
-        faulty.run("ADD", &gone);
-        admin
-            .delete("/api/v1/nodes/node1")
-            .unwrap()
-            .success()
-            .unwrap();
-        faulty.proxy.arm(None);
-        let outcome = faulty.call("ADD", &late).run().unwrap();
-        // Without the node, the pools that it may use are unknown.
-        assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
-        faulty.cluster.assert_only(&[&gone]);
-        for pod in [&late, &gone] {
-            faulty.run("DEL", pod);
-        }
-        faulty.cluster.assert_nothing_left();
-    });
-}
-
-#[test]
-fn block_changed_by_another_node_meanwhile_assigns_no_address_twice() {
-    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-        on_faulty_api(group, |faulty, control_plane| {
-            let admin = control_plane.servers.api.admin();
-            let other = OtherNode {
-                client: admin,
-                group,
-            };
-            let (first, second) = (faulty.pod(), faulty.pod());
-            faulty.run("ADD", &first);
-            let mut taken = String::new();
-            let result = meanwhile(faulty, "ADD", &second, WRITES_BLOCK, || {
-                taken = other.take("tunl-a")
-            })
-            .success();
-            assert!(
-                !result.to_string().contains(&taken),
-                "{taken} was given twice: {result}"
-            );
-
-            meanwhile(faulty, "DEL", &first, WRITES_BLOCK, || {
-                drop(other.take("tunl-b"))
-            })
-            .success();
-            faulty.run("DEL", &second);
-            let accounts = faulty.cluster.accounts();
-            assert_eq!(
-                accounts.held.values().collect::<Vec<_>>(),
-                [&other.handle("tunl-a"), &other.handle("tunl-b")]
-            );
-            faulty.cluster.assert_in_order();
-        });
+        faulty.cluster.remove_pod(&pod);
     }
+
+    // DEL finds no pod whose annotations it could change.
+    let pod = faulty.pod();
+    faulty.run("ADD", &pod);
+    meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || {
+        delete_object(admin, &pod)
+    })
+    .success();
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1)]
+fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged(faulty: &mut Faulty<'_>) {
+    let old = faulty.pod();
+    let new = faulty.sandbox(&old);
+    faulty.run("ADD", &old);
+    let add = faulty.call("ADD", &new);
+    let mut result = Value::Null;
+    meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || {
+        result = add.run().unwrap().success()
+    })
+    .success();
+    faulty.cluster.assert_only(&[&new]);
+    faulty.conf["prevResult"] = result;
+    faulty.run("CHECK", &new);
+    faulty.run("DEL", &new);
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1)]
+fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox(faulty: &mut Faulty<'_>) {
+    let old = faulty.pod();
+    let new = faulty.sandbox(&old);
+    let add = faulty.call("ADD", &new);
+    let mut result = Value::Null;
+    let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || {
+        result = add.run().unwrap().success()
+    });
+    let error = outcome.error();
+    assert!(
+        error.msg.contains("was created by a later ADD of this pod"),
+        "{error:?}"
+    );
+    faulty.conf["prevResult"] = result;
+    faulty.run("CHECK", &new);
+    faulty.run("DEL", &old);
+    faulty.run("CHECK", &new);
+    let annotations =
+        &pod_object(objects(faulty).client(), &new).unwrap()["metadata"]["annotations"];
+    assert_eq!(
+        annotations["cni.projectcalico.org/containerID"],
+        json!(new.container_id)
+    );
+    faulty.cluster.assert_only(&[&new]);
+    faulty.run("DEL", &new);
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v3)]
+fn del_without_the_namespace_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
+    let admin = objects(faulty).client();
+    let (gone, late) = (faulty.pod(), faulty.pod());
+    faulty.run("ADD", &gone);
+    let path = format!("/api/v1/namespaces/{NAMESPACE}");
+    for pod in [&gone, &late] {
+        delete_object(admin, pod);
+    }
+    // No controller removes the namespace's finalizer.
+    admin.delete(&path).unwrap().success().unwrap();
+    let mut namespace = admin.get(&path).unwrap().success().unwrap();
+    namespace["spec"]["finalizers"] = json!([]);
+    admin
+        .replace(&format!("{path}/finalize"), &namespace)
+        .unwrap()
+        .success()
+        .unwrap();
+    assert_eq!(admin.get(&path).unwrap().code, 404);
+
+    faulty.proxy.arm(None);
+    let error = faulty.call("ADD", &late).run().unwrap().error();
+    assert!(error.msg.contains("not found"), "{error:?}");
+    for pod in [&late, &gone, &gone] {
+        faulty.run("DEL", pod);
+    }
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1)]
+fn del_without_the_node_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
+    let admin = objects(faulty).client();
+    let (gone, late) = (faulty.pod(), faulty.pod());
+    faulty.run("ADD", &gone);
+    admin
+        .delete("/api/v1/nodes/node1")
+        .unwrap()
+        .success()
+        .unwrap();
+    faulty.proxy.arm(None);
+    let outcome = faulty.call("ADD", &late).run().unwrap();
+    // Without the node, the pools that it may use are unknown.
+    assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
+    faulty.cluster.assert_only(&[&gone]);
+    for pod in [&late, &gone] {
+        faulty.run("DEL", pod);
+    }
+    faulty.cluster.assert_nothing_left();
+}
+
+#[on(kubernetes_v1, kubernetes_v3)]
+fn block_changed_by_another_node_meanwhile_assigns_no_address_twice(faulty: &mut Faulty<'_>) {
+    let objects = objects(faulty);
+    let other = OtherNode {
+        client: objects.client(),
+        group: objects.group(),
+    };
+    let (first, second) = (faulty.pod(), faulty.pod());
+    faulty.run("ADD", &first);
+    let mut taken = String::new();
+    let result = meanwhile(faulty, "ADD", &second, WRITES_BLOCK, || {
+        taken = other.take("tunl-a")
+    })
+    .success();
+    assert!(
+        !result.to_string().contains(&taken),
+        "{taken} was given twice: {result}"
+    );
+
+    meanwhile(faulty, "DEL", &first, WRITES_BLOCK, || {
+        drop(other.take("tunl-b"))
+    })
+    .success();
+    faulty.run("DEL", &second);
+    let accounts = faulty.cluster.accounts();
+    assert_eq!(
+        accounts.held.values().collect::<Vec<_>>(),
+        [&other.handle("tunl-a"), &other.handle("tunl-b")]
+    );
+    faulty.cluster.assert_in_order();
 }
 
 /// Upstream on another node.
@@ -296,51 +281,46 @@ impl OtherNode<'_> {
 }
 
 /// The write of the endpoint takes a round trip.
-#[test]
-fn add_creates_the_interface_while_the_endpoint_is_written() {
-    on_faulty_api(ApiGroup::V3, |faulty, _| {
-        let pod = faulty.pod();
-        let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
-            let deadline = Instant::now() + DEADLINE;
-            while kernel::host().unwrap()["routes"]
-                .as_array()
-                .unwrap()
-                .is_empty()
-            {
-                assert!(
-                    Instant::now() < deadline,
-                    "no route to the pod while its endpoint is written"
-                );
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-        });
-        outcome.success();
-        faulty.cluster.assert_only(&[&pod]);
+#[on(kubernetes_v3)]
+fn add_creates_the_interface_while_the_endpoint_is_written(faulty: &mut Faulty<'_>) {
+    let pod = faulty.pod();
+    let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
+        let deadline = Instant::now() + DEADLINE;
+        while kernel::host().unwrap()["routes"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+        {
+            assert!(
+                Instant::now() < deadline,
+                "no route to the pod while its endpoint is written"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     });
+    outcome.success();
+    faulty.cluster.assert_only(&[&pod]);
 }
 
-#[test]
-fn add_without_an_interface_reverts_the_endpoint() {
-    on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
-        let pod = faulty.pod();
-        ip(&format!(
-            "link add other0 type veth peer name eth0 netns {}",
-            pod.name
-        ))
-        .unwrap();
-        faulty.proxy.arm(None);
-        let error = faulty.call("ADD", &pod).run().unwrap().error();
-        assert!(error.msg.contains("eth0"), "{error:?}");
-        let object = pod_object(control_plane.servers.api.admin(), &pod).unwrap();
-        assert_eq!(
-            object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "",
-            "{object}"
-        );
-        assert!(
-            faulty.cluster.accounts().held.is_empty()
-                && faulty.cluster.accounts().counted.is_empty()
-        );
-        ip("link delete other0").unwrap();
-        faulty.recover(&pod, 1);
-    });
+#[on(kubernetes_v1)]
+fn add_without_an_interface_reverts_the_endpoint(faulty: &mut Faulty<'_>) {
+    let pod = faulty.pod();
+    ip(&format!(
+        "link add other0 type veth peer name eth0 netns {}",
+        pod.name
+    ))
+    .unwrap();
+    faulty.proxy.arm(None);
+    let error = faulty.call("ADD", &pod).run().unwrap().error();
+    assert!(error.msg.contains("eth0"), "{error:?}");
+    let object = pod_object(objects(faulty).client(), &pod).unwrap();
+    assert_eq!(
+        object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "",
+        "{object}"
+    );
+    assert!(
+        faulty.cluster.accounts().held.is_empty() && faulty.cluster.accounts().counted.is_empty()
+    );
+    ip("link delete other0").unwrap();
+    faulty.recover(&pod, 1);
 }

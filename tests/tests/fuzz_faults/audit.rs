@@ -9,24 +9,24 @@ use integration_tests::kernel;
 use integration_tests::namespaces::Host;
 use serde_json::{Value, json};
 
-use super::world::{Live, World};
+use super::node_pair::{Live, NodePair};
 
 /// Checks that exactly the networked sandboxes have addresses and interfaces.
-pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
-    datastore(world)?;
-    for node in 0..world.nodes.len() {
-        let live: Vec<&Live> = world
+pub(crate) fn check(pair: &mut NodePair<'_>) -> Result<()> {
+    datastore(pair)?;
+    for node in 0..pair.nodes.len() {
+        let live: Vec<&Live> = pair
             .live
             .values()
             .filter(|live| live.node == node)
             .collect();
-        world.nodes[node]
+        pair.nodes[node]
             .on(|host| kernel_of(host, &live))
-            .with_context(|| world.nodes[node].name.clone())?;
+            .with_context(|| pair.nodes[node].name.clone())?;
     }
-    let live: Vec<&Live> = world.live.values().collect();
-    if let Some(one) = world.rng.choice(live) {
-        let node = &world.nodes[one.node];
+    let live: Vec<&Live> = pair.live.values().collect();
+    if let Some(one) = pair.rng.choice(live) {
+        let node = &pair.nodes[one.node];
         let outcome =
             node.run(&node.verb_with("CHECK", &one.sandbox, &json!({ "prevResult": one.result })))?;
         ensure!(
@@ -39,10 +39,10 @@ pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
     Ok(())
 }
 
-fn datastore(world: &World<'_>) -> Result<()> {
-    let accounts = world.cluster.store.accounts()?;
+fn datastore(pair: &NodePair<'_>) -> Result<()> {
+    let accounts = pair.cluster.store.accounts()?;
     let problem = |problem: &&String| {
-        !world
+        !pair
             .live
             .values()
             .any(|live| is_overcount(problem, &handle_of(live)))
@@ -50,7 +50,7 @@ fn datastore(world: &World<'_>) -> Result<()> {
     let problems: Vec<&String> = accounts.problems.iter().filter(problem).collect();
     ensure!(problems.is_empty(), "{problems:#?}");
     let mut expected = BTreeMap::new();
-    for live in world.live.values() {
+    for live in pair.live.values() {
         for address in &live.addresses {
             let handle = handle_of(live);
             let other = expected.insert(*address, handle.clone());
@@ -71,14 +71,14 @@ fn datastore(world: &World<'_>) -> Result<()> {
         "endpoints have {:#?}\nnetworked: {expected:#?}",
         accounts.used
     );
-    let check = world.cluster.store.calico_ipam(
-        &world.cluster.plugins,
+    let check = pair.cluster.store.calico_ipam(
+        &pair.cluster.plugins,
         &["check", "--settle", "0", "-o", "json"],
     )?;
     let report: Value = serde_json::from_str(&check.stdout)
         .with_context(|| format!("calico-ipam check: {check:?}"))?;
     let wrong = |finding: &&Value| {
-        !is_unfinished_claim(world, finding) && !is_overcount_of_live(world, finding)
+        !is_unfinished_claim(pair, finding) && !is_overcount_of_live(pair, finding)
     };
     let findings: Vec<&Value> = report["findings"]
         .as_array()
@@ -109,10 +109,10 @@ fn is_overcount(problem: &str, handle: &str) -> bool {
     numbers.is_some_and(|(held, counted)| counted > held)
 }
 
-fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
+fn is_overcount_of_live(pair: &NodePair<'_>, finding: &Value) -> bool {
     finding["finding"] == "handleCount"
         && finding["counted"].as_i64() > finding["held"].as_i64()
-        && world
+        && pair
             .live
             .values()
             .any(|live| finding["handle"] == handle_of(live))
@@ -120,17 +120,17 @@ fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
 
 /// Returns true for an affinity that upstream or an ADD left incomplete. A later ADD of the node
 /// may repair it.
-fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
+fn is_unfinished_claim(pair: &NodePair<'_>, finding: &Value) -> bool {
     let Some(block) = finding["block"].as_str() else {
         return false;
     };
     let is_of_claim = finding["finding"] == "blockWithoutAffinity" && !finding["state"].is_null();
-    let told = format!("block={block} ");
-    let mut lines = world.history.iter().flat_map(|entry| entry.lines());
+    let field = format!("block={block} ");
+    let mut lines = pair.history.iter().flat_map(|entry| entry.lines());
     is_of_claim
-        && (world.claims.contains(block)
+        && (pair.claims.contains(block)
             || lines.any(|line| {
-                line.contains("cannot confirm the block affinity") && line.contains(&told)
+                line.contains("cannot confirm the block affinity") && line.contains(&field)
             }))
 }
 

@@ -5,16 +5,16 @@
 //! (`make fuzz-faults`).
 
 mod audit;
-mod halfway;
+mod interrupted;
+mod node_pair;
 mod plan;
 mod round;
-mod world;
 
-use integration_tests::cluster::{on_api_server, on_etcd};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, ControlPlane, on};
 use integration_tests::seeds::{Rounds, worlds};
-use libcalico::kubernetes::ApiGroup;
 
-use world::World;
+use node_pair::NodePair;
 
 const NAME: &str = "FUZZ_FAULTS";
 const ROUNDS: Rounds = Rounds { few: 3, many: 40 };
@@ -22,26 +22,27 @@ const ROUNDS: Rounds = Rounds { few: 3, many: 40 };
 #[test]
 fn random_faults_on_etcd_neither_duplicate_nor_leak_addresses() {
     worlds(NAME, ROUNDS, |seed, rounds| {
-        on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(rounds))
+        on(Place::Etcd, |cluster: &Cluster<'_>| {
+            NodePair::on_etcd(cluster, seed).run(rounds);
+        });
     });
 }
 
 #[test]
 fn random_faults_in_v1_neither_duplicate_nor_leak_addresses() {
-    worlds(NAME, ROUNDS, |seed, rounds| {
-        on_group(ApiGroup::CrdV1, seed, rounds)
-    });
+    worlds_of_group(Place::KubernetesV1);
 }
 
 #[test]
 fn random_faults_in_v3_neither_duplicate_nor_leak_addresses() {
-    worlds(NAME, ROUNDS, |seed, rounds| {
-        on_group(ApiGroup::V3, seed, rounds)
-    });
+    worlds_of_group(Place::KubernetesV3);
 }
 
-fn on_group(group: ApiGroup, seed: u64, rounds: usize) {
-    on_api_server(group, |cluster, control_plane| {
-        World::on_api_server(cluster, control_plane, seed).live_through(rounds);
+fn worlds_of_group(place: Place) {
+    worlds(NAME, ROUNDS, |seed, rounds| {
+        let run = |cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
+            NodePair::on_api_server(cluster, control_plane, seed).run(rounds);
+        };
+        on(place, run);
     });
 }

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use integration_tests::node::Sandbox;
 use integration_tests::proxy::{Fault, Point, Refusal};
 
-use super::world::World;
+use super::node_pair::NodePair;
 
 const CALLS: usize = 6;
 /// Number of networked sandboxes from which on few calls are ADDs.
@@ -35,23 +35,19 @@ pub(crate) enum Task {
     Status,
 }
 
-pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
-    let mut ready: Vec<(usize, Sandbox)> = world
+pub(crate) fn jobs(pair: &mut NodePair<'_>) -> Vec<Job> {
+    let mut ready: Vec<(usize, Sandbox)> = pair
         .live
         .values()
         .map(|live| (live.node, live.sandbox.clone()))
         .collect();
-    world.rng.shuffle(&mut ready);
+    pair.rng.shuffle(&mut ready);
     let mut jobs = Vec::new();
     while jobs.len() < CALLS {
-        let node = world.rng.usize(..world.nodes.len());
-        let adds = if world.live.len() < CROWD {
-            0..45
-        } else {
-            0..5
-        };
-        let (node, task) = match world.rng.u32(..100) {
-            n if adds.contains(&n) => (node, Task::Add(world.sandbox(node))),
+        let node = pair.rng.usize(..pair.nodes.len());
+        let adds = if pair.live.len() < CROWD { 0..45 } else { 0..5 };
+        let (node, task) = match pair.rng.u32(..100) {
+            n if adds.contains(&n) => (node, Task::Add(pair.sandbox(node))),
             0..75 => match ready.pop() {
                 Some((node, sandbox)) => (node, Task::Del(sandbox)),
                 None => continue,
@@ -61,11 +57,11 @@ pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
                 None => continue,
             },
             // Runtimes may repeat the DEL of a deleted sandbox.
-            82..92 => match world.gone.pop() {
+            82..92 => match pair.gone.pop() {
                 Some((node, old)) => {
-                    if let Some((_, pod)) = old.pod.clone().filter(|_| world.rng.bool()) {
-                        let next = Task::Add(world.sandbox_of(node, Some(&pod)));
-                        jobs.push(job(&mut world.rng, node, next));
+                    if let Some((_, pod)) = old.pod.clone().filter(|_| pair.rng.bool()) {
+                        let next = Task::Add(pair.sandbox_of(node, Some(&pod)));
+                        jobs.push(job(&mut pair.rng, node, next));
                     }
                     (node, Task::Del(old))
                 }
@@ -74,7 +70,7 @@ pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
             92..96 => (node, Task::Gc),
             _ => (node, Task::Status),
         };
-        jobs.push(job(&mut world.rng, node, task));
+        jobs.push(job(&mut pair.rng, node, task));
     }
     jobs
 }

@@ -12,16 +12,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::node_pair::{Live, NodePair};
 use super::plan::{self, Job, Task};
-use super::world::{Live, World};
-use super::{audit, halfway};
+use super::{audit, interrupted};
 
 /// Maximum number of calls that replay a node's deferred DELs.
-const SETTLING: usize = 20;
+const MAX_REPLAYS: usize = 20;
 
-impl World<'_> {
+impl NodePair<'_> {
     pub(crate) fn round(&mut self) -> Result<()> {
-        let mut unsettled = halfway::leave(self).context("a state that upstream leaves")?;
+        let mut undeleted = interrupted::create(self).context("a state that upstream leaves")?;
         let jobs = plan::jobs(self);
         for node in 0..self.nodes.len() {
             let has_http = self.has_pods();
@@ -34,16 +34,16 @@ impl World<'_> {
         let outcomes = self.at_once(&jobs)?;
         self.nodes.iter().for_each(|node| node.proxy.arm(None));
         for (job, outcome) in jobs.iter().zip(outcomes) {
-            unsettled.extend(self.after(job, &outcome)?);
+            undeleted.extend(self.after(job, &outcome)?);
         }
         // The server executes some requests only after their connections were cut.
         self.nodes
             .iter()
             .try_for_each(|node| node.proxy.await_late())?;
-        for (node, sandbox) in unsettled {
+        for (node, sandbox) in undeleted {
             self.delete(node, &sandbox)?;
         }
-        self.settle()?;
+        self.replay()?;
         audit::check(self)
     }
 
@@ -65,7 +65,7 @@ impl World<'_> {
                 self.delete_pod(sandbox);
             }
             if without_netns {
-                self.lose_netns(job.node, sandbox);
+                self.delete_netns(job.node, sandbox);
             }
         }
     }
@@ -85,11 +85,6 @@ impl World<'_> {
 
     fn call(&self, job: &Job, jobs: &[Job]) -> Result<Outcome> {
         let node = &self.nodes[job.node];
-        let nobody = Sandbox {
-            container_id: "nobody".into(),
-            netns: "nobody".into(),
-            pod: None,
-        };
         let call = match &job.task {
             Task::Add(sandbox) => node.verb("ADD", sandbox),
             Task::Del(sandbox) => node.verb("DEL", sandbox),
@@ -102,10 +97,10 @@ impl World<'_> {
             }
             Task::Gc => node.verb_with(
                 "GC",
-                &nobody,
+                &no_sandbox(),
                 &json!({ "cni.dev/valid-attachments": self.valid(job.node, jobs) }),
             ),
-            Task::Status => node.verb("STATUS", &nobody),
+            Task::Status => node.verb("STATUS", &no_sandbox()),
         };
         thread::sleep(job.after);
         let started = Instant::now();
@@ -193,29 +188,24 @@ impl World<'_> {
             "DEL without a fault fails: {outcome:?}"
         );
         self.live.remove(&sandbox.container_id);
-        self.lose_netns(node, sandbox);
+        self.delete_netns(node, sandbox);
         Ok(())
     }
 
-    fn lose_netns(&self, node: usize, sandbox: &Sandbox) {
+    fn delete_netns(&self, node: usize, sandbox: &Sandbox) {
         // The network namespace may be deleted already.
         let _ = self.nodes[node].on(|host| host.delete_pod(&sandbox.netns));
     }
 
     /// Lets each node replay its deferred DELs.
-    fn settle(&mut self) -> Result<()> {
-        let nobody = Sandbox {
-            container_id: "nobody".into(),
-            netns: "nobody".into(),
-            pod: None,
-        };
+    fn replay(&mut self) -> Result<()> {
         for node in &self.nodes {
-            for _ in 0..SETTLING {
+            for _ in 0..MAX_REPLAYS {
                 let entries = node.on(|_| Ok(journal_entries().len()))?;
                 if entries == 0 {
                     break;
                 }
-                let outcome = node.run(&node.verb("STATUS", &nobody))?;
+                let outcome = node.run(&node.verb("STATUS", &no_sandbox()))?;
                 self.history.push(format!(
                     "{} STATUS with {entries} entries: {}",
                     node.name, outcome.stderr
@@ -223,6 +213,15 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns a sandbox for a call that is for no sandbox, GC or STATUS.
+fn no_sandbox() -> Sandbox {
+    Sandbox {
+        container_id: "nobody".into(),
+        netns: "nobody".into(),
+        pod: None,
     }
 }
 

@@ -3,78 +3,70 @@
 
 use serde_json::Value;
 
-use crate::lab::{Changes, Replayed, on_api_server, rows};
+use crate::loaded_course::{Changes, LoadedCourse, Replayed, on, rows};
 
-#[test]
-fn show_on_an_api_server_prints_upstreams_columns() {
-    on_api_server(|lab| {
-        for number in ["01", "02"] {
-            let Replayed { outcome, changed } = lab.replay(number, &[]);
-            assert_eq!(
-                rows(&outcome.stdout, 6),
-                rows(&lab.step(number).stdout, 6),
-                "{number}: {outcome:?}"
-            );
-            assert_eq!(changed, Changes::new(), "{number}");
-        }
-        let Replayed { outcome, .. } = lab.replay("03", &[]);
-        assert_eq!(outcome.stdout, lab.step("03").stdout);
-        let Replayed { outcome, .. } = lab.replay("04", &[]);
-        let mut ours = outcome.stdout.lines();
-        for line in lab.step("04").stdout.lines() {
-            assert!(ours.any(|own| own == line), "{line}: {outcome:?}");
-        }
-    });
+#[on(kubernetes_v1)]
+fn show_on_an_api_server_prints_upstreams_columns(course: &LoadedCourse<'_>) {
+    for number in ["01", "02"] {
+        let Replayed { outcome, changed } = course.replay(number, &[]);
+        assert_eq!(
+            rows(&outcome.stdout, 6),
+            rows(&course.step(number).stdout, 6),
+            "{number}: {outcome:?}"
+        );
+        assert_eq!(changed, Changes::new(), "{number}");
+    }
+    let Replayed { outcome, .. } = course.replay("03", &[]);
+    assert_eq!(outcome.stdout, course.step("03").stdout);
+    let Replayed { outcome, .. } = course.replay("04", &[]);
+    let mut ours = outcome.stdout.lines();
+    for line in course.step("04").stdout.lines() {
+        assert!(ours.any(|own| own == line), "{line}: {outcome:?}");
+    }
 }
 
-#[test]
-fn configure_and_lock_on_an_api_server_write_as_upstream_does() {
-    on_api_server(|lab| {
-        for number in ["10", "13", "15"] {
-            let Replayed { outcome, changed } = lab.replay(number, &[]);
-            let recorded = lab.step(number).stdout.as_str();
-            assert_eq!(
-                (outcome.exit, outcome.stdout.as_str()),
-                (Some(0), recorded),
-                "{number}: {outcome:?}"
-            );
-            assert_eq!(changed, lab.recorded_changes(number), "{number}");
-        }
-    });
+#[on(kubernetes_v1)]
+fn configure_and_lock_on_an_api_server_write_as_upstream_does(course: &LoadedCourse<'_>) {
+    for number in ["10", "13", "15"] {
+        let Replayed { outcome, changed } = course.replay(number, &[]);
+        let recorded = course.step(number).stdout.as_str();
+        assert_eq!(
+            (outcome.exit, outcome.stdout.as_str()),
+            (Some(0), recorded),
+            "{number}: {outcome:?}"
+        );
+        assert_eq!(changed, course.recorded_changes(number), "{number}");
+    }
 }
 
 /// Upstream releases the address (step 14).
-#[test]
-fn release_of_a_running_pods_address_is_refused() {
-    on_api_server(|lab| {
-        let Replayed { outcome, changed } = lab.replay("14", &[]);
-        assert_eq!(
-            (outcome.exit, changed),
-            (Some(1), Changes::new()),
-            "{outcome:?}"
-        );
-    });
+#[on(kubernetes_v1)]
+fn release_of_a_running_pods_address_is_refused(course: &LoadedCourse<'_>) {
+    let Replayed { outcome, changed } = course.replay("14", &[]);
+    assert_eq!(
+        (outcome.exit, changed),
+        (Some(1), Changes::new()),
+        "{outcome:?}"
+    );
 }
 
-#[test]
-fn endpoints_of_one_namespace_are_listed_on_an_api_server() {
-    on_api_server(|lab| {
-        lab.prepare("01");
-        let namespaces = |arguments: &[&str]| -> Vec<String> {
-            let Replayed { outcome, .. } =
-                lab.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
-            let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
-            let items = document["items"].as_array().unwrap().iter();
-            items
-                .map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned())
-                .collect()
-        };
-        let all = namespaces(&["-A"]);
-        assert!(
-            !all.is_empty() && all.iter().all(|namespace| namespace == "ns1"),
-            "{all:?}"
-        );
-        assert_eq!(namespaces(&["-n", "ns1"]), all);
-        assert_eq!(namespaces(&["-n", "default"]), Vec::<String>::new());
-    });
+#[on(kubernetes_v1)]
+fn endpoints_of_one_namespace_are_listed_on_an_api_server(course: &LoadedCourse<'_>) {
+    course.prepare("01");
+    let namespaces = |arguments: &[&str]| -> Vec<String> {
+        let Replayed { outcome, .. } =
+            course.run(&[&["endpoints", "-o", "json"][..], arguments].concat());
+        let document: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let items = document["items"].as_array().unwrap().iter();
+        items
+            .map(|item| item["metadata"]["namespace"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let all = namespaces(&["-A"]);
+    assert!(
+        !all.is_empty() && all.iter().all(|namespace| namespace == "ns1"),
+        "{all:?}"
+    );
+    assert_eq!(namespaces(&["-n", "ns1"]), all);
+    assert_eq!(namespaces(&["-n", "default"]), Vec::<String>::new());
 }

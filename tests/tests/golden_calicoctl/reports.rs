@@ -7,23 +7,23 @@ use libcalico::ipam::report::IpamReport;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::lab::{Changes, Lab, Replayed, on_api_server, on_etcd};
+use crate::loaded_course::{Changes, LoadedCourse, Replayed, on};
 
 /// A revision that ClusterInformation of a loaded state does not have.
 const STALE: &str = "1";
 
 /// Returns our report on the loaded state, with the recorded revision.
-fn our_report(lab: &Lab<'_>, recorded: &IpamReport) -> String {
+fn our_report(course: &LoadedCourse<'_>, recorded: &IpamReport) -> String {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("report.json");
     let Replayed { outcome, changed } =
-        lab.run(&["check", "--settle", "0", "--report", file.to_str().unwrap()]);
+        course.run(&["check", "--settle", "0", "--report", file.to_str().unwrap()]);
     assert!(
         outcome.exit.is_some_and(|exit| exit < 2) && changed == Changes::new(),
         "{outcome:?}"
     );
     let mut report = IpamReport::parse(&fs::read(file).unwrap()).unwrap();
-    assert_eq!(report.cluster_information_revision, lab.revision());
+    assert_eq!(report.cluster_information_revision, course.revision());
     report
         .cluster_information_revision
         .clone_from(&recorded.cluster_information_revision);
@@ -32,24 +32,24 @@ fn our_report(lab: &Lab<'_>, recorded: &IpamReport) -> String {
 
 /// Compares the report of our `check` on the state before each of these steps with the recorded
 /// one.
-pub(crate) fn assert_reports(lab: &Lab<'_>, numbers: &[&str]) {
+pub(crate) fn assert_reports(course: &LoadedCourse<'_>, numbers: &[&str]) {
     for number in numbers {
-        lab.prepare(number);
-        for text in lab.step(number).files_after.values() {
+        course.prepare(number);
+        for text in course.step(number).files_after.values() {
             let recorded = IpamReport::parse(text.as_bytes()).unwrap();
-            assert_eq!(our_report(lab, &recorded), *text, "{number}");
+            assert_eq!(our_report(course, &recorded), *text, "{number}");
         }
     }
 }
 
-#[test]
-fn check_writes_the_report_of_calicoctl() {
-    on_etcd(|lab| assert_reports(lab, &["15", "16", "21"]));
+#[on(etcd)]
+fn check_writes_the_report_of_calicoctl(course: &LoadedCourse<'_>) {
+    assert_reports(course, &["15", "16", "21"]);
 }
 
-#[test]
-fn check_on_an_api_server_writes_the_report_of_calicoctl() {
-    on_api_server(|lab| assert_reports(lab, &["07", "09", "11"]));
+#[on(kubernetes_v1)]
+fn check_on_an_api_server_writes_the_report_of_calicoctl(course: &LoadedCourse<'_>) {
+    assert_reports(course, &["07", "09", "11"]);
 }
 
 /// Returns the second or third words of these lines, such as the addresses of leaks.
@@ -78,10 +78,11 @@ fn address_of(finding: &str) -> Option<&str> {
 }
 
 /// Compares leaks and missing allocations with step `number`, which shows problems.
-fn assert_same_problems(lab: &Lab<'_>, number: &str) {
-    lab.prepare(number);
-    let theirs = &lab.step(number).stdout;
-    let Replayed { outcome, changed } = lab.run(&["check", "--settle", "0", "--show-problem-ips"]);
+fn assert_same_problems(course: &LoadedCourse<'_>, number: &str) {
+    course.prepare(number);
+    let theirs = &course.step(number).stdout;
+    let Replayed { outcome, changed } =
+        course.run(&["check", "--settle", "0", "--show-problem-ips"]);
     assert_eq!(
         (outcome.exit, changed),
         (Some(1), Changes::new()),
@@ -108,9 +109,9 @@ fn assert_same_problems(lab: &Lab<'_>, number: &str) {
 
 /// Compares the numbers of leaks and of missing allocations with step `number`, which lists none of
 /// them.
-fn assert_same_counts(lab: &Lab<'_>, number: &str) {
+fn assert_same_counts(course: &LoadedCourse<'_>, number: &str) {
     let theirs = |text: &str| -> usize {
-        let line = lab
+        let line = course
             .step(number)
             .stdout
             .lines()
@@ -118,7 +119,7 @@ fn assert_same_counts(lab: &Lab<'_>, number: &str) {
             .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
-    let Replayed { outcome, changed } = lab.replay(number, &["--settle", "0"]);
+    let Replayed { outcome, changed } = course.replay(number, &["--settle", "0"]);
     assert_eq!(
         (outcome.exit, changed),
         (Some(1), Changes::new()),
@@ -146,60 +147,56 @@ fn assert_same_counts(lab: &Lab<'_>, number: &str) {
     assert!(missing > 0, "{number}");
 }
 
-#[test]
-fn check_counts_the_problems_that_calicoctl_counts() {
-    on_etcd(|lab| {
-        ["12", "33"]
-            .into_iter()
-            .for_each(|number| assert_same_counts(lab, number))
-    });
+#[on(etcd)]
+fn check_counts_the_problems_that_calicoctl_counts(course: &LoadedCourse<'_>) {
+    assert_same_counts(course, "12");
+    assert_same_counts(course, "33");
 }
 
-#[test]
-fn check_on_an_api_server_counts_the_problems_that_calicoctl_counts() {
-    on_api_server(|lab| assert_same_counts(lab, "05"));
+#[on(kubernetes_v1)]
+fn check_on_an_api_server_counts_the_problems_that_calicoctl_counts(course: &LoadedCourse<'_>) {
+    assert_same_counts(course, "05");
 }
 
 /// Upstream fails in step 11, which lacks a KubeControllersConfiguration.
-#[test]
-fn check_finds_the_problems_that_calicoctl_finds() {
-    on_etcd(|lab| {
-        assert_same_problems(lab, "13");
-        lab.prepare("11");
-        let Replayed { outcome, .. } = lab.run(&["check", "--settle", "0"]);
-        assert!(
-            outcome.exit == Some(1) && outcome.stdout.contains("5 things are wrong"),
-            "{outcome:?}"
-        );
-    });
+#[on(etcd)]
+fn check_finds_the_problems_that_calicoctl_finds(course: &LoadedCourse<'_>) {
+    assert_same_problems(course, "13");
+    course.prepare("11");
+    let Replayed { outcome, .. } = course.run(&["check", "--settle", "0"]);
+    assert!(
+        outcome.exit == Some(1) && outcome.stdout.contains("5 things are wrong"),
+        "{outcome:?}"
+    );
 }
 
-#[test]
-fn check_on_an_api_server_finds_the_problems_that_calicoctl_finds() {
-    on_api_server(|lab| assert_same_problems(lab, "06"));
+#[on(kubernetes_v1)]
+fn check_on_an_api_server_finds_the_problems_that_calicoctl_finds(course: &LoadedCourse<'_>) {
+    assert_same_problems(course, "06");
 }
 
-#[test]
-fn all_addresses_are_listed_in_calicoctls_words() {
-    on_etcd(|lab| {
-        let Replayed { outcome, .. } = lab.replay("14", &["--settle", "0"]);
-        let listed = |text: &str| -> Vec<String> {
-            let is_listed = |line: &&str| {
-                line.starts_with(" IPAM block ") || line.contains(" allocated; attrs ")
-            };
-            let mut lines: Vec<String> =
-                text.lines().filter(is_listed).map(str::to_owned).collect();
-            lines.sort();
-            lines
-        };
-        assert_eq!(listed(&outcome.stdout), listed(&lab.step("14").stdout));
-    });
+#[on(etcd)]
+fn all_addresses_are_listed_in_calicoctls_words(course: &LoadedCourse<'_>) {
+    let Replayed { outcome, .. } = course.replay("14", &["--settle", "0"]);
+    let listed = |text: &str| -> Vec<String> {
+        let is_listed =
+            |line: &&str| line.starts_with(" IPAM block ") || line.contains(" allocated; attrs ");
+        let mut lines: Vec<String> = text.lines().filter(is_listed).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(listed(&outcome.stdout), listed(&course.step("14").stdout));
 }
 
 /// Writes the files of a step, with `revisions` in place of the recorded ones, and returns their
 /// paths.
-fn write_files(lab: &Lab<'_>, number: &str, dir: &TempDir, revisions: &[&str]) -> Vec<String> {
-    let files: BTreeMap<&String, &String> = lab.step(number).files_before.iter().collect();
+fn write_files(
+    course: &LoadedCourse<'_>,
+    number: &str,
+    dir: &TempDir,
+    revisions: &[&str],
+) -> Vec<String> {
+    let files: BTreeMap<&String, &String> = course.step(number).files_before.iter().collect();
     assert_eq!(files.len(), revisions.len(), "{number}");
     let write = |((name, text), revision): ((&String, &String), &&str)| {
         let mut report = IpamReport::parse(text.as_bytes()).unwrap();
@@ -213,32 +210,37 @@ fn write_files(lab: &Lab<'_>, number: &str, dir: &TempDir, revisions: &[&str]) -
 
 /// Replays a release from reports with the lock rule. The files have these revisions, and the
 /// present one for `None`.
-fn release(lab: &Lab<'_>, number: &str, revisions: &[Option<&str>], more: &[&str]) -> Replayed {
-    lab.prepare(number);
-    let (present, dir) = (lab.revision(), TempDir::new().unwrap());
+fn release(
+    course: &LoadedCourse<'_>,
+    number: &str,
+    revisions: &[Option<&str>],
+    more: &[&str],
+) -> Replayed {
+    course.prepare(number);
+    let (present, dir) = (course.revision(), TempDir::new().unwrap());
     let revisions: Vec<&str> = revisions
         .iter()
         .map(|revision| revision.unwrap_or(&present))
         .collect();
-    let files = write_files(lab, number, &dir, &revisions);
+    let files = write_files(course, number, &dir, &revisions);
     let files = files.iter().map(String::as_str);
     let line: Vec<&str> = ["release", "--from-report"]
         .into_iter()
         .chain(files)
         .chain(["--require-lock"])
         .collect();
-    lab.run(&[&line[..], more].concat())
+    course.run(&[&line[..], more].concat())
 }
 
-fn assert_refused(lab: &Lab<'_>, number: &str, revision: Option<&str>, more: &[&str]) {
-    let Replayed { outcome, changed } = release(lab, number, &[revision], more);
+fn assert_refused(course: &LoadedCourse<'_>, number: &str, revision: Option<&str>, more: &[&str]) {
+    let Replayed { outcome, changed } = release(course, number, &[revision], more);
     assert_eq!(
         (outcome.exit, changed),
         (Some(1), Changes::new()),
         "{number}: {outcome:?}"
     );
     // The file has another path, and calicoctl prints the error twice.
-    let theirs = lab
+    let theirs = course
         .step(number)
         .stderr
         .lines()
@@ -249,14 +251,12 @@ fn assert_refused(lab: &Lab<'_>, number: &str, revision: Option<&str>, more: &[&
     assert!(outcome.stderr.contains(expected), "{number}: {outcome:?}");
 }
 
-#[test]
-fn release_from_reports_is_refused_in_upstreams_words() {
-    on_etcd(|lab| {
-        assert_refused(lab, "17", None, &[]);
-        assert_refused(lab, "22", Some(STALE), &[]);
-        assert_refused(lab, "23", None, &[]);
-        assert_refused(lab, "26", Some(STALE), &["--force"]);
-    });
+#[on(etcd)]
+fn release_from_reports_is_refused_in_upstreams_words(course: &LoadedCourse<'_>) {
+    assert_refused(course, "17", None, &[]);
+    assert_refused(course, "22", Some(STALE), &[]);
+    assert_refused(course, "23", None, &[]);
+    assert_refused(course, "26", Some(STALE), &["--force"]);
 }
 
 /// Removes the sequence numbers of blocks: calicoctl writes a block once, and `calico-ipam` once
@@ -273,93 +273,85 @@ fn without_sequence(changes: Changes) -> Changes {
     changes
 }
 
-#[test]
-fn release_from_two_reports_writes_as_upstream_does() {
-    on_etcd(|lab| {
-        // The files in alphabetical order: locked.json, report-all.json.
-        let Replayed { outcome, changed } = release(lab, "24", &[None, Some(STALE)], &[]);
-        assert_eq!(
-            (outcome.exit, outcome.stdout.matches(": released: ").count()),
-            (Some(0), 4),
-            "{outcome:?}"
-        );
-        assert_eq!(
-            without_sequence(changed),
-            without_sequence(lab.recorded_changes("24"))
-        );
-        assert!(
-            outcome
-                .stderr
-                .contains("You may now unlock the data store."),
-            "{outcome:?}"
-        );
-    });
+#[on(etcd)]
+fn release_from_two_reports_writes_as_upstream_does(course: &LoadedCourse<'_>) {
+    // The files in alphabetical order: locked.json, report-all.json.
+    let Replayed { outcome, changed } = release(course, "24", &[None, Some(STALE)], &[]);
+    assert_eq!(
+        (outcome.exit, outcome.stdout.matches(": released: ").count()),
+        (Some(0), 4),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        without_sequence(changed),
+        without_sequence(course.recorded_changes("24"))
+    );
+    assert!(
+        outcome
+            .stderr
+            .contains("You may now unlock the data store."),
+        "{outcome:?}"
+    );
 }
 
 /// calicoctl reports an update conflict.
-#[test]
-fn second_release_from_the_same_report_leaves_the_addresses_alone() {
-    on_etcd(|lab| {
-        let Replayed { outcome, changed } = release(lab, "25", &[None], &[]);
-        assert_eq!(
-            (outcome.exit, changed),
-            (Some(0), Changes::new()),
-            "{outcome:?}"
-        );
-        assert_eq!(
-            outcome
-                .stdout
-                .matches(": left alone: it is not in use\n")
-                .count(),
-            4,
-            "{outcome:?}"
-        );
-    });
+#[on(etcd)]
+fn second_release_from_the_same_report_leaves_the_addresses_alone(course: &LoadedCourse<'_>) {
+    let Replayed { outcome, changed } = release(course, "25", &[None], &[]);
+    assert_eq!(
+        (outcome.exit, changed),
+        (Some(0), Changes::new()),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        outcome
+            .stdout
+            .matches(": left alone: it is not in use\n")
+            .count(),
+        4,
+        "{outcome:?}"
+    );
 }
 
 /// calicoctl exits with an error; ours finds nothing to do.
-#[test]
-fn release_of_a_free_address_writes_nothing() {
-    on_etcd(|lab| {
-        for number in ["36", "37"] {
-            let Replayed { outcome, changed } = lab.replay(number, &[]);
-            assert_eq!(
-                (outcome.exit, changed),
-                (Some(0), Changes::new()),
-                "{number}: {outcome:?}"
-            );
-            assert!(
-                outcome.stdout.ends_with(": left alone: it is not in use\n"),
-                "{number}: {outcome:?}"
-            );
-        }
-    });
-}
-
-#[test]
-fn release_from_a_report_on_an_api_server_writes_as_upstream_does() {
-    on_api_server(|lab| {
-        let Replayed { outcome, changed } = release(lab, "08", &[None], &["--force"]);
+#[on(etcd)]
+fn release_of_a_free_address_writes_nothing(course: &LoadedCourse<'_>) {
+    for number in ["36", "37"] {
+        let Replayed { outcome, changed } = course.replay(number, &[]);
         assert_eq!(
-            (outcome.exit, outcome.stdout.matches(": released: ").count()),
-            (Some(0), 3),
-            "{outcome:?}"
+            (outcome.exit, changed),
+            (Some(0), Changes::new()),
+            "{number}: {outcome:?}"
         );
         assert!(
-            outcome
-                .stderr
-                .contains("WARNING: Data store is not locked."),
-            "{outcome:?}"
+            outcome.stdout.ends_with(": left alone: it is not in use\n"),
+            "{number}: {outcome:?}"
         );
-        assert_eq!(
-            without_sequence(changed),
-            without_sequence(lab.recorded_changes("08"))
-        );
-        let Replayed { outcome, changed } = release(lab, "12", &[None], &[]);
-        assert_eq!(
-            (outcome.stdout.as_str(), changed),
-            ("nothing to release\n", Changes::new()),
-            "{outcome:?}"
-        );
-    });
+    }
+}
+
+#[on(kubernetes_v1)]
+fn release_from_a_report_on_an_api_server_writes_as_upstream_does(course: &LoadedCourse<'_>) {
+    let Replayed { outcome, changed } = release(course, "08", &[None], &["--force"]);
+    assert_eq!(
+        (outcome.exit, outcome.stdout.matches(": released: ").count()),
+        (Some(0), 3),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome
+            .stderr
+            .contains("WARNING: Data store is not locked."),
+        "{outcome:?}"
+    );
+    assert_eq!(
+        without_sequence(changed),
+        without_sequence(course.recorded_changes("08"))
+    );
+    let Replayed { outcome, changed } = release(course, "12", &[None], &[]);
+    assert_eq!(
+        (outcome.stdout.as_str(), changed),
+        ("nothing to release\n", Changes::new()),
+        "{outcome:?}"
+    );
 }

@@ -9,22 +9,22 @@ use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::lab::{administrator, on_defined_kinds};
+use crate::datastore::{Datastore, administrator, on};
 
 const PARTS: [&str; 2] = ["ippools/split-big-0", "ippools/split-big-1"];
 /// More requests than a split into two parts makes.
 const MANY: usize = 60;
 
 /// A locked cluster with one pool behind a proxy.
-struct Scene<'a> {
-    objects: &'a Objects,
-    proxy: &'a Proxy,
+struct LockedCluster {
+    objects: Objects,
+    proxy: Proxy,
     call: Call,
 }
 
-fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
-    on_defined_kinds(|kubernetes| {
-        let (api, group) = (&kubernetes.api, ApiGroup::CrdV1);
+impl LockedCluster {
+    fn new(datastore: &Datastore<'_>) -> LockedCluster {
+        let (api, group) = (datastore.api.unwrap(), ApiGroup::CrdV1);
         let proxy = api.proxy().unwrap();
         let account = administrator(api).unwrap();
         let kubeconfig = api
@@ -33,21 +33,17 @@ fn on_locked_cluster(test: impl Fn(&Scene<'_>) + Send + Sync) {
         let call = Plugins::locate()
             .unwrap()
             .call("calico-ipam")
-            .args(["split", "2", "--name", "big"]);
-        let call = call
+            .args(["split", "2", "--name", "big"])
             .env("DATASTORE_TYPE", "kubernetes")
             .env("CALICO_API_GROUP", group.api_version())
             .env("KUBECONFIG", kubeconfig);
-        let objects = Objects::new(api.admin(), group, api.admin_kubeconfig());
-        test(&Scene {
-            objects: &objects,
-            proxy: &proxy,
+        LockedCluster {
+            objects: Objects::new(api.admin(), group, api.admin_kubeconfig()),
+            proxy,
             call,
-        });
-    });
-}
+        }
+    }
 
-impl Scene<'_> {
     fn reset(&self) {
         self.objects.clear().unwrap();
         let object = |kind: &str, name: &str, spec: Value| {
@@ -105,43 +101,41 @@ impl Scene<'_> {
     }
 }
 
-#[test]
-fn split_killed_at_each_write_is_completed_by_a_second_run() {
-    on_locked_cluster(|scene| {
-        // The state before a request is that after the request before it. After the last one, the
-        // state is complete.
-        for number in 0..MANY {
-            scene.reset();
-            let (fired, outcome) = scene.split_with(Point::Request(number), Fault::Kill);
-            if !fired {
-                assert!(
-                    number > 4 && outcome.exit == Some(0),
-                    "{number}: {outcome:?}"
-                );
-                break;
-            }
-            if scene.pools() != PARTS {
-                let second = scene.call.run().unwrap();
-                assert_eq!(second.exit, Some(0), "{number}: {second:?}");
-            }
-            assert_eq!(scene.pools(), PARTS, "{number}");
+#[on(kubernetes_v1)]
+fn split_killed_at_each_write_is_completed_by_a_second_run(datastore: Datastore<'_>) {
+    let cluster = LockedCluster::new(&datastore);
+    // The state before a request is that after the request before it. After the last one, the
+    // state is complete.
+    for number in 0..MANY {
+        cluster.reset();
+        let (fired, outcome) = cluster.split_with(Point::Request(number), Fault::Kill);
+        if !fired {
+            assert!(
+                number > 4 && outcome.exit == Some(0),
+                "{number}: {outcome:?}"
+            );
+            break;
         }
-    });
+        if cluster.pools() != PARTS {
+            let second = cluster.call.run().unwrap();
+            assert_eq!(second.exit, Some(0), "{number}: {second:?}");
+        }
+        assert_eq!(cluster.pools(), PARTS, "{number}");
+    }
 }
 
-#[test]
-fn split_with_a_refused_part_leaves_the_pool_in_service() {
-    on_locked_cluster(|scene| {
-        scene.reset();
-        let refused = Fault::Refuse(Refusal::of(403));
-        let (fired, outcome) = scene.split_with(Point::First("POST", "/ippools"), refused);
-        assert!(fired && outcome.exit == Some(1), "{outcome:?}");
-        assert!(
-            outcome
-                .stderr
-                .contains("the pools are as before this command"),
-            "{outcome:?}"
-        );
-        assert_eq!(scene.pools(), ["ippools/big"]);
-    });
+#[on(kubernetes_v1)]
+fn split_with_a_refused_part_leaves_the_pool_in_service(datastore: Datastore<'_>) {
+    let cluster = LockedCluster::new(&datastore);
+    cluster.reset();
+    let refused = Fault::Refuse(Refusal::of(403));
+    let (fired, outcome) = cluster.split_with(Point::First("POST", "/ippools"), refused);
+    assert!(fired && outcome.exit == Some(1), "{outcome:?}");
+    assert!(
+        outcome
+            .stderr
+            .contains("the pools are as before this command"),
+        "{outcome:?}"
+    );
+    assert_eq!(cluster.pools(), ["ippools/big"]);
 }

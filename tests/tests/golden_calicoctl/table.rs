@@ -158,10 +158,10 @@ fn every_recording_of_a_migration_is_in_the_table() {
     for (course, table) in MIGRATIONS {
         let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
         assert_eq!(names(course).unwrap(), listed, "{course}");
-        let runner = format!("_course(\"{course}\", ");
+        let selects = format!(".course(\"{course}\")");
         for (name, _) in table.iter().filter(|(_, treatment)| *treatment == Replayed) {
             assert!(
-                has_test(include_str!("migrate.rs"), &runner, name),
+                has_test(include_str!("migrate.rs"), &selects, name),
                 "{course}: no test names step {name}"
             );
         }
@@ -170,14 +170,14 @@ fn every_recording_of_a_migration_is_in_the_table() {
 
 #[test]
 fn every_recording_of_calicoctl_is_in_the_table() {
-    let etcd = ("etcd-ipam", &ETCD[..], include_str!("etcd.rs"), "on_etcd(");
+    let etcd = ("etcd-ipam", &ETCD[..], include_str!("etcd.rs"), "etcd)]");
     let kubernetes = (
         "kubernetes-ipam",
         &KUBERNETES[..],
         include_str!("kubernetes.rs"),
-        "on_api_server(",
+        "kubernetes_v1)]",
     );
-    for (course, table, replays, runner) in [etcd, kubernetes] {
+    for (course, table, replays, attribute) in [etcd, kubernetes] {
         let listed: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
         assert_eq!(names(course).unwrap(), listed, "{course}");
         let is_empty =
@@ -188,8 +188,8 @@ fn every_recording_of_calicoctl_is_in_the_table() {
         );
         for (name, treatment) in table {
             let is_replayed = match treatment {
-                Replayed => has_test(replays, runner, name),
-                Report => has_test(include_str!("reports.rs"), runner, name),
+                Replayed => has_test(replays, attribute, name),
+                Report => has_test(include_str!("reports.rs"), attribute, name),
                 State | Unneeded(_) => true,
             };
             assert!(is_replayed, "{course}: no test names step {name}");
@@ -197,9 +197,9 @@ fn every_recording_of_calicoctl_is_in_the_table() {
     }
 }
 
-/// Returns true if a test that calls `runner` contains the number of the step.
-fn has_test(source: &str, runner: &str, name: &str) -> bool {
+/// Returns true if a test with the text `part` contains the number of the step.
+fn has_test(source: &str, part: &str, name: &str) -> bool {
     let number = name.split('-').next().unwrap_or_default();
-    let mut tests = source.split("#[test]").skip(1);
-    tests.any(|test| test.contains(runner) && test.contains(&format!("\"{number}\"")))
+    let mut tests = source.split("#[on(").skip(1);
+    tests.any(|test| test.contains(part) && test.contains(&format!("\"{number}\"")))
 }

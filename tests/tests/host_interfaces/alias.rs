@@ -1,6 +1,6 @@
 //! The alias that ADD writes on the host interface.
 
-use integration_tests::cluster::{Cluster, on_local};
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::present;
 use integration_tests::content::Content;
 use integration_tests::skip::skipped;
@@ -42,32 +42,30 @@ fn long_container_id_is_shortened_in_the_alias(cluster: &Cluster<'_>) {
 }
 
 /// The sends create the pair, set up its end on the host, and set up its end in the pod.
-#[test]
-fn add_takes_three_netlink_sends() {
+#[on(local)]
+fn add_takes_three_netlink_sends(cluster: &Cluster<'_>) {
     if !present("strace") {
         return skipped("strace is not installed (Debian: strace)");
     }
-    on_local(|cluster| {
-        cluster.load(&Content::dual_stack());
-        let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
-        let conf = cluster.conf("node1", json!({ "ipam": ipam }));
-        let trace = cluster.host.dir("strace").join("trace");
-        let wrapper = format!(
-            "strace -f -qq -o {} -e trace=sendto,sendmsg,sendmmsg -e signal=none",
-            trace.display()
-        );
-        let sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
-        sandbox
-            .call(cluster, "ADD", &conf)
-            .under(&wrapper)
-            .run()
-            .unwrap()
-            .success();
-        assert_eq!(
-            lines_with(&trace, &["AF_NETLINK"]),
-            3,
-            "{}",
-            std::fs::read_to_string(&trace).unwrap()
-        );
-    });
+    cluster.load(&Content::dual_stack());
+    let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
+    let conf = cluster.conf("node1", json!({ "ipam": ipam }));
+    let trace = cluster.host.dir("strace").join("trace");
+    let wrapper = format!(
+        "strace -f -qq -o {} -e trace=sendto,sendmsg,sendmmsg -e signal=none",
+        trace.display()
+    );
+    let sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
+    sandbox
+        .call(cluster, "ADD", &conf)
+        .under(&wrapper)
+        .run()
+        .unwrap()
+        .success();
+    assert_eq!(
+        lines_with(&trace, &["AF_NETLINK"]),
+        3,
+        "{}",
+        std::fs::read_to_string(&trace).unwrap()
+    );
 }

@@ -2,13 +2,13 @@
 
 use std::process::{Child, Command, Stdio};
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::plugin::Call;
 use serde_json::{Value, json};
 
-use crate::taken::forget_alias;
+use crate::taken::replace_alias;
 use crate::{Sandbox, alias_of};
 
 /// A process in the network namespace of a sandbox.
@@ -36,8 +36,8 @@ impl Drop for Process {
     }
 }
 
-/// Two sandboxes, the first with a process.
-struct Node<'a> {
+/// Two sandboxes of pods on a node, the first with a process.
+struct Containers<'a> {
     cluster: &'a Cluster<'a>,
     conf: Value,
     running: Sandbox,
@@ -45,7 +45,7 @@ struct Node<'a> {
     process: Process,
 }
 
-impl<'a> Node<'a> {
+impl<'a> Containers<'a> {
     fn new(cluster: &'a Cluster<'a>) -> Self {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf(
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
             sandbox
         });
         let process = Process::start(&running);
-        Node {
+        Containers {
             cluster,
             conf,
             running,
@@ -126,40 +126,40 @@ impl<'a> Node<'a> {
 
 #[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
-    node.assert_left_and_named();
-    node.assert_left_and_named();
+    let containers = Containers::new(cluster);
+    containers.assert_left_and_named();
+    containers.assert_left_and_named();
 }
 
 #[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container_without_alias(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
-    forget_alias(&node.running.host_ifname());
-    node.assert_left_and_named();
+    let containers = Containers::new(cluster);
+    replace_alias(&containers.running.host_ifname());
+    containers.assert_left_and_named();
 }
 
 #[on(etcd, local)]
 fn gc_collects_a_container_without_a_process(cluster: &Cluster<'_>) {
-    let mut node = Node::new(cluster);
-    node.assert_left_and_named();
-    node.process = Process::start(&node.ended);
-    node.assert_collected(json!({}));
+    let mut containers = Containers::new(cluster);
+    containers.assert_left_and_named();
+    containers.process = Process::start(&containers.ended);
+    containers.assert_collected(json!({}));
 }
 
 #[on(etcd, local)]
 fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
-    let mut node = Node::new(cluster);
-    forget_alias(&node.running.host_ifname());
-    node.assert_left_and_named();
-    node.process = Process::start(&node.ended);
-    node.assert_collected(json!({}));
+    let mut containers = Containers::new(cluster);
+    replace_alias(&containers.running.host_ifname());
+    containers.assert_left_and_named();
+    containers.process = Process::start(&containers.ended);
+    containers.assert_collected(json!({}));
 }
 
 #[on(etcd, local)]
 fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
-    let mut node = Node::new(cluster);
-    node.assert_left_and_named();
-    node.process = Process::start(&node.ended);
+    let mut containers = Containers::new(cluster);
+    containers.assert_left_and_named();
+    containers.process = Process::start(&containers.ended);
     for key in cluster
         .store
         .dump()
@@ -169,28 +169,36 @@ fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     {
         cluster.store.delete(&key).unwrap();
     }
-    node.assert_collected(json!({}));
+    containers.assert_collected(json!({}));
 }
 
 #[on(etcd, local)]
 fn gc_collects_a_container_without_carrier(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
-    ip(&format!("-n {} link set eth0 down", node.running.pod.name)).unwrap();
-    node.assert_collected(json!({}));
+    let containers = Containers::new(cluster);
+    ip(&format!(
+        "-n {} link set eth0 down",
+        containers.running.pod.name
+    ))
+    .unwrap();
+    containers.assert_collected(json!({}));
 }
 
 #[on(etcd, local)]
 fn gc_collects_a_running_container_if_configured(cluster: &Cluster<'_>) {
-    Node::new(cluster).assert_collected(json!({ "gc_running_containers": true }));
+    Containers::new(cluster).assert_collected(json!({ "gc_running_containers": true }));
 }
 
 #[on(etcd, local)]
 fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
+    let containers = Containers::new(cluster);
     let before = cluster.state();
     let named =
         |sandbox: &Sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "net1" });
-    node.gc_of(json!([named(&node.running), named(&node.ended)]), json!({}))
+    containers
+        .gc_of(
+            json!([named(&containers.running), named(&containers.ended)]),
+            json!({}),
+        )
         .run()
         .unwrap()
         .success();
@@ -200,12 +208,12 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
 /// Neither of two runtimes lists the containers of the other.
 #[on(etcd, local)]
 fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
+    let containers = Containers::new(cluster);
     for with_alias in [true, false] {
         if !with_alias {
-            [&node.running, &node.ended]
+            [&containers.running, &containers.ended]
                 .iter()
-                .for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+                .for_each(|sandbox| replace_alias(&sandbox.host_ifname()));
         }
         let before = cluster.state();
         for feature_control in [json!({}), json!({ "gc_running_containers": true })] {
@@ -228,33 +236,37 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
             assert_eq!(cluster.state(), before);
         }
     }
-    drop(node);
+    drop(containers);
 }
 
 /// The interface has no alias, and IPAM has no address of the container any more.
 #[on(etcd, local)]
 fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
-    forget_alias(&node.ended.host_ifname());
-    let (id, netns) = (&node.ended.pod.container_id, &node.ended.pod.netns);
+    let containers = Containers::new(cluster);
+    replace_alias(&containers.ended.host_ifname());
+    let (id, netns) = (
+        &containers.ended.pod.container_id,
+        &containers.ended.pod.netns,
+    );
     cluster
         .plugins
-        .verb("calico-ipam", "DEL", id, netns, &node.conf)
+        .verb("calico-ipam", "DEL", id, netns, &containers.conf)
         .run()
         .unwrap()
         .success();
     let before = cluster.state();
-    let running = json!([{ "containerID": node.running.pod.container_id, "ifname": "eth0" }]);
-    let outcome = node.gc_of(running, json!({})).run().unwrap();
+    let running = json!([{ "containerID": containers.running.pod.container_id, "ifname": "eth0" }]);
+    let outcome = containers.gc_of(running, json!({})).run().unwrap();
     if cluster.endpoints().is_empty() {
         // On Kubernetes, GC finds pods by their addresses in IPAM.
         outcome.success();
     } else {
         let error = outcome.error();
         assert!(
-            error
-                .details
-                .contains(&format!("remove interface {}", node.ended.host_ifname())),
+            error.details.contains(&format!(
+                "remove interface {}",
+                containers.ended.host_ifname()
+            )),
             "{error:?}"
         );
     }
@@ -264,7 +276,7 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
 /// An ADD of this network left an address, and the interface is that of another network.
 #[on(etcd, local)]
 fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
+    let containers = Containers::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
     let other = cluster.conf(
         "node1",
@@ -279,13 +291,14 @@ fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Clus
     let (id, netns) = (&sandbox.pod.container_id, &sandbox.pod.netns);
     cluster
         .plugins
-        .verb("calico-ipam", "ADD", id, netns, &node.conf)
+        .verb("calico-ipam", "ADD", id, netns, &containers.conf)
         .run()
         .unwrap()
         .success();
-    let valid = [&node.running, &node.ended]
+    let valid = [&containers.running, &containers.ended]
         .map(|sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "eth0" }));
-    node.gc_of(json!(valid), json!({ "gc_running_containers": true }))
+    containers
+        .gc_of(json!(valid), json!({ "gc_running_containers": true }))
         .run()
         .unwrap()
         .success();
@@ -313,9 +326,9 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
             cluster, number, "team-b", "other",
         )));
     }
-    let node = Node::new(cluster);
-    let running = &node.running.pod.container_id;
-    let error = node
+    let containers = Containers::new(cluster);
+    let running = &containers.running.pod.container_id;
+    let error = containers
         .gc(json!({}))
         .under(&format!("prlimit --nofile={FILES}"))
         .run()
@@ -329,17 +342,21 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
             .into_values()
             .any(|handle| handle.ends_with(running))
     );
-    alias_of(&node.running.host_ifname());
+    alias_of(&containers.running.host_ifname());
 }
 
 /// If an interface has no alias, only the block shows the network of its pod.
 #[on(etcd, local)]
 fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_>) {
-    let node = Node::new(cluster);
-    ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();
-    [&node.running, &node.ended]
+    let containers = Containers::new(cluster);
+    ip(&format!(
+        "-n {} link set eth0 down",
+        containers.ended.pod.name
+    ))
+    .unwrap();
+    [&containers.running, &containers.ended]
         .iter()
-        .for_each(|sandbox| forget_alias(&sandbox.host_ifname()));
+        .for_each(|sandbox| replace_alias(&sandbox.host_ifname()));
     for key in cluster
         .store
         .dump()
@@ -350,7 +367,7 @@ fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_
         cluster.store.put(&key, &json!("no block")).unwrap();
     }
     let before = cluster.state();
-    let mut conf = node.conf.clone();
+    let mut conf = containers.conf.clone();
     conf["name"] = json!("other-network");
     conf["cni.dev/valid-attachments"] = json!([]);
     cluster

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use integration_tests::cluster::Cluster;
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::ip;
 use integration_tests::content::Content;
 use integration_tests::journal::{JOURNAL, journal_entries};
@@ -278,7 +278,7 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
     check(cluster, &pod, &conf, &result);
 
     // As if upstream's plugin had created the interface.
-    forget_alias(SHARED);
+    replace_alias(SHARED);
     let before = cluster.state();
     assert_eq!(second("ADD", &conf).success(), result);
     assert_says(&second("ADD", &other).error(), &[SHARED, "eth0"]);
@@ -353,7 +353,7 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
 }
 
 /// The plugin treats an interface with this alias as one without an alias, such as upstream's.
-pub(super) fn forget_alias(ifname: &str) {
+pub(super) fn replace_alias(ifname: &str) {
     ip(&format!("link set dev {ifname} alias other")).unwrap();
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
 }
@@ -369,7 +369,7 @@ fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(
         sandbox(cluster, 3, NAMESAKE),
     );
     let result = add(cluster, &old, &conf);
-    forget_alias(SHARED);
+    replace_alias(SHARED);
     assert_says(
         &refused(cluster, &namesake, &conf),
         &[SHARED, &old.pod.container_id, "team-a/p723961"],
@@ -379,7 +379,7 @@ fn interface_without_alias_with_carrier_is_replaced_if_ipam_proves_ownership(
     assert_eq!(alias_of(SHARED), Some(new.alias()));
     check(cluster, &new, &conf, &result);
     // The same sandbox again: its interface is in its own network namespace.
-    forget_alias(SHARED);
+    replace_alias(SHARED);
     ip("route flush dev calib3d7af96bd3 scope link").unwrap();
     let result = add(cluster, &new, &conf);
     check(cluster, &new, &conf, &result);
@@ -422,7 +422,7 @@ fn interface_without_alias_and_carrier_is_replaced(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let (old, new) = (sandbox(cluster, 1, VICTIM), sandbox(cluster, 2, VICTIM));
     add(cluster, &old, &conf);
-    forget_alias(SHARED);
+    replace_alias(SHARED);
     ip(&format!("route flush dev {SHARED} scope link")).unwrap();
     ip(&format!("-n {} link set eth0 down", old.pod.name)).unwrap();
     let result = add(cluster, &new, &conf);

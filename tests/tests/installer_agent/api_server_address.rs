@@ -10,7 +10,7 @@ use integration_tests::namespaces::Host;
 use integration_tests::node_pod::NAMESPACE;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{PLUGINS, install, pod_at, user};
+use crate::pod::{PLUGINS, install, pod_at, user};
 
 /// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready.
 /// Returns the plugins' kubeconfig.
@@ -41,7 +41,7 @@ fn install_and_refresh_work_with_an_ipv6_only_api_server() {
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let url = format!("https://[::1]:{}", listener.local_addr().unwrap().port());
         let _proxy = kubernetes.api.proxy_on(listener).unwrap();
-        let kubeconfig = installs_at(host, kubernetes, &url, &[]);
+        let kubeconfig = installs_at(host, &kubernetes, &url, &[]);
         assert!(
             kubeconfig.contains(&format!("server: {url}\n")),
             "{kubeconfig}"
@@ -63,7 +63,7 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
             None::<&str>,
         )
         .unwrap();
-        let kubeconfig = installs_at(host, kubernetes, "https://localhost:6443", &[]);
+        let kubeconfig = installs_at(host, &kubernetes, "https://localhost:6443", &[]);
         assert!(
             kubeconfig.contains("server: https://localhost:6443\n"),
             "{kubeconfig}"
@@ -87,6 +87,6 @@ fn agent_ignores_proxy_variables() {
             ("HTTP_PROXY", proxy),
             ("NO_PROXY", ""),
         ];
-        installs_at(host, kubernetes, &url, &variables);
+        installs_at(host, &kubernetes, &url, &variables);
     });
 }

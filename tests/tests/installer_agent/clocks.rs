@@ -3,10 +3,7 @@
 use integration_tests::clock::{Ahead, KNOWN};
 use integration_tests::skip::skipped;
 
-use crate::scene::{asked, in_pod, user};
-
-const REASON: &str =
-    "the instructions of this machine are not known, so no clock can be set for one process";
+use crate::pod::{REASON, in_pod, token_requests, user};
 
 const HOUR: i32 = 3600;
 
@@ -45,7 +42,7 @@ fn agent_requests_a_new_token_after_each_clock_change() {
         // The agent did not consider its token invalid.
         assert_eq!(agent.page("/readiness").unwrap().code, 200);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
-        assert_eq!(asked(&audit, &pod).unwrap(), 3);
+        assert_eq!(token_requests(&audit, &pod).unwrap(), 3);
         assert_eq!(agent.metric("token_refresh_failures_total").unwrap(), 0);
     });
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use integration_tests::clock::KNOWN;
 use integration_tests::content::Content;
-use integration_tests::controllers::collecting::{Collecting, GRACE, settings};
+use integration_tests::controllers::garbage_collector::{GRACE, GarbageCollector, settings};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::node_restriction::PLUGINS as BOUND;
 use integration_tests::kubernetes::{ApiServer, ENDPOINT, Objects, on_kubernetes};
@@ -17,7 +17,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::scene::{Hastened, PLUGINS, REASON, in_pod, install, user};
+use crate::pod::{ClockedAgent, PLUGINS, REASON, in_pod, install, user};
 
 const GROUP: ApiGroup = ApiGroup::CrdV1;
 
@@ -171,19 +171,18 @@ fn agent_with_bound_tokens_replays_deferred_dels_after_its_node_is_recreated() {
         let entry = defer_a_del(&pod);
         api.admin().delete(NODE).unwrap().success().unwrap();
         // The server remembers a valid token for some seconds.
-        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_none())).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_log("Node node1 does not exist").unwrap();
+        await_that(PATIENCE, || Ok(user(&kubernetes, &pod).is_none())).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_log("Node node1 does not exist").unwrap();
         agent
-            .agent
             .await_log("this pass replayed no deferred DELs")
             .unwrap();
         assert!(entry.exists() && has_address(&store));
 
         api.admin().node("node1").unwrap();
-        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
-        agent.look_and_wait();
-        agent.agent.await_log(REPLAYED).unwrap();
+        await_that(PATIENCE, || Ok(user(&kubernetes, &pod).is_some())).unwrap();
+        agent.check_files();
+        agent.await_log(REPLAYED).unwrap();
         assert!(!entry.exists() && !has_address(&store));
     });
 }
@@ -200,8 +199,8 @@ fn entry_whose_address_kube_controllers_released_ends_when_the_node_is_back() {
         let entry = defer_a_del(&pod);
         api.admin().delete(NODE).unwrap().success().unwrap();
         let collecting =
-            Collecting::start(Some(GROUP), api.admin_kubeconfig(), settings(Some(GROUP)));
-        collecting.as_time_goes_by(GRACE, "the release of the address", || !has_address(&store));
+            GarbageCollector::start(Some(GROUP), api.admin_kubeconfig(), settings(Some(GROUP)));
+        collecting.advance_until(GRACE, "the release of the address", || !has_address(&store));
         drop(collecting);
         assert!(entry.exists());
 

@@ -4,7 +4,7 @@ use integration_tests::etcd;
 use integration_tests::proxy::Proxy;
 use serde_json::json;
 
-use crate::scene::in_pod;
+use crate::pod::in_pod;
 
 /// The agent does not check whether the Node exists.
 #[test]

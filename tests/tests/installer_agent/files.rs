@@ -12,7 +12,7 @@ use integration_tests::skip::skipped;
 use nix::mount::MsFlags;
 use serde_json::json;
 
-use crate::scene::{CONF, Hastened, REASON, in_pod, install};
+use crate::pod::{CONF, ClockedAgent, REASON, in_pod, install};
 
 #[test]
 fn agent_restores_deleted_files() {
@@ -40,8 +40,8 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         let file = pod.container.path(NET).join(CONF);
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         for neighbour in Neighbour::ALL {
             neighbour.chains_into(&file).unwrap();
             let version = || {
@@ -52,20 +52,20 @@ fn agent_keeps_plugins_that_istio_and_linkerd_chain() {
             let before = version();
             for _ in 0..2 {
                 // The restored program shows that the agent has checked the files.
-                agent.checks(&pod);
+                agent.restore_a_program(&pod);
                 assert_eq!(version(), before, "it was written");
             }
         }
         let text = pod.container.conf(CONF).unwrap();
         fs::write(&file, text.replace("\"snat\": true", "\"snat\": false")).unwrap();
-        agent.mends();
+        agent.check_and_restore();
         let restored = pod.container.conf(CONF).unwrap();
         assert_eq!(
             kinds(&restored),
             ["calico", "portmap", "istio-cni", "linkerd-cni"]
         );
         assert_eq!(plugin(&restored, "portmap")["snat"], true);
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
+        assert_eq!(agent.metric("install_ok").unwrap(), 1);
     });
 }
 
@@ -94,7 +94,7 @@ fn agent_with_a_different_template_manages_only_the_token() {
         assert_eq!(
             pod.container.names(NET),
             [CONF, "calico-kubeconfig"],
-            "to look is to write nothing"
+            "a check writes nothing"
         );
     });
 }
@@ -167,18 +167,18 @@ fn tls_files_follow_the_secret() {
         pod.container
             .file("calico-secrets/etcd-key", "second")
             .unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("files_restored_total", 1).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_metric("files_restored_total", 1).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"second");
         if !KNOWN {
             return skipped(REASON);
         }
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
         pod.container
             .file("calico-secrets/etcd-key", "third")
             .unwrap();
-        agent.look();
-        agent.agent.await_metric("files_restored_total", 2).unwrap();
+        agent.make_check_due();
+        agent.await_metric("files_restored_total", 2).unwrap();
         assert_eq!(fs::read(&copy).unwrap(), b"third");
     });
 }
@@ -229,12 +229,9 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
         pod.set("CNI_NETWORK_CONFIG", &list);
         install(&mut pod);
         let file = pod.container.path("var/lib/calico/mtu");
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
-        agent
-            .agent
-            .await_log("there is no enabled IPPool yet")
-            .unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
+        agent.await_log("there is no enabled IPPool yet").unwrap();
         assert!(!file.exists());
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },
@@ -256,9 +253,8 @@ fn mtu_file_is_written_once_the_first_pool_exists() {
             .run()
             .unwrap()
             .success();
-        agent.look();
+        agent.make_check_due();
         agent
-            .agent
             .await_log("wrote /var/lib/calico/mtu: the MTU of pods is 1450")
             .unwrap();
         assert_eq!(fs::read_to_string(file).unwrap(), "1450");

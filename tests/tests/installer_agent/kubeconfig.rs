@@ -10,7 +10,7 @@ use installation::kubeconfig::{self, Kubeconfig, Trust};
 use installation::service_account::ServiceAccount;
 use integration_tests::namespaces::isolated;
 
-use crate::scene::in_pod;
+use crate::pod::in_pod;
 
 /// Number of tokens that the reader has to see.
 const TOKENS: usize = 500;

@@ -10,7 +10,7 @@ use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{in_pod, install};
+use crate::pod::{in_pod, install};
 
 /// The directory of the log that the installer's configuration names.
 pub(crate) const LOGS: &str = "var/log/calico/cni";

@@ -8,7 +8,7 @@ use integration_tests::node_pod::Agent;
 use nix::mount::{MsFlags, mount, umount};
 
 use crate::logs::LOGS;
-use crate::scene::{CONF, asked, in_pod, install};
+use crate::pod::{CONF, in_pod, install, token_requests};
 
 fn bind(on_node: &Path, point: &Path) {
     mount(
@@ -69,7 +69,7 @@ fn agent_exits_once_when_a_mounted_directory_is_removed_and_made_again() {
         assert_eq!(fs::read_to_string(net.join(CONF)).unwrap(), before);
         assert!(pod.token().is_ok());
         assert_eq!(
-            asked(&audit, &pod).unwrap(),
+            token_requests(&audit, &pod).unwrap(),
             2,
             "each agent requests a token when it starts, and no other"
         );

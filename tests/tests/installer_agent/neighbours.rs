@@ -16,7 +16,7 @@ use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::skip::skipped;
 use serde_json::Value;
 
-use crate::scene::{CONF, Hastened, PLUGINS, REASON, asked, in_pod, install};
+use crate::pod::{CONF, ClockedAgent, PLUGINS, REASON, in_pod, install, token_requests};
 
 /// Changes one of our entries.
 #[track_caller]
@@ -48,15 +48,15 @@ fn agent_restores_an_edited_entry_beside_running_istio_and_linkerd_once() {
             Running::start(LinkerdInstaller::default(), &net).unwrap(),
         ];
         settle(&neighbours).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         edit(&pod);
         settle(&neighbours).unwrap();
         let pods = ["istio-cni", "linkerd-cni"].map(|kind| PodStarts::watch(&net, kind));
-        agent.mends();
+        agent.check_and_restore();
         settle(&neighbours).unwrap();
-        agent.checks(&pod);
+        agent.restore_a_program(&pod);
         settle(&neighbours).unwrap();
         assert_eq!(writes.count().unwrap(), 1);
         assert!(pods.into_iter().all(|pods| pods.end().unwrap() > 0));
@@ -78,14 +78,14 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
         let istio = Running::start(IstioAgent::default(), &net).unwrap();
         settle(slice::from_ref(&istio)).unwrap();
         let ours = pod.container.conf(CONF).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         for starts in 1..=2 {
             upstream_installs(&net.join(CONF)).unwrap();
             settle(slice::from_ref(&istio)).unwrap();
-            agent.mends();
-            agent.checks(&pod);
+            agent.check_and_restore();
+            agent.restore_a_program(&pod);
             settle(slice::from_ref(&istio)).unwrap();
             assert_eq!(
                 (writes.count().unwrap(), istio.writes()),
@@ -95,7 +95,7 @@ fn agent_restores_the_configuration_once_for_each_start_of_upstreams_installer()
             assert_eq!(kinds(&text), ["calico", "portmap", "istio-cni"], "{text}");
             assert_eq!(plugin(&text, "calico"), plugin(&ours, "calico"));
         }
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
     });
 }
 
@@ -117,12 +117,9 @@ fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operato
             .api
             .service_account("calico-system", PLUGINS)
             .unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent
-            .agent
-            .await_metric("token_refreshes_total", 1)
-            .unwrap();
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
         let audit = kubernetes.api.audit().unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         for reverts in 1..=3 {
@@ -132,8 +129,8 @@ fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operato
                 .unwrap();
             upstream_renews(&pod.kubeconfig(), &token).unwrap();
             operator_installs(&net.join(CONF)).unwrap();
-            agent.mends();
-            agent.checks(&pod);
+            agent.check_and_restore();
+            agent.restore_a_program(&pod);
             assert_eq!(
                 (writes.count().unwrap(), conf(&pod)),
                 (reverts, ours.clone())
@@ -144,8 +141,12 @@ fn agent_restores_programs_and_configuration_once_for_each_revert_of_the_operato
             );
             assert_eq!(pod.token().unwrap(), token);
         }
-        assert_eq!(asked(&audit, &pod).unwrap(), 0, "a valid token stays");
-        agent.agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(
+            token_requests(&audit, &pod).unwrap(),
+            0,
+            "a valid token stays"
+        );
+        agent.await_page("/readiness", 200).unwrap();
     });
 }
 
@@ -156,17 +157,14 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
     }
     in_pod(|_, kubernetes, mut pod| {
         install(&mut pod);
-        let mut agent = Hastened::start(&pod);
-        agent
-            .agent
-            .await_metric("token_refreshes_total", 1)
-            .unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_metric("token_refreshes_total", 1).unwrap();
         let token = kubernetes.api.token(NAMESPACE, PLUGINS).unwrap();
         upstream_renews(&pod.kubeconfig(), &token).unwrap();
         let before = fs::read_to_string(pod.kubeconfig()).unwrap();
         let audit = kubernetes.api.audit().unwrap();
         // The agent would replace a rejected token.
-        agent.checks(&pod);
+        agent.restore_a_program(&pod);
         let user = format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}");
         assert!(
             audit
@@ -175,10 +173,10 @@ fn agent_keeps_a_valid_token_that_calico_node_wrote() {
                 .iter()
                 .any(|request| request.resource == "/version")
         );
-        assert_eq!(asked(&audit, &pod).unwrap(), 0);
+        assert_eq!(token_requests(&audit, &pod).unwrap(), 0);
         assert_eq!(pod.token().unwrap(), token);
         assert_eq!(fs::read_to_string(pod.kubeconfig()).unwrap(), before);
-        assert_eq!(agent.agent.metric("token_refused_total").unwrap(), 0);
+        assert_eq!(agent.metric("token_refused_total").unwrap(), 0);
     });
 }
 
@@ -194,11 +192,11 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         let chained = Running::start(CiliumAgent { chains: true }, &net).unwrap();
         settle(slice::from_ref(&chained)).unwrap();
         let pods = PodStarts::watch(&net, "cilium-cni");
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
-        agent.checks(&pod);
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
+        agent.restore_a_program(&pod);
         settle(slice::from_ref(&chained)).unwrap();
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
         assert_eq!(
             (writes.count().unwrap(), chained.writes()),
             (0, 2),
@@ -209,16 +207,15 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
         drop(chained);
         let alone = Running::start(CiliumAgent { chains: false }, &net).unwrap();
         settle(slice::from_ref(&alone)).unwrap();
-        agent.look();
+        agent.make_check_due();
         agent
-            .agent
             .await_reason(&[CILIUM_CONF, "cilium_bak", "cni.chainingMode"])
             .unwrap();
-        agent.checks(&pod);
+        agent.restore_a_program(&pod);
         assert_eq!(
             (
                 writes.count().unwrap(),
-                agent.agent.metric("config_chosen").unwrap()
+                agent.metric("config_chosen").unwrap()
             ),
             (0, 0)
         );
@@ -226,8 +223,8 @@ fn agent_leaves_a_configuration_that_cilium_renamed() {
 
         drop(alone);
         fs::remove_file(net.join(CILIUM_CONF)).unwrap();
-        agent.mends();
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.check_and_restore();
+        agent.await_page("/readiness", 200).unwrap();
         assert!(net.join(CONF).is_file() && writes.count().unwrap() == 1);
     });
 }
@@ -241,8 +238,8 @@ fn agent_beside_running_multus_writes_once() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         let (net, ours) = (pod.container.path(NET), conf(&pod));
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         let daemons = [
             (MultusDaemon::default(), 1),
@@ -257,8 +254,8 @@ fn agent_beside_running_multus_writes_once() {
             edit(&pod);
             settle(slice::from_ref(&multus)).unwrap();
             let before = multus.writes();
-            agent.mends();
-            agent.checks(&pod);
+            agent.check_and_restore();
+            agent.restore_a_program(&pod);
             settle(slice::from_ref(&multus)).unwrap();
             assert!(pods.end().unwrap() > 0);
             assert_eq!(
@@ -269,12 +266,12 @@ fn agent_beside_running_multus_writes_once() {
                 (exits.load(Ordering::SeqCst), conf(&pod)),
                 (0, ours.clone())
             );
-            agent.agent.await_page("/readiness", 200).unwrap();
+            agent.await_page("/readiness", 200).unwrap();
 
             drop(multus);
             MultusDaemon::leaves(&net).unwrap();
-            agent.checks(&pod);
-            agent.agent.await_page("/readiness", 200).unwrap();
+            agent.restore_a_program(&pod);
+            agent.await_page("/readiness", 200).unwrap();
             assert_eq!(writes.count().unwrap(), changes, "pods start with our file");
             assert_eq!(pod.container.names(NET), [CONF, "calico-kubeconfig"]);
         }
@@ -291,8 +288,8 @@ fn agent_beside_polling_multus_writes_once() {
     in_pod(|_, _, mut pod| {
         install(&mut pod);
         let (net, ours) = (pod.container.path(NET), conf(&pod));
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         let mut writes = OwnWrites::watch(&net.join(CONF)).unwrap();
         for (changes, renames) in (1..).zip([false, true, true]) {
             let multus = Running::start(MultusEntrypoint::new(renames), &net).unwrap();
@@ -303,8 +300,8 @@ fn agent_beside_polling_multus_writes_once() {
                 edit(&pod);
                 settle(slice::from_ref(&multus)).unwrap();
             }
-            agent.mends();
-            agent.checks(&pod);
+            agent.check_and_restore();
+            agent.restore_a_program(&pod);
             settle(slice::from_ref(&multus)).unwrap();
             assert!(pods.end().unwrap() > 0);
             assert_eq!(
@@ -313,7 +310,7 @@ fn agent_beside_polling_multus_writes_once() {
             );
             let copy = plugin(&pod.container.conf("00-multus.conflist").unwrap(), "multus");
             assert_eq!(copy["delegates"][0], ours);
-            agent.agent.await_page("/readiness", 200).unwrap();
+            agent.await_page("/readiness", 200).unwrap();
         }
     });
 }

@@ -1,27 +1,27 @@
 //! Readiness, liveness, metrics, and the end of the process.
 
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::on_kubernetes;
+use integration_tests::kubernetes::{ApiServer, on_kubernetes};
+use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
 use integration_tests::proxy::{Fault, Point, Proxy};
 
-use crate::scene::{in_pod, pod_at};
+use crate::pod::{in_pod, pod_at};
 
-fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
-    on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        let proxy = api.proxy().unwrap();
-        let mut pod = pod_at(host, api, &proxy.endpoint());
-        pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
-        let agent = pod.agent().unwrap();
-        agent.await_page("/readiness", 200).unwrap();
-        test(&proxy, &agent);
-    });
+/// Starts an agent that reaches the API server through a proxy.
+fn proxied_agent(host: &Host, api: &ApiServer) -> (Proxy, Agent) {
+    let proxy = api.proxy().unwrap();
+    let mut pod = pod_at(host, api, &proxy.endpoint());
+    pod.set("CNI_TOKEN_TRIAL_INTERVAL", "200ms");
+    let agent = pod.agent().unwrap();
+    agent.await_page("/readiness", 200).unwrap();
+    (proxy, agent)
 }
 
 #[test]
 fn agent_without_the_api_server_is_live_and_not_ready() {
-    behind_a_proxy(|proxy, agent| {
+    on_kubernetes(|host, kubernetes| {
+        let (proxy, agent) = proxied_agent(host, &kubernetes.api);
         proxy.go_away();
         agent.await_reason(&["did not answer"]).unwrap();
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
@@ -36,19 +36,20 @@ fn agent_without_the_api_server_is_live_and_not_ready() {
 /// decides how a connection breaks.
 #[test]
 fn second_outage_with_the_same_error_is_logged_again() {
-    behind_a_proxy(|proxy, agent| {
+    on_kubernetes(|host, kubernetes| {
+        let (proxy, agent) = proxied_agent(host, &kubernetes.api);
         let mut reasons = Vec::<String>::new();
         for outage in 1.. {
-            let told = agent.log().len();
+            let begin = agent.log().len();
             proxy.go_away();
             let page = agent.await_page("/readiness", 503).unwrap();
             let (_, reason) = page.body.trim().split_once("in a row: ").unwrap();
-            let news = agent.log()[told..].to_owned();
+            let logged = agent.log()[begin..].to_owned();
             assert!(
-                news.contains(reason),
-                "outage {outage}: {reason:?} is not in {news:?}"
+                logged.contains(reason),
+                "outage {outage}: {reason:?} is not in {logged:?}"
             );
-            let is_said_again = reasons.last().is_some_and(|last| last == reason);
+            let is_repeated = reasons.last().is_some_and(|last| last == reason);
             reasons.push(reason.to_owned());
             proxy.arm(None);
             agent.await_page("/readiness", 200).unwrap();
@@ -58,8 +59,8 @@ fn second_outage_with_the_same_error_is_logged_again() {
                 log.split_once(reason)
                     .is_some_and(|(_, later)| later.contains("answers again"))
             };
-            await_that(PATIENCE, || Ok(has_ended(&agent.log()[told..]))).unwrap();
-            if is_said_again {
+            await_that(PATIENCE, || Ok(has_ended(&agent.log()[begin..]))).unwrap();
+            if is_repeated {
                 break;
             }
             assert!(outage < 30, "{reasons:?}");

@@ -12,7 +12,7 @@ use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
 use integration_tests::skip::skipped;
 
-use crate::scene::{Hastened, PLUGINS, REASON, asked, claims, in_pod, install, user};
+use crate::pod::{ClockedAgent, PLUGINS, REASON, claims, in_pod, install, token_requests, user};
 
 const DAY: i64 = 86_400;
 
@@ -94,7 +94,7 @@ fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(
-            asked(&audit, &pod).unwrap(),
+            token_requests(&audit, &pod).unwrap(),
             1,
             "the next one is hours away"
         );
@@ -104,7 +104,7 @@ fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
         // On a busy machine, the events of a rotation or of a burst may otherwise come too far
         // apart.
         agent.while_frozen(|| pod.mount(&own, &authority)).unwrap();
-        await_that(PATIENCE, || Ok(asked(&audit, &pod)? == 2)).unwrap();
+        await_that(PATIENCE, || Ok(token_requests(&audit, &pod)? == 2)).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
 
         agent
@@ -113,7 +113,7 @@ fn rotated_pod_token_triggers_one_refresh_even_in_a_burst() {
         agent.await_metric("token_refreshes_total", 3).unwrap();
         // Longer than the time for which the agent collects events.
         thread::sleep(Duration::from_millis(500));
-        assert_eq!(asked(&audit, &pod).unwrap(), 3);
+        assert_eq!(token_requests(&audit, &pod).unwrap(), 3);
     });
 }
 
@@ -214,8 +214,8 @@ fn token_bound_to_a_recreated_node_is_replaced_at_the_second_test_of_the_default
         ] {
             pod.set(name, value);
         }
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
         let before = pod.token().unwrap();
         let (plugins, audit) = (pod.client(api).unwrap(), api.audit().unwrap());
         let tests = |code: u16| -> Result<usize> {
@@ -233,17 +233,14 @@ fn token_bound_to_a_recreated_node_is_replaced_at_the_second_test_of_the_default
         admin.node("node1").unwrap();
         agent.sleep(INTERVAL);
         await_that(PATIENCE, || Ok(tests(200)? == 1)).unwrap();
-        assert_eq!(agent.agent.metric("token_refused_total").unwrap(), 0);
+        assert_eq!(agent.metric("token_refused_total").unwrap(), 0);
 
         await_that(PATIENCE, || Ok(plugins.get("/livez")?.code == 401)).unwrap();
         // On a busy machine, that may take longer than the interval.
-        if agent.agent.metric("token_refreshes_total").unwrap() < 2 {
+        if agent.metric("token_refreshes_total").unwrap() < 2 {
             agent.sleep(INTERVAL);
         }
-        agent
-            .agent
-            .await_metric("token_refreshes_total", 2)
-            .unwrap();
+        agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), before);
         assert!(user(kubernetes, &pod).is_some());
         assert_eq!((tests(200).unwrap(), tests(401).unwrap()), (1, 1));

@@ -3,7 +3,7 @@
 use integration_tests::kubernetes::{ENDPOINT, on_kubernetes};
 use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
 
-use crate::scene::{PLUGINS, asked, in_pod};
+use crate::pod::{PLUGINS, in_pod, token_requests};
 
 #[test]
 fn missing_permission_is_named_and_used_once_granted() {
@@ -54,7 +54,7 @@ fn agent_with_manage_cni_false_requests_no_token() {
         let mut agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
-        assert_eq!(asked(&audit, &pod).unwrap(), 0);
+        assert_eq!(token_requests(&audit, &pod).unwrap(), 0);
         assert!(agent.terminate().unwrap().success());
         assert!(!pod.kubeconfig().exists());
     });

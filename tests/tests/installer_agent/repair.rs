@@ -9,9 +9,9 @@ use integration_tests::clock::KNOWN;
 use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, Kubernetes, Objects};
+use integration_tests::kubernetes::{ApiServer, Objects};
 use integration_tests::manifests::{deploy, parse};
-use integration_tests::namespaces::{Host, NETNS_DIR, with_own_processes};
+use integration_tests::namespaces::{NETNS_DIR, in_pid_namespace};
 use integration_tests::node_pod::{NAMESPACE, NodePod};
 use integration_tests::plugin::Plugins;
 use integration_tests::runtime::Runtime;
@@ -20,7 +20,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-use crate::scene::{Hastened, PLUGINS, REASON, in_pod, install};
+use crate::pod::{ClockedAgent, PLUGINS, REASON, in_pod, install};
 
 const GROUP: ApiGroup = ApiGroup::CrdV1;
 
@@ -29,28 +29,20 @@ const SOCKET: &str = "/run/containerd/containerd.sock";
 
 const REMOVED: &str = "removed an interface that no container uses";
 
-/// Runs a test on a node with an installation, and with a runtime that lists no sandbox.
-fn on_a_node(test: impl FnOnce(&mut Kubernetes, NodePod, &Runtime) + Send) {
-    if !KNOWN {
-        return skipped(REASON);
-    }
-    let on_host = |_: &Host, kubernetes: &mut Kubernetes, mut pod: NodePod| {
-        let api = &kubernetes.api;
-        api.define(GROUP.api_version()).unwrap();
-        let store = Store::Kubernetes(Objects::new(api.admin(), GROUP, pod.kubeconfig()));
-        store.load(&Content::dual_stack().objects(GROUP)).unwrap();
-        api.admin().node("node1").unwrap();
-        api.bind(
-            &api.service_account(NAMESPACE, PLUGINS).unwrap(),
-            "cluster-admin",
-        )
-        .unwrap();
-        install(&mut pod);
-        api.namespace("shop").unwrap();
-        let runtime = Runtime::listen(Path::new(SOCKET)).unwrap();
-        test(kubernetes, pod, &runtime);
-    };
-    with_own_processes(|| in_pod(on_host));
+/// Installs in a cluster whose plugins may do everything, on a node whose runtime lists no sandbox.
+fn install_beside_a_runtime(api: &ApiServer, pod: &mut NodePod) -> Runtime {
+    api.define(GROUP.api_version()).unwrap();
+    let store = Store::Kubernetes(Objects::new(api.admin(), GROUP, pod.kubeconfig()));
+    store.load(&Content::dual_stack().objects(GROUP)).unwrap();
+    api.admin().node("node1").unwrap();
+    api.bind(
+        &api.service_account(NAMESPACE, PLUGINS).unwrap(),
+        "cluster-admin",
+    )
+    .unwrap();
+    install(pod);
+    api.namespace("shop").unwrap();
+    Runtime::listen(Path::new(SOCKET)).unwrap()
 }
 
 /// Connects a pod and deletes it, without the DEL of its container.
@@ -118,80 +110,89 @@ fn rights_of_the_component() -> String {
 
 #[test]
 fn agent_with_the_rights_of_the_component_removes_dead_interfaces_only_with_the_setting() {
-    on_a_node(|kubernetes, mut pod, runtime| {
-        leave_an_interface(&kubernetes.api, &pod, "web");
-        let rights = rights_of_the_component();
-        let mut agent = Hastened::start_under(&pod, &rights);
-        agent.agent.await_page("/readiness", 200).unwrap();
-        agent.look_and_wait();
-        agent.look_and_wait();
-        assert!(
-            agent.agent.metric("dead_interfaces").is_err()
-                && agent.agent.metric("repair_unknown").is_err()
-        );
-        assert_eq!((interfaces(), runtime.calls()), (1, 0));
-        agent.agent.terminate().unwrap();
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pid_namespace(|| {
+        in_pod(|_, kubernetes, mut pod| {
+            let runtime = install_beside_a_runtime(&kubernetes.api, &mut pod);
+            leave_an_interface(&kubernetes.api, &pod, "web");
+            let rights = rights_of_the_component();
+            let mut agent = ClockedAgent::start_under(&pod, &rights);
+            agent.await_page("/readiness", 200).unwrap();
+            agent.check_files();
+            agent.check_files();
+            assert!(
+                agent.metric("dead_interfaces").is_err() && agent.metric("repair_unknown").is_err()
+            );
+            assert_eq!((interfaces(), runtime.calls()), (1, 0));
+            agent.terminate().unwrap();
 
-        pod.set("CNI_AGENT_REPAIR", "true");
-        let mut agent = Hastened::start_under(&pod, &rights);
-        agent.agent.await_metric("dead_interfaces", 1).unwrap();
-        let count = |name: &str| agent.agent.metric(name).unwrap();
-        assert_eq!(
-            (
-                count("dead_interfaces_removed_total"),
-                count("repair_unknown"),
-                interfaces()
-            ),
-            (0, 0, 1)
-        );
-        agent.look();
-        agent
-            .agent
-            .await_metric("dead_interfaces_removed_total", 1)
-            .unwrap();
-        assert_eq!(
-            (agent.agent.metric("dead_interfaces").unwrap(), interfaces()),
-            (0, 0)
-        );
-        agent.agent.await_log(REMOVED).unwrap();
-        agent.agent.terminate().unwrap();
+            pod.set("CNI_AGENT_REPAIR", "true");
+            let mut agent = ClockedAgent::start_under(&pod, &rights);
+            agent.await_metric("dead_interfaces", 1).unwrap();
+            let count = |name: &str| agent.metric(name).unwrap();
+            assert_eq!(
+                (
+                    count("dead_interfaces_removed_total"),
+                    count("repair_unknown"),
+                    interfaces()
+                ),
+                (0, 0, 1)
+            );
+            agent.make_check_due();
+            agent
+                .await_metric("dead_interfaces_removed_total", 1)
+                .unwrap();
+            assert_eq!(
+                (agent.metric("dead_interfaces").unwrap(), interfaces()),
+                (0, 0)
+            );
+            agent.await_log(REMOVED).unwrap();
+            agent.terminate().unwrap();
+        });
     });
 }
 
 #[test]
 fn agent_keeps_an_interface_until_the_runtime_answers_and_logs_the_reason_once() {
-    on_a_node(|kubernetes, mut pod, runtime| {
-        leave_an_interface(&kubernetes.api, &pod, "web");
-        runtime.set_broken(true);
-        pod.set("CNI_AGENT_REPAIR", "true");
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_metric("repair_unknown", 1).unwrap();
-        for _ in 0..2 {
-            // A clock that is advanced during a look ends the request to the runtime, and the next
-            // look is after a minute.
-            let calls = runtime.calls();
-            agent.look_and_wait();
-            await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();
-            // The answer is counted before the agent has it.
-            thread::sleep(Duration::from_millis(300));
-        }
-        let reason = "keeping interfaces of which it is unknown whether a container uses them";
-        assert_eq!(
-            (agent.agent.log().matches(reason).count(), interfaces()),
-            (1, 1),
-            "{}",
-            agent.agent.log()
-        );
-        runtime.set_broken(false);
-        agent.look();
-        agent.agent.await_metric("dead_interfaces", 1).unwrap();
-        assert_eq!(agent.agent.metric("repair_unknown").unwrap(), 0);
-        agent.look();
-        agent
-            .agent
-            .await_metric("dead_interfaces_removed_total", 1)
-            .unwrap();
-        assert_eq!(interfaces(), 0);
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pid_namespace(|| {
+        in_pod(|_, kubernetes, mut pod| {
+            let runtime = install_beside_a_runtime(&kubernetes.api, &mut pod);
+            leave_an_interface(&kubernetes.api, &pod, "web");
+            runtime.set_broken(true);
+            pod.set("CNI_AGENT_REPAIR", "true");
+            let mut agent = ClockedAgent::start(&pod);
+            agent.await_metric("repair_unknown", 1).unwrap();
+            for _ in 0..2 {
+                // A clock that is advanced during a look ends the request to the runtime, and the
+                // next look is after a minute.
+                let calls = runtime.calls();
+                agent.check_files();
+                await_that(PATIENCE, || Ok(runtime.calls() > calls)).unwrap();
+                // The answer is counted before the agent has it.
+                thread::sleep(Duration::from_millis(300));
+            }
+            let reason = "keeping interfaces of which it is unknown whether a container uses them";
+            assert_eq!(
+                (agent.log().matches(reason).count(), interfaces()),
+                (1, 1),
+                "{}",
+                agent.log()
+            );
+            runtime.set_broken(false);
+            agent.make_check_due();
+            agent.await_metric("dead_interfaces", 1).unwrap();
+            assert_eq!(agent.metric("repair_unknown").unwrap(), 0);
+            agent.make_check_due();
+            agent
+                .await_metric("dead_interfaces_removed_total", 1)
+                .unwrap();
+            assert_eq!(interfaces(), 0);
+        });
     });
 }
 

@@ -8,7 +8,7 @@ use integration_tests::kubernetes::on_kubernetes;
 use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
 
-use crate::scene::{CONF, PLUGINS, in_pod, pod_at};
+use crate::pod::{CONF, PLUGINS, in_pod, pod_at};
 
 /// A template without Calico's plugin, which the installer does not try out.
 const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;

@@ -12,7 +12,7 @@ use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use crate::scene::{CONF, Hastened, REASON, in_pod, install};
+use crate::pod::{CONF, ClockedAgent, REASON, in_pod, install};
 
 /// The address of the later pod's agent.
 const LATER_LISTEN: &str = "127.0.0.1:9098";
@@ -45,82 +45,83 @@ fn files(pod: &NodePod) -> BTreeMap<String, u64> {
 
 /// Lets the agent check the files. Asserts that it takes itself for the agent of an earlier pod and
 /// restores nothing.
-fn look_in_vain(agent: &mut Hastened) {
-    agent.look_and_wait();
+fn assert_restores_nothing(agent: &mut ClockedAgent) {
+    agent.check_files();
     agent
-        .agent
         .await_reason(&[
             "restoring no file",
             "delete its DaemonSet if the node has two",
         ])
         .unwrap();
-    assert_eq!(agent.agent.metric("restoration_suspended").unwrap(), 1);
-    assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
+    assert_eq!(agent.metric("restoration_suspended").unwrap(), 1);
+    assert_eq!(agent.metric("files_restored_total").unwrap(), 0);
 }
 
-/// Starts an agent that owns the files. Then a later pod with these variables installs.
-fn beside_a_later_pod(
-    variables: &[(&str, &str)],
-    test: impl FnOnce(&mut NodePod, &mut Hastened) + Send,
-) {
-    if !KNOWN {
-        return skipped(REASON);
+/// Starts an agent that owns the files. Then installs as a later pod with these variables does.
+fn agent_before_a_later_pod(pod: &mut NodePod, variables: &[(&str, &str)]) -> ClockedAgent {
+    install(pod);
+    let earlier = ClockedAgent::start(pod);
+    earlier.await_page("/readiness", 200).unwrap();
+    assert_eq!(earlier.metric("restoration_suspended").unwrap(), 0);
+    for (name, value) in variables {
+        pod.set(name, *value);
     }
-    in_pod(|_, _, mut pod| {
-        install(&mut pod);
-        let mut earlier = Hastened::start(&pod);
-        earlier.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(earlier.agent.metric("restoration_suspended").unwrap(), 0);
-        for (name, value) in variables {
-            pod.set(name, *value);
-        }
-        install(&mut pod);
-        test(&mut pod, &mut earlier);
-    });
+    install(pod);
+    earlier
 }
 
 #[test]
 fn configuration_of_a_later_pod_is_not_changed_back() {
-    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER)], |pod, earlier| {
-        let installed = files(pod);
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier = agent_before_a_later_pod(&mut pod, &[("CNI_NETWORK_CONFIG", LATER)]);
+        let installed = files(&pod);
         assert_eq!(installed.keys().collect::<Vec<_>>(), [CONF]);
         for _ in 0..3 {
-            look_in_vain(earlier);
-            assert_eq!(files(pod), installed);
+            assert_restores_nothing(&mut earlier);
+            assert_eq!(files(&pod), installed);
         }
         fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
-        look_in_vain(earlier);
+        assert_restores_nothing(&mut earlier);
         assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
     });
 }
 
 #[test]
 fn configuration_of_a_later_pod_under_another_name_stays_the_only_one() {
-    beside_a_later_pod(
-        &[("CNI_CONF_NAME", "05-calico.conflist")],
-        |pod, earlier| {
-            let installed = files(pod);
-            assert_eq!(installed.keys().collect::<Vec<_>>(), ["05-calico.conflist"]);
-            for _ in 0..3 {
-                look_in_vain(earlier);
-                assert_eq!(files(pod), installed);
-            }
-        },
-    );
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier =
+            agent_before_a_later_pod(&mut pod, &[("CNI_CONF_NAME", "05-calico.conflist")]);
+        let installed = files(&pod);
+        assert_eq!(installed.keys().collect::<Vec<_>>(), ["05-calico.conflist"]);
+        for _ in 0..3 {
+            assert_restores_nothing(&mut earlier);
+            assert_eq!(files(&pod), installed);
+        }
+    });
 }
 
 /// After a rollback, the pod with the earlier environment is the one that installed last.
 #[test]
 fn files_belong_to_the_earlier_pod_again_after_it_installs_again() {
-    beside_a_later_pod(&[("CNI_NETWORK_CONFIG", LATER)], |pod, earlier| {
-        look_in_vain(earlier);
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier = agent_before_a_later_pod(&mut pod, &[("CNI_NETWORK_CONFIG", LATER)]);
+        assert_restores_nothing(&mut earlier);
         pod.set("CNI_NETWORK_CONFIG", "");
-        install(pod);
-        earlier.look();
-        earlier.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(earlier.agent.metric("restoration_suspended").unwrap(), 0);
+        install(&mut pod);
+        earlier.make_check_due();
+        earlier.await_page("/readiness", 200).unwrap();
+        assert_eq!(earlier.metric("restoration_suspended").unwrap(), 0);
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
-        earlier.mends();
+        earlier.check_and_restore();
         assert!(pod.container.conf(CONF).is_ok());
     });
 }
@@ -128,61 +129,73 @@ fn files_belong_to_the_earlier_pod_again_after_it_installs_again() {
 /// The earlier agent would install all programs of its version.
 #[test]
 fn files_of_a_later_version_are_not_restored_by_the_agent_of_an_earlier_one() {
-    beside_a_later_pod(&[], |pod, earlier| {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier = agent_before_a_later_pod(&mut pod, &[]);
         let file = pod.container.path(STATE);
         let mut state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         state["version"] = json!("v9.9.9");
         fs::write(&file, state.to_string()).unwrap();
         fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
-        look_in_vain(earlier);
+        assert_restores_nothing(&mut earlier);
         assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
     });
 }
 
 #[test]
 fn two_running_agents_write_each_file_once() {
-    beside_a_later_pod(
-        &[
-            ("CNI_NETWORK_CONFIG", LATER),
-            ("CNI_AGENT_LISTEN", LATER_LISTEN),
-        ],
-        |pod, earlier| {
-            let installed = pod.container.conf(CONF).unwrap();
-            let mut later = Hastened::start(pod);
-            later.agent.await_metric("file_checks_total", 1).unwrap();
-            let watched = [
-                pod.container.path(NET).join(CONF),
-                pod.container.path(BIN).join("portmap"),
-            ];
-            let mut writes = watched
-                .each_ref()
-                .map(|file| OwnWrites::watch(file).unwrap());
-            for removals in 1..=3 {
-                watched
-                    .iter()
-                    .for_each(|file| fs::remove_file(file).unwrap());
-                for _ in 0..2 {
-                    look_in_vain(earlier);
-                    later.look_and_wait();
-                }
-                assert_eq!(
-                    writes.each_mut().map(|writes| writes.count().unwrap()),
-                    [removals; 2]
-                );
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier = agent_before_a_later_pod(
+            &mut pod,
+            &[
+                ("CNI_NETWORK_CONFIG", LATER),
+                ("CNI_AGENT_LISTEN", LATER_LISTEN),
+            ],
+        );
+        let installed = pod.container.conf(CONF).unwrap();
+        let mut later = ClockedAgent::start(&pod);
+        later.await_metric("file_checks_total", 1).unwrap();
+        let watched = [
+            pod.container.path(NET).join(CONF),
+            pod.container.path(BIN).join("portmap"),
+        ];
+        let mut writes = watched
+            .each_ref()
+            .map(|file| OwnWrites::watch(file).unwrap());
+        for removals in 1..=3 {
+            watched
+                .iter()
+                .for_each(|file| fs::remove_file(file).unwrap());
+            for _ in 0..2 {
+                assert_restores_nothing(&mut earlier);
+                later.check_files();
             }
-            later.agent.await_page("/readiness", 200).unwrap();
-            assert_eq!(pod.container.conf(CONF).unwrap(), installed);
-        },
-    );
+            assert_eq!(
+                writes.each_mut().map(|writes| writes.count().unwrap()),
+                [removals; 2]
+            );
+        }
+        later.await_page("/readiness", 200).unwrap();
+        assert_eq!(pod.container.conf(CONF).unwrap(), installed);
+    });
 }
 
 /// Both agents count the files as their own, as with two DaemonSets that differ only in their
 /// names.
 #[test]
 fn two_identical_pods_write_nothing_in_turn() {
-    beside_a_later_pod(&[("CNI_AGENT_LISTEN", LATER_LISTEN)], |pod, earlier| {
-        let mut later = Hastened::start(pod);
-        for agent in [&earlier.agent, &later.agent] {
+    if !KNOWN {
+        return skipped(REASON);
+    }
+    in_pod(|_, _, mut pod| {
+        let mut earlier = agent_before_a_later_pod(&mut pod, &[("CNI_AGENT_LISTEN", LATER_LISTEN)]);
+        let mut later = ClockedAgent::start(&pod);
+        for agent in [&earlier, &later] {
             agent.await_metric("token_refreshes_total", 1).unwrap();
             agent.await_metric("file_checks_total", 1).unwrap();
         }
@@ -196,19 +209,19 @@ fn two_identical_pods_write_nothing_in_turn() {
         ];
         let mut writes = watched.map(|file| OwnWrites::watch(&file).unwrap());
         let mut written = || writes.each_mut().map(|writes| writes.count().unwrap());
-        let mut look = |times: usize| {
+        let mut check = |times: usize| {
             for _ in 0..times {
-                earlier.look_and_wait();
-                later.look_and_wait();
+                earlier.check_files();
+                later.check_files();
             }
         };
-        look(3);
+        check(3);
         assert_eq!(written(), [0; 4]);
         fs::remove_file(&conf).unwrap();
-        look(2);
+        check(2);
         let [token, conf, program, _] = written();
         assert_eq!((token, conf, program), (0, 1, 0));
-        for agent in [&earlier.agent, &later.agent] {
+        for agent in [&earlier, &later] {
             agent.await_page("/readiness", 200).unwrap();
             assert_eq!(agent.metric("restoration_suspended").unwrap(), 0);
         }

@@ -9,7 +9,7 @@ use integration_tests::kubernetes::{Kubernetes, Request};
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
-use crate::scene::{Hastened, REASON, asked, in_pod, install};
+use crate::pod::{ClockedAgent, REASON, in_pod, install, token_requests};
 
 #[test]
 fn agent_is_not_ready_while_another_networks_file_sorts_first() {
@@ -24,27 +24,22 @@ fn agent_is_not_ready_while_another_networks_file_sorts_first() {
             r#"{"name":"aws-cni","plugins":[{"type":"aws-cni"}]}"#,
         )
         .unwrap();
-        let mut agent = Hastened::start(&pod);
+        let mut agent = ClockedAgent::start(&pod);
         let reason =
             "use /etc/cni/net.d/10-aws.conflist, not 10-calico.conflist: the first name wins";
-        agent.agent.await_reason(&[reason]).unwrap();
-        let metric = |name: &str| agent.agent.metric(name).unwrap();
+        agent.await_reason(&[reason]).unwrap();
+        let metric = |name: &str| agent.metric(name).unwrap();
         assert_eq!((metric("config_chosen"), metric("install_ok")), (0, 1));
         assert_eq!(
-            agent.agent.page("/liveness").unwrap().code,
+            agent.page("/liveness").unwrap().code,
             200,
             "a restart would not help"
         );
         fs::remove_file(other).unwrap();
-        agent.look();
-        agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("config_chosen").unwrap(), 1);
-        assert_eq!(
-            agent.agent.log().matches(reason).count(),
-            1,
-            "{}",
-            agent.agent.log()
-        );
+        agent.make_check_due();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("config_chosen").unwrap(), 1);
+        assert_eq!(agent.log().matches(reason).count(), 1, "{}", agent.log());
     });
 }
 
@@ -113,7 +108,7 @@ fn agent_without_the_option_reads_no_node_and_claims_nothing() {
         let audit = kubernetes.api.audit().unwrap();
         let agent = pod.agent().unwrap();
         // With the option, the agent reads the Node when it starts.
-        await_that(PATIENCE, || Ok(asked(&audit, &pod)? >= 5)).unwrap();
+        await_that(PATIENCE, || Ok(token_requests(&audit, &pod)? >= 5)).unwrap();
         agent.await_page("/readiness", 200).unwrap();
         let metrics = agent.page("/metrics").unwrap().body;
         assert!(!metrics.contains("node_network_ready"), "{metrics}");

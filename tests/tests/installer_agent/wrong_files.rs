@@ -11,7 +11,7 @@ use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
 use nix::mount::{MsFlags, mount};
 
-use crate::scene::{CONF, Hastened, REASON, asked, in_pod, install};
+use crate::pod::{CONF, ClockedAgent, REASON, in_pod, install, token_requests};
 
 #[test]
 fn read_only_net_directory_is_named_until_it_is_writable() {
@@ -24,43 +24,37 @@ fn read_only_net_directory_is_named_until_it_is_writable() {
         fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
         pod.container.remount(NET, MsFlags::MS_RDONLY).unwrap();
         let (token, audit) = (pod.token().unwrap(), kubernetes.api.audit().unwrap());
-        let mut agent = Hastened::start(&pod);
+        let mut agent = ClockedAgent::start(&pod);
         for failures in 1..=2 {
             agent
-                .agent
                 .await_metric("token_refresh_failures_total", failures)
                 .unwrap();
-            agent.look();
+            agent.make_check_due();
         }
         agent
-            .agent
             .await_reason(&["Read-only file system", "calico-kubeconfig"])
             .unwrap();
         agent
-            .agent
             .await_log("missing or changed, installing again")
             .unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
+        assert_eq!(agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 0);
         assert_eq!(
-            agent.agent.page("/liveness").unwrap().code,
+            agent.page("/liveness").unwrap().code,
             200,
             "another agent could do no more"
         );
         assert_eq!(pod.token().unwrap(), token, "the one that is there holds");
 
         pod.container.remount(NET, MsFlags::empty()).unwrap();
-        agent.look();
-        agent
-            .agent
-            .await_metric("token_refreshes_total", 1)
-            .unwrap();
-        agent.agent.await_metric("files_restored_total", 1).unwrap();
-        agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
+        agent.make_check_due();
+        agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.await_metric("files_restored_total", 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_eq!(
-            asked(&audit, &pod).unwrap(),
+            token_requests(&audit, &pod).unwrap(),
             1,
             "the token that could not be written is kept"
         );
@@ -91,42 +85,36 @@ fn token_refresh_on_a_full_disk_keeps_the_existing_token() {
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
 
         let audit = kubernetes.api.audit().unwrap();
-        let mut agent = Hastened::start(&pod);
+        let mut agent = ClockedAgent::start(&pod);
         for failures in 1..=2 {
             agent
-                .agent
                 .await_metric("token_refresh_failures_total", failures)
                 .unwrap();
-            agent.look_and_wait();
+            agent.check_files();
         }
         agent
-            .agent
             .await_reason(&["No space left on device", "calico-kubeconfig"])
             .unwrap();
         agent
-            .agent
             .await_log("missing or changed, installing again")
             .unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
+        assert_eq!(agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 0);
         assert!(!net.join(CONF).exists(), "a part of it would be worse");
-        assert_eq!(agent.agent.page("/liveness").unwrap().code, 200);
+        assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(pod.token().unwrap(), token);
 
         fs::remove_file(&filler).unwrap();
-        agent.mends();
-        agent
-            .agent
-            .await_metric("token_refreshes_total", 1)
-            .unwrap();
-        agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 1);
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 1);
+        agent.check_and_restore();
+        agent.await_metric("token_refreshes_total", 1).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 1);
+        assert_eq!(agent.metric("install_ok").unwrap(), 1);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
         assert_ne!(pod.token().unwrap(), token);
         assert_eq!(pod.container.names(NET), names);
         assert_eq!(
-            asked(&audit, &pod).unwrap(),
+            token_requests(&audit, &pod).unwrap(),
             1,
             "the token that could not be written is kept"
         );
@@ -152,22 +140,21 @@ fn agent_keeps_the_former_configuration_while_a_program_lacks_its_version() {
         pod.container
             .file(&format!("{NET}/{CONF}"), &edited)
             .unwrap();
-        let mut agent = Hastened::start(&pod);
+        let mut agent = ClockedAgent::start(&pod);
         agent
-            .agent
             .await_reason(&[
                 "10-calico.conflist is not written",
                 "portmap supports 0.3.1, 0.4.0",
             ])
             .unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
-        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 0);
+        assert_eq!(agent.metric("install_ok").unwrap(), 0);
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), edited);
 
         pod.container.script(&program, &of_the_image).unwrap();
-        agent.mends();
-        agent.agent.await_page("/readiness", 200).unwrap();
-        assert_eq!(agent.agent.metric("files_restored_total").unwrap(), 1);
+        agent.check_and_restore();
+        agent.await_page("/readiness", 200).unwrap();
+        assert_eq!(agent.metric("files_restored_total").unwrap(), 1);
         assert!(pod.container.conf(CONF).unwrap().contains("\"snat\": true"));
     });
 }
@@ -227,20 +214,20 @@ fn missing_template_is_named_until_it_exists_again() {
     in_pod(|_, _, mut pod| {
         let template = install_by_a_file(&mut pod);
         let before = pod.container.conf(CONF).unwrap();
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
 
         fs::remove_file(&template).unwrap();
-        agent.look();
-        agent.agent.await_reason(&["template/cni.json"]).unwrap();
-        assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+        agent.make_check_due();
+        agent.await_reason(&["template/cni.json"]).unwrap();
+        assert_eq!(agent.metric("install_ok").unwrap(), 0);
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
 
         fs::write(&template, TEMPLATE).unwrap();
-        agent.look();
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.make_check_due();
+        agent.await_page("/readiness", 200).unwrap();
         assert_eq!(
-            agent.agent.metric("files_restored_total").unwrap(),
+            agent.metric("files_restored_total").unwrap(),
             0,
             "nothing was missing"
         );
@@ -249,21 +236,17 @@ fn missing_template_is_named_until_it_exists_again() {
 
 /// Starts an agent that cannot read `unreadable`, after deleting the configuration. Asserts that
 /// the agent restores the configuration once `put_back` has made the file readable.
-fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
+fn assert_read_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
     fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
-    let mut agent = Hastened::start(pod);
-    agent.agent.await_reason(&[unreadable]).unwrap();
-    assert_eq!(agent.agent.metric("install_ok").unwrap(), 0);
+    let mut agent = ClockedAgent::start(pod);
+    agent.await_reason(&[unreadable]).unwrap();
+    assert_eq!(agent.metric("install_ok").unwrap(), 0);
 
     put_back();
-    agent.mends();
+    agent.check_and_restore();
     assert_eq!(pod.container.conf(CONF).unwrap(), before);
-    assert!(
-        !agent.agent.log().contains("only the token"),
-        "{}",
-        agent.agent.log()
-    );
+    assert!(!agent.log().contains("only the token"), "{}", agent.log());
 }
 
 #[test]
@@ -274,7 +257,7 @@ fn template_unreadable_at_the_start_is_read_again() {
     in_pod(|_, _, mut pod| {
         let template = install_by_a_file(&mut pod);
         fs::remove_file(&template).unwrap();
-        is_asked_for_again(&pod, "template/cni.json", || {
+        assert_read_again(&pod, "template/cni.json", || {
             fs::write(&template, TEMPLATE).unwrap()
         });
     });
@@ -291,7 +274,7 @@ fn state_file_unreadable_at_the_start_is_read_again() {
         let aside = note.with_extension("aside");
         fs::rename(&note, &aside).unwrap();
         fs::create_dir(&note).unwrap();
-        is_asked_for_again(&pod, "cni-install-state.json", || {
+        assert_read_again(&pod, "cni-install-state.json", || {
             fs::remove_dir(&note).unwrap();
             fs::rename(&aside, &note).unwrap();
         });
@@ -330,11 +313,11 @@ fn changed_etcd_tls_files_are_copied_without_a_restart() {
             before.contains("/etc/cni/net.d/calico-tls/etcd-key"),
             "{before}"
         );
-        let mut agent = Hastened::start(&pod);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        let mut agent = ClockedAgent::start(&pod);
+        agent.await_page("/readiness", 200).unwrap();
 
         bring(&pod, "2");
-        agent.look();
+        agent.make_check_due();
         let copied = |name: &str| {
             fs::read_to_string(pod.container.path(NET).join("calico-tls").join(name)).unwrap()
         };
@@ -343,6 +326,6 @@ fn changed_etcd_tls_files_are_copied_without_a_restart() {
         })
         .unwrap();
         assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        agent.agent.await_page("/readiness", 200).unwrap();
+        agent.await_page("/readiness", 200).unwrap();
     });
 }

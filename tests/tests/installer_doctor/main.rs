@@ -6,13 +6,19 @@ mod credentials;
 mod dead_interfaces;
 mod defects;
 mod etcd;
+mod etcd_node;
+mod files;
+mod kubernetes_node;
 mod leftovers;
+mod pods;
 mod programs;
 mod proxies;
-mod scene;
+mod report;
 
 use doctor::role::{Scope, permissions};
 use integration_tests::kubernetes::Role;
+
+const NODE: &str = "node1";
 
 /// doctor's list of required permissions and the manifest are written separately.
 #[test]

@@ -1,14 +1,15 @@
 //! Programs that exist but do not work or are not the expected ones.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use integration_tests::installation::{BIN, Container};
 use integration_tests::namespaces::{Host, isolated};
-use integration_tests::plugin::Plugins;
 use serde_json::json;
 
-use crate::scene::{Break, Said, make_executable, on_a_good_node};
+use crate::files::make_executable;
+use crate::kubernetes_node::{KubernetesNode, on};
+use crate::report::{assert_reported, doctor};
 
 /// A program that responds to VERSION, and to `-v` as upstream's does.
 const THEIRS: &str = r#"#!/bin/sh
@@ -17,68 +18,60 @@ cat >/dev/null
 echo '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","1.0.0"]}'
 "#;
 
-#[test]
-fn doctor_reports_hanging_and_replaced_programs() {
-    on_a_good_node(|scene| {
-        let bin = scene.pod.container.path(BIN);
-        let (hangs, theirs) = ("#!/bin/sh\nexec sleep 1000\n", THEIRS);
-        let dynamic = "#!/no/such/interpreter\n";
-        for (name, script, found, words) in [
-            (
-                "portmap",
-                hangs,
-                "fail program portmap",
-                "does not answer within 5s",
-            ),
-            (
-                "portmap",
-                dynamic,
-                "warn program portmap",
-                "run `calico doctor` on the node",
-            ),
-            (
-                "portmap",
-                theirs,
-                "warn program portmap",
-                "is not the installed file",
-            ),
-            (
-                "calico",
-                theirs,
-                "warn program calico",
-                "calico v3.31.0, up to 1.0.0, is not the installed file",
-            ),
-        ] {
-            let (program, away) = (bin.join(name), bin.join("away"));
-            let replace = || {
-                fs::rename(&program, &away).unwrap();
-                fs::write(&program, script).unwrap();
-                make_executable(&program, true);
-            };
-            let title = format!("program {name}");
-            Break {
-                found: &[found],
-                words: (&title, words),
-            }
-            .and_mend(scene, replace, || {
-                fs::rename(&away, &program).unwrap();
-            });
-        }
-        let notes = scene
-            .pod
-            .container
-            .path("var/lib/calico/cni-install-state.json");
-        let text = fs::read_to_string(&notes).unwrap();
-        Break {
-            found: &["warn installer's notes"],
-            words: ("installer's notes", "cni-install-state.json is damaged"),
-        }
-        .and_mend(
-            scene,
-            || fs::write(&notes, "{").unwrap(),
-            || fs::write(&notes, &text).unwrap(),
-        );
-    });
+#[on(kubernetes_v1)]
+fn doctor_reports_hanging_and_replaced_programs(node: &mut KubernetesNode<'_>) {
+    let bin = node.pod.container.path(BIN);
+    let (hangs, theirs) = ("#!/bin/sh\nexec sleep 1000\n", THEIRS);
+    let dynamic = "#!/no/such/interpreter\n";
+    for (name, script, found, words) in [
+        (
+            "portmap",
+            hangs,
+            "fail program portmap",
+            "does not answer within 5s",
+        ),
+        (
+            "portmap",
+            dynamic,
+            "warn program portmap",
+            "run `calico doctor` on the node",
+        ),
+        (
+            "portmap",
+            theirs,
+            "warn program portmap",
+            "is not the installed file",
+        ),
+        (
+            "calico",
+            theirs,
+            "warn program calico",
+            "calico v3.31.0, up to 1.0.0, is not the installed file",
+        ),
+    ] {
+        let (program, away) = (bin.join(name), bin.join("away"));
+        let replace = || {
+            fs::rename(&program, &away).unwrap();
+            fs::write(&program, script).unwrap();
+            make_executable(&program, true);
+        };
+        let title = format!("program {name}");
+        assert_reported(node, &[found], (&title, words), replace, || {
+            fs::rename(&away, &program).unwrap();
+        });
+    }
+    let notes = node
+        .pod
+        .container
+        .path("var/lib/calico/cni-install-state.json");
+    let text = fs::read_to_string(&notes).unwrap();
+    assert_reported(
+        node,
+        &["warn installer's notes"],
+        ("installer's notes", "cni-install-state.json is damaged"),
+        || fs::write(&notes, "{").unwrap(),
+        || fs::write(&notes, &text).unwrap(),
+    );
 }
 
 /// Creates a node whose configuration names `portmap`, and writes this program. Returns the node's
@@ -94,16 +87,6 @@ fn node_with_portmap(host: &Host, bin: &str, script: &str) -> PathBuf {
     let list = json!({ "name": "n", "cniVersion": "1.0.0", "plugins": [{ "type": "portmap" }] });
     fs::write(net.join("10-calico.conflist"), list.to_string()).unwrap();
     root
-}
-
-/// Runs doctor on a node, outside of containers.
-fn doctor(root: &Path, more: &[&str]) -> Said {
-    let root = root.display().to_string();
-    let call = Plugins::locate()
-        .unwrap()
-        .call("calico")
-        .args(["doctor", "-o", "json", "--root", &root]);
-    Said::of(&call.args(more.iter().copied()).run().unwrap())
 }
 
 /// GKE has its plugins in /home/kubernetes/bin.
@@ -129,13 +112,13 @@ fn doctor_finds_programs_in_the_given_bin_dir() {
 fn doctor_on_a_node_reports_a_program_without_the_version_of_the_configuration() {
     isolated(|host| {
         let old = THEIRS.replace(r#""0.3.1","1.0.0""#, r#""0.3.1","0.4.0""#);
-        let said = doctor(&node_with_portmap(host, "opt/cni/bin", &old), &[]);
-        assert_eq!(said.exit, Some(1), "{said:#?}");
+        let report = doctor(&node_with_portmap(host, "opt/cni/bin", &old), &[]);
+        assert_eq!(report.exit, Some(1), "{report:#?}");
         assert!(
-            said.wrong().contains(&"fail program portmap".to_owned()),
-            "{said:#?}"
+            report.wrong().contains(&"fail program portmap".to_owned()),
+            "{report:#?}"
         );
-        let words = said.words("program portmap");
+        let words = report.words("program portmap");
         assert!(
             words.contains(
                 "opt/cni/bin/portmap does not support cniVersion 1.0.0, but 0.3.1, 0.4.0"
@@ -172,11 +155,13 @@ fn doctor_on_a_node_names_the_files_that_remain_in_former_directories() {
         let former = || doctor(&node.path(""), &["--bin-dir", "/srv/cni/bin"]);
         install(&[("CNI_TRY_SECONDS", "0")]);
         install(&MOVED);
-        let said = former();
-        let words = said.words("former directories");
+        let report = former();
+        let words = report.words("former directories");
         assert!(
-            said.wrong().contains(&"warn former directories".to_owned()),
-            "{said:#?}"
+            report
+                .wrong()
+                .contains(&"warn former directories".to_owned()),
+            "{report:#?}"
         );
         assert!(
             words.starts_with("3 files of an earlier installation remain in other directories: "),

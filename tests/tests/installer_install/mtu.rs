@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use super::succeeded;
 
-struct Node {
+/// A node with the embedded datastore, on which the installer may write the file.
+struct MtuNode {
     container: Container,
 }
 
-impl Node {
-    fn new(host: &Host) -> Node {
-        Node {
+impl MtuNode {
+    fn new(host: &Host) -> MtuNode {
+        MtuNode {
             container: Container::new(host, "c").unwrap(),
         }
     }
@@ -90,7 +91,7 @@ impl Node {
 fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
     isolated(|host| {
         host.add_uplink().unwrap();
-        let node = Node::new(host);
+        let node = MtuNode::new(host);
         // The documentation creates the pool after the DaemonSet.
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
@@ -129,7 +130,7 @@ fn mtu_file_has_the_uplink_mtu_minus_the_encapsulation() {
 fn mtu_file_of_felix_is_kept() {
     isolated(|host| {
         host.add_uplink().unwrap();
-        let node = Node::new(host);
+        let node = MtuNode::new(host);
         node.encapsulate();
         node.container.file("var/lib/calico/mtu", "1380").unwrap();
         node.install(json!({}));
@@ -153,7 +154,7 @@ fn mtu_file_of_felix_is_kept() {
 #[test]
 fn mtu_file_is_not_written_if_unneeded_or_unknown() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = MtuNode::new(host);
         node.encapsulate();
         let log = node.install(json!({}));
         assert!(

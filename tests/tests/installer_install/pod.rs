@@ -56,7 +56,7 @@ impl<'k> Pod<'k> {
             panic!("an account has a token")
         };
         grant(api, &account, more);
-        Pod::new(host, kubernetes, token)
+        Pod::new(host, &kubernetes, token)
     }
 
     fn run(&self, variables: &[(&str, &str)]) -> Outcome {
@@ -117,7 +117,7 @@ fn grant(api: &ApiServer, account: &ServiceAccount, more: &[Value]) {
 }
 
 /// Allows the plugins' account to read the ClusterInformation, the only object that a trial reads.
-fn let_the_plugins_in(api: &ApiServer) {
+fn allow_the_trial(api: &ApiServer) {
     let plugin = api
         .service_account("kube-system", "calico-cni-plugin")
         .unwrap();
@@ -137,7 +137,7 @@ fn install_uses_kubeconfig_instead_of_the_pods_account() {
             .api
             .service_account("kube-system", "calico-cni-plugin")
             .unwrap();
-        let pod = Pod::new(host, kubernetes, "my-secret-key");
+        let pod = Pod::new(host, &kubernetes, "my-secret-key");
         let certs = fs::read(kubernetes.api.admin_kubeconfig()).unwrap();
         pod.container
             .file("home/user/certs/kubeconfig", certs)
@@ -169,8 +169,8 @@ fn install_creates_missing_cluster_objects_once() {
             "apiGroups": ["crd.projectcalico.org"], "resources": ["ippools"],
             "verbs": ["list", "create"],
         });
-        let pod = Pod::of_daemon_set(host, kubernetes, &[pools]);
-        let_the_plugins_in(&kubernetes.api);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[pools]);
+        allow_the_trial(&kubernetes.api);
         let pool = [
             ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
             ("CALICO_IPV4POOL_BLOCK_SIZE", "27"),
@@ -215,7 +215,7 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
         let rule = json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["ipamconfigs"],
             "verbs": ["get", "create"] });
-        let pod = Pod::of_daemon_set(host, kubernetes, &[rule]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[rule]);
         let path = "/apis/crd.projectcalico.org/v1/ipamconfigs/default";
         let strict = || {
             pod.api.admin().get(path).unwrap().success().unwrap()["spec"]["strictAffinity"].clone()
@@ -250,7 +250,7 @@ fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
         api.define("crd.projectcalico.org/v1").unwrap();
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let account = api
             .service_account("kube-system", "calico-cni-plugin")
             .unwrap();
@@ -298,7 +298,7 @@ fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
 fn install_selects_the_same_datastore_as_the_plugin() {
     on_kubernetes(|host, kubernetes| {
         kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let information = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
         for template in [
             r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#,
@@ -344,7 +344,7 @@ fn install_selects_the_same_datastore_as_the_plugin() {
 #[test]
 fn install_on_etcd_creates_the_node_too() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let conf = json!({
             "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT,
         });
@@ -389,7 +389,7 @@ fn install_on_etcd_creates_the_node_too() {
 #[test]
 fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         pod.container
             .file(&format!("{NET}/10-calico.conflist"), "{}")
             .unwrap();
@@ -455,7 +455,7 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
 #[test]
 fn install_replaces_an_invalid_token() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let quick = [("CNI_TRY_SECONDS", "0")];
         succeeded(&pod.run(&quick));
         let token = pod.plugins_token();
@@ -488,7 +488,7 @@ fn install_without_token_permission_keeps_the_former_installation() {
         let Identity::Token(token) = &account.identity else {
             panic!("an account has a token")
         };
-        let pod = Pod::new(host, kubernetes, token);
+        let pod = Pod::new(host, &kubernetes, token);
         pod.container
             .file(&format!("{NET}/10-calico.conflist"), "{}")
             .unwrap();
@@ -507,7 +507,7 @@ fn install_without_token_permission_keeps_the_former_installation() {
 #[test]
 fn configuration_that_does_not_work_yet_is_reported_and_installed() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
         succeeded(&outcome);
         logged(&outcome, "cannot get or create ClusterInformation default");
@@ -532,7 +532,7 @@ fn configuration_that_does_not_work_yet_is_reported_and_installed() {
 #[test]
 fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let template = r#"{"name": "canal", "type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__", "mtu": broken}"#;
         failed(
             &pod.run(&[("CNI_NETWORK_CONFIG", template)]),
@@ -550,7 +550,7 @@ fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
 #[test]
 fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
     on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
         let call = pod
             .call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")])
             .without_env("SLEEP");

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::{Content, NETWORK};
-use integration_tests::etcd::{self, Etcd};
+use integration_tests::etcd;
 use integration_tests::installation::{Container, NET};
-use integration_tests::kubernetes::{ApiServer, ENDPOINT, Kubernetes, Objects, on_kubernetes};
-use integration_tests::namespaces::{Host, isolated};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Objects, on_kubernetes};
+use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{NodePod, may_make_tokens};
 use integration_tests::plugin::Plugins;
-use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
 /// Asserts that uninstall releases only the address of a container of this network. `blocks` reads
 /// the blocks.
 #[track_caller]
-fn only_what_is_this_networks_is_given_back(
+fn assert_only_this_network_is_released(
     host: &Host,
     container: &Container,
     datastore: &Value,
@@ -140,7 +140,8 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
 /// uninstall runs as the plugins' user, with exactly the role of `deploy/rbac`.
 #[test]
 fn release_on_kubernetes_succeeds_with_the_plugins_role() {
-    on_kubernetes(|host, Kubernetes { api, .. }| {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore =
@@ -163,7 +164,7 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
             .iter()
             .filter(|line| line.starts_with("list ") && line.contains("ipamblocks"));
         assert_eq!(lists.count(), 1, "{requests:?}");
-        only_what_is_this_networks_is_given_back(host, &pod.container, &datastore, blocks);
+        assert_only_this_network_is_released(host, &pod.container, &datastore, blocks);
         assert!(!kubeconfig.exists());
     });
 }
@@ -193,14 +194,11 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
 /// The pod's annotation has the address of its previous sandbox.
 #[test]
 fn release_during_an_add_is_refused_on_a_node_with_two_names() {
-    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
-        etcd.load(
-            Content::ready()
-                .node(OTHER_NAME)
-                .pool("pool", "10.65.0.0/16", 26)
-                .pairs(),
-        )
-        .unwrap();
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
+        let content = Content::ready().node(OTHER_NAME);
+        let content = content.pool("pool", "10.65.0.0/16", 26);
+        kubernetes.etcd.load(content.pairs()).unwrap();
         let datastore = json!({
             "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT, "nodename": OTHER_NAME,
         });
@@ -258,7 +256,8 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
 /// The pod's interface is not on this host.
 #[test]
 fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
-    on_kubernetes(|host, Kubernetes { api, .. }| {
+    on_kubernetes(|host, kubernetes| {
+        let api = &kubernetes.api;
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore =
@@ -315,135 +314,120 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     });
 }
 
-/// Runs a test with an installation on a node whose cluster stores its objects in etcd.
-fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
-    if !Etcd::installed() {
-        return skipped(etcd::REQUIRES);
-    }
-    isolated(|host| {
-        let etcd = Etcd::start(host).unwrap();
-        etcd.load(
-            Content::ready()
-                .node(NODE)
-                .pool("pool", "10.65.0.0/16", 26)
-                .pairs(),
-        )
+/// Installs on a node whose cluster stores its objects in etcd. Returns the keys of the
+/// configuration that select this datastore, too.
+fn install_on_etcd(cluster: &Cluster<'_>) -> (Container, Value) {
+    cluster.load(&Content::ready().node(NODE).pool("pool", "10.65.0.0/16", 26));
+    let container = Container::new(cluster.host, "c").unwrap();
+    let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
+    let mut plugin =
+        json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "nodename": NODE });
+    plugin
+        .as_object_mut()
+        .unwrap()
+        .extend(datastore.as_object().unwrap().clone());
+    let list = json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
+    let outcome = container
+        .run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")])
         .unwrap();
-        let container = Container::new(host, "c").unwrap();
-        let datastore = json!({ "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT });
-        let mut plugin =
-            json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "nodename": NODE });
-        plugin
-            .as_object_mut()
-            .unwrap()
-            .extend(datastore.as_object().unwrap().clone());
-        let list =
-            json!({ "name": NETWORK, "cniVersion": "1.0.0", "plugins": [plugin] }).to_string();
-        let outcome = container
-            .run(&[("CNI_NETWORK_CONFIG", &list), ("CNI_TRY_SECONDS", "0")])
-            .unwrap();
-        assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
-        test(host, &etcd, &container, &datastore);
-    });
+    assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
+    (container, datastore)
 }
 
-#[test]
-fn release_on_etcd_releases_the_addresses_of_this_network() {
-    on_etcd(|host, etcd, container, datastore| {
-        let said = uninstall(container, &[]).run().unwrap().stdout;
-        assert!(
-            said.contains(
-                "  endpoints of this node: they remain in the datastore; kube-controllers"
-            ),
-            "{said}"
-        );
-        let blocks = || {
-            let dump = etcd.dump().unwrap().into_iter();
-            dump.filter(|(key, _)| is_block(key))
-                .map(|(_, block)| block)
-                .collect()
-        };
-        only_what_is_this_networks_is_given_back(host, container, datastore, blocks);
-        assert!(!fs::exists(container.path(NET).join("10-calico.conflist")).unwrap());
-    });
+#[on(etcd)]
+fn release_on_etcd_releases_the_addresses_of_this_network(cluster: &Cluster<'_>) {
+    let (container, datastore) = &install_on_etcd(cluster);
+    let (host, store) = (cluster.host, &cluster.store);
+    let said = uninstall(container, &[]).run().unwrap().stdout;
+    assert!(
+        said.contains("  endpoints of this node: they remain in the datastore; kube-controllers"),
+        "{said}"
+    );
+    let blocks = || {
+        let dump = store.dump().unwrap().into_iter();
+        dump.filter(|(key, _)| is_block(key))
+            .map(|(_, block)| block)
+            .collect()
+    };
+    assert_only_this_network_is_released(host, container, datastore, blocks);
+    assert!(!fs::exists(container.path(NET).join("10-calico.conflist")).unwrap());
 }
 
 /// A container whose interface was not deleted on this node may run on another node.
-#[test]
-fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints() {
-    on_etcd(|host, etcd, container, datastore| {
-        host.add_uplink().unwrap();
-        let netns = host.add_pod("here").unwrap();
-        let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico",
-                "nodename": NODE,
-            "nodename_file_optional": true,
-                               "ipam": { "type": "calico-ipam" } });
-        conf.as_object_mut()
-            .unwrap()
-            .extend(datastore.as_object().unwrap().clone());
-        Plugins::locate()
-            .unwrap()
-            .verb("calico", "ADD", "here", &netns, &conf)
-            .run()
-            .unwrap()
-            .success();
-        let endpoints = || {
-            let dump = etcd.dump().unwrap().into_iter();
-            dump.filter(|(key, _)| key.contains("/workloadendpoints/"))
-                .collect::<Vec<_>>()
-        };
-        let [(key, mut endpoint)] = endpoints().try_into().unwrap();
-        let ip = hold(host, datastore, NETWORK, "elsewhere", "");
-        endpoint["metadata"]["name"] = json!(format!("{NODE}-cni-elsewhere-eth0"));
-        endpoint["spec"]["containerID"] = json!("elsewhere");
-        endpoint["spec"]["ipNetworks"] = json!([format!("{ip}/32")]);
-        let other = key.replace("-here-", "-elsewhere-");
-        etcd.put(&other, endpoint.to_string().as_bytes()).unwrap();
+#[on(etcd)]
+fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Cluster<'_>) {
+    let (container, datastore) = &install_on_etcd(cluster);
+    let (host, store) = (cluster.host, &cluster.store);
+    let netns = host.add_pod("here").unwrap();
+    let mut conf = json!({ "cniVersion": "1.0.0", "name": NETWORK, "type": "calico",
+            "nodename": NODE,
+        "nodename_file_optional": true,
+                           "ipam": { "type": "calico-ipam" } });
+    conf.as_object_mut()
+        .unwrap()
+        .extend(datastore.as_object().unwrap().clone());
+    Plugins::locate()
+        .unwrap()
+        .verb("calico", "ADD", "here", &netns, &conf)
+        .run()
+        .unwrap()
+        .success();
+    let endpoints = || {
+        let dump = store.dump().unwrap().into_iter();
+        dump.filter(|(key, _)| key.contains("/workloadendpoints/"))
+            .collect::<Vec<_>>()
+    };
+    let [(key, mut endpoint)] = endpoints().try_into().unwrap();
+    let ip = hold(host, datastore, NETWORK, "elsewhere", "");
+    endpoint["metadata"]["name"] = json!(format!("{NODE}-cni-elsewhere-eth0"));
+    endpoint["spec"]["containerID"] = json!("elsewhere");
+    endpoint["spec"]["ipNetworks"] = json!([format!("{ip}/32")]);
+    let other = key.replace("-here-", "-elsewhere-");
+    store.put(&other, &endpoint).unwrap();
 
-        let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        for options in [&options[1..], &options, &options] {
-            let outcome = uninstall(container, options).run().unwrap();
-            assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-            let refused = format!(
-                "endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete \
-                 their pods"
-            );
-            assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
-            assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
-        }
-        etcd.put(&other, b"\"no endpoint\"").unwrap();
-        let outcome = uninstall(container, &RELEASE).run().unwrap();
+    let options = ["--yes", "--tear-down-pods", "--release-addresses"];
+    for options in [&options[1..], &options, &options] {
+        let outcome = uninstall(container, options).run().unwrap();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
-        let unreadable = format!(
-            "endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be \
-             read"
+        let refused = format!(
+            "endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete \
+             their pods"
         );
-        assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
-        etcd.delete(&other).unwrap();
-        // The run before has deleted the interface.
-        let outcome = uninstall(container, &RELEASE).run().unwrap();
-        assert_eq!(
-            outcome.exit,
-            Some(0),
-            "{}{}",
-            outcome.stdout,
-            outcome.stderr
-        );
-        assert!(
-            outcome
-                .stdout
-                .contains("released the addresses of 2 containers"),
-            "{}",
-            outcome.stdout
-        );
-        assert_eq!(endpoints(), []);
-        assert!(
-            container
-                .names("var/lib/calico")
-                .iter()
-                .all(|name| *name != "cni-install-state.json")
-        );
-    });
+        assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
+        assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
+    }
+    store.put(&other, &json!("no endpoint")).unwrap();
+    let outcome = uninstall(container, &RELEASE).run().unwrap();
+    assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
+    let unreadable = format!(
+        "endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be \
+         read"
+    );
+    assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
+    store.delete(&other).unwrap();
+    // The run before has deleted the interface.
+    let outcome = uninstall(container, &RELEASE).run().unwrap();
+    assert_eq!(
+        outcome.exit,
+        Some(0),
+        "{}{}",
+        outcome.stdout,
+        outcome.stderr
+    );
+    assert!(
+        outcome
+            .stdout
+            .contains("released the addresses of 2 containers"),
+        "{}",
+        outcome.stdout
+    );
+    assert_eq!(endpoints(), []);
+    assert!(
+        container
+            .names("var/lib/calico")
+            .iter()
+            .all(|name| *name != "cni-install-state.json")
+    );
 }
 
 fn is_block(key: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use integration_tests::installation::{BIN, Container, NET};
-use integration_tests::namespaces::isolated;
+use integration_tests::namespaces::{Host, isolated};
 use integration_tests::neighbours::{Neighbour, kinds, plugin};
 use nix::mount::{MsFlags, mount, umount};
 
@@ -12,12 +12,11 @@ use super::uninstall;
 const CONF: &str = "10-calico.conflist";
 const STATE: &str = "var/lib/calico/cni-install-state.json";
 
-fn installed(test: impl FnOnce(Container) + Send) {
-    isolated(|host| {
-        let container = Container::new(host, "c").unwrap();
-        install(&container);
-        test(container);
-    });
+/// Returns a container that has installed its files.
+fn installed(host: &Host) -> Container {
+    let container = Container::new(host, "c").unwrap();
+    install(&container);
+    container
 }
 
 #[track_caller]
@@ -41,7 +40,8 @@ fn said(container: &Container, options: &[&str], exit: i32) -> String {
 
 #[test]
 fn uninstall_without_yes_lists_everything_and_changes_nothing() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let before = container.fingerprint();
         let dry = said(&container, &[], 0);
         assert_eq!(container.fingerprint(), before);
@@ -75,7 +75,8 @@ fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
         ("a-b.second", false),
         ("net-c1-eth0.json", true),
     ] {
-        installed(|container| {
+        isolated(|host| {
+            let container = installed(host);
             container.file(GROUP, "{}").unwrap();
             container.file(&format!("{JOURNAL}/{entry}"), "{}").unwrap();
             let before = container.fingerprint();
@@ -104,7 +105,8 @@ fn uninstall_deletes_files_of_the_plugin_except_deferred_dels() {
 /// The remaining program uses these files.
 #[test]
 fn uninstall_keeps_files_of_the_plugin_with_a_changed_program() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         container
             .file("var/lib/calico/api-group.json", "{}")
             .unwrap();
@@ -155,7 +157,8 @@ fn uninstall_restores_the_files_before_the_installation() {
 
 #[test]
 fn uninstall_keeps_and_names_changed_files() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         container
             .program(&format!("{BIN}/portmap"), "a newer one")
             .unwrap();
@@ -181,7 +184,8 @@ fn uninstall_keeps_and_names_changed_files() {
 /// A configuration that remains must be able to run.
 #[test]
 fn uninstall_keeps_the_programs_of_a_remaining_configuration() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let text = container
             .conf(CONF)
             .unwrap()
@@ -205,7 +209,8 @@ fn uninstall_keeps_the_programs_of_a_remaining_configuration() {
 /// A list of chained plugins alone creates no network.
 #[test]
 fn uninstall_deletes_the_configuration_and_names_chained_plugins() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let conf = container.path(NET).join(CONF);
         Neighbour::ALL
             .into_iter()
@@ -237,7 +242,8 @@ fn uninstall_deletes_the_configuration_and_names_chained_plugins() {
 
 #[test]
 fn uninstall_moves_chained_plugins_into_the_next_calico_configuration() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let (conf, following) = (container.path(NET).join(CONF), "20-calico.conflist");
         let upstreams = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "linkerd-cni"}]}"#;
         let upstreams = container
@@ -265,7 +271,8 @@ fn uninstall_moves_chained_plugins_into_the_next_calico_configuration() {
 /// These plugins are chained to Calico's plugin, not to any plugin.
 #[test]
 fn uninstall_moves_no_chained_plugins_into_another_network() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let other = r#"{"name": "n", "plugins": [{"type": "bridge"}]}"#;
         container
             .file(&format!("{NET}/20-other.conflist"), other)
@@ -285,7 +292,8 @@ fn uninstall_moves_no_chained_plugins_into_another_network() {
 
 #[test]
 fn uninstall_keeps_loopback_for_another_network() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         container
             .file(
                 &format!("{NET}/20-other.conf"),
@@ -304,7 +312,8 @@ fn uninstall_keeps_loopback_for_another_network() {
 
 #[test]
 fn uninstall_keeps_a_kubeconfig_of_calico_node() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         // The state after an installation in a pod.
         let state = container.path(STATE);
         let mut noted: serde_json::Value =
@@ -350,7 +359,8 @@ fn uninstall_deletes_etcd_tls_files_with_their_directory() {
 /// A runtime starts pods with the configuration.
 #[test]
 fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         container.remount(BIN, MsFlags::MS_RDONLY).unwrap();
         let kept = container
             .file("var/lib/calico/api-group.json", "{}")
@@ -373,7 +383,8 @@ fn uninstall_deletes_the_configuration_first_and_the_next_run_completes() {
 /// The renamed configuration is the only sign of this run for the next run.
 #[test]
 fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         container
             .program(&format!("{BIN}/portmap"), "a newer one")
             .unwrap();
@@ -421,7 +432,8 @@ fn uninstall_without_a_writable_state_keeps_the_renamed_configuration() {
 /// A killed run has only renamed the configuration.
 #[test]
 fn configuration_renamed_by_a_killed_uninstall_is_deleted_by_the_next() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let conf = container.path(NET).join(CONF);
         fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
         said(&container, &["--yes"], 0);
@@ -432,7 +444,8 @@ fn configuration_renamed_by_a_killed_uninstall_is_deleted_by_the_next() {
 /// After the killed run, another program wrote a configuration of the original name.
 #[test]
 fn configuration_renamed_by_a_killed_uninstall_is_deleted_beside_a_new_one() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let conf = container.path(NET).join(CONF);
         fs::rename(&conf, conf.with_extension("conflist.removed")).unwrap();
         container
@@ -454,7 +467,8 @@ fn configuration_renamed_by_a_killed_uninstall_is_deleted_beside_a_new_one() {
 /// upstream's removal (INST-148).
 #[test]
 fn configuration_that_cannot_be_deleted_keeps_its_programs() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let conf = container.path(NET).join(CONF);
         let nothing = None::<&str>;
         // A mount point cannot be renamed.
@@ -481,7 +495,8 @@ fn configuration_that_cannot_be_deleted_keeps_its_programs() {
 
 #[test]
 fn uninstall_reports_a_missing_file() {
-    installed(|container| {
+    isolated(|host| {
+        let container = installed(host);
         let portmap = container.path(BIN).join("portmap");
         fs::remove_file(&portmap).unwrap();
         let done = said(&container, &["--yes"], 0);

@@ -13,15 +13,15 @@ use super::uninstall;
 const DATABASE: &str = "/var/lib/calico/calico.db";
 
 /// An installation with an embedded datastore, and two running pods.
-struct Node {
+struct LocalInstallation {
     container: Container,
     plugins: Plugins,
 }
 
-impl Node {
-    fn new(host: &Host) -> Node {
+impl LocalInstallation {
+    fn new(host: &Host) -> LocalInstallation {
         host.add_uplink().unwrap();
-        let node = Node {
+        let node = LocalInstallation {
             container: Container::new(host, "c").unwrap(),
             plugins: Plugins::locate().unwrap(),
         };
@@ -117,7 +117,7 @@ fn routes() -> usize {
 #[test]
 fn uninstall_keeps_interfaces_and_addresses_by_default() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         let before = (interfaces(), routes(), node.kept());
         assert_eq!((before.0, before.1), (2, 2));
         let outcome = uninstall(&node.container, &["--yes"]).run().unwrap();
@@ -141,7 +141,7 @@ fn uninstall_keeps_interfaces_and_addresses_by_default() {
 #[test]
 fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         let before = (interfaces(), routes(), node.kept());
         assert_eq!(node.endpoints(), 2);
@@ -189,7 +189,7 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
 #[test]
 fn release_of_addresses_of_connected_pods_is_refused() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         // All files except the database, which reading changes too.
         let files = || {
             let seen = node.container.fingerprint().into_iter();
@@ -222,7 +222,7 @@ fn release_of_addresses_of_connected_pods_is_refused() {
 #[test]
 fn uninstall_without_the_ipam_lock_retires_nothing() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         let lock = node.container.path("var/run/calico/ipam.lock");
         std::fs::create_dir_all(&lock).unwrap();
         let before = (
@@ -270,7 +270,7 @@ fn uninstall_without_the_ipam_lock_retires_nothing() {
 #[test]
 fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
         let call = uninstall(&node.container, &options);
@@ -322,7 +322,7 @@ fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
 #[test]
 fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
         // Another installation has replaced the configuration.
@@ -371,7 +371,7 @@ fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
 #[test]
 fn uninstall_names_remaining_files_in_calicos_directories() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         node.container.file("var/run/calico/ipam.lock", "").unwrap();
         node.container.file("var/lib/calico/theirs", "").unwrap();
         for options in [&[][..], &["--yes"]] {
@@ -409,7 +409,7 @@ fn uninstall_names_remaining_files_in_calicos_directories() {
 #[test]
 fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
     isolated(|host| {
-        let node = Node::new(host);
+        let node = LocalInstallation::new(host);
         let (database, away) = (node.database(), node.container.path("away"));
         std::fs::rename(&database, &away).unwrap();
         std::fs::create_dir(&database).unwrap();

@@ -7,19 +7,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread;
 
-use integration_tests::cluster::{
-    Cluster, ControlPlane, Faulty, Pod, handle, on_api_server, on_restricted_api_server,
-};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, ControlPlane, Faulty, Pod, handle, on, restricted};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
 use integration_tests::kubernetes::Identity;
-use integration_tests::proxy::{Fault, Point, Refusal};
-use integration_tests::store::Store;
-use libcalico::kubernetes::ApiGroup;
+use integration_tests::proxy::{Fault, Point, Proxy, Refusal};
 use serde_json::{Value, json};
 
-use super::assert_ready_or_slow;
+use super::{assert_ready_or_slow, conf};
 
 /// Number of STATUS calls at once.
 const STATUSES: usize = 5;
@@ -88,42 +85,25 @@ fn is_held(faulty: &Faulty<'_>, pod: &Pod) -> bool {
     held
 }
 
-pub(crate) fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &Identity) + Send) {
-    on_api_server(group, |cluster, control_plane| {
-        let identity = control_plane.account.identity.clone();
-        dual_stack(cluster, control_plane, |faulty| test(faulty, &identity));
-    });
-}
-
-/// Runs a test with `components/node-restriction`.
-fn on_restricted_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>) + Send) {
-    on_restricted_api_server(group, &["node1"], |cluster, control_plane| {
-        dual_stack(cluster, control_plane, test)
-    });
-}
-
-fn dual_stack(
-    cluster: &Cluster<'_>,
-    control_plane: &ControlPlane<'_>,
-    test: impl FnOnce(&mut Faulty<'_>),
-) {
+pub(crate) fn faulty<'a>(cluster: &'a Cluster<'_>, proxy: &'a Proxy) -> Faulty<'a> {
     cluster.load(&Content::dual_stack());
-    let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-    let proxy = control_plane.proxy.clone();
-    test(&mut Faulty::new(cluster, &proxy, conf));
+    Faulty::new(cluster, proxy, conf(cluster))
 }
 
 #[test]
 fn deferred_del_on_an_api_server_is_replayed_once_by_the_next_call() {
-    on_restricted_group(ApiGroup::V3, |faulty| {
-        let mut deferred = outage(faulty, 8);
-        let mut next = || deferred.pop().unwrap();
-        replayed_by_each_verb(faulty, [next(), next(), next(), next()]);
-        replayed_by_an_add_of_the_same_container(faulty, &next());
-        replayed_by_many_at_once(faulty, &[next(), next()]);
-        not_replayed_while_not_ready(faulty, &next());
-        faulty.cluster.assert_nothing_left();
-    });
+    restricted(Place::KubernetesV3, replayed_once);
+}
+
+fn replayed_once(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let mut deferred = outage(faulty, 8);
+    let mut next = || deferred.pop().unwrap();
+    replayed_by_each_verb(faulty, [next(), next(), next(), next()]);
+    replayed_by_an_add_of_the_same_container(faulty, &next());
+    replayed_by_many_at_once(faulty, &[next(), next()]);
+    not_replayed_while_not_ready(faulty, &next());
+    faulty.cluster.assert_nothing_left();
 }
 
 fn replayed_by_each_verb(faulty: &mut Faulty<'_>, deferred: [DeferredDel; 4]) {
@@ -234,136 +214,139 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
 }
 
 /// A replay removes the address from the endpoint first, as DEL does.
-#[test]
-fn replay_killed_at_each_request_leaves_no_free_address_in_annotations() {
-    on_group(ApiGroup::V3, |faulty, _| {
-        let mut deferred = outage(faulty, 25).into_iter();
-        let bystander = faulty.pod();
-        deferred.next().unwrap().restore();
-        let requests = faulty.requests("STATUS", &bystander);
-        for point in (0..requests).map(Point::Request) {
-            let deferred = deferred
-                .next()
-                .expect("a call with a replay sends no more than 24 requests");
-            deferred.restore();
-            faulty.faulted("STATUS", &bystander, point, Fault::Kill);
-            assert!(faulty.proxy.fired(), "{point:?}");
-            faulty.await_replayed(&bystander);
-            assert!(!is_held(faulty, &deferred.pod), "{point:?}");
-        }
-    });
+#[on(kubernetes_v3)]
+fn replay_killed_at_each_request_leaves_no_free_address_in_annotations(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let mut deferred = outage(faulty, 25).into_iter();
+    let bystander = faulty.pod();
+    deferred.next().unwrap().restore();
+    let requests = faulty.requests("STATUS", &bystander);
+    for point in (0..requests).map(Point::Request) {
+        let deferred = deferred
+            .next()
+            .expect("a call with a replay sends no more than 24 requests");
+        deferred.restore();
+        faulty.faulted("STATUS", &bystander, point, Fault::Kill);
+        assert!(faulty.proxy.fired(), "{point:?}");
+        faulty.await_replayed(&bystander);
+        assert!(!is_held(faulty, &deferred.pod), "{point:?}");
+    }
 }
 
 /// The pod's annotations are the endpoint of both sandboxes.
-#[test]
-fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token() {
-    on_group(ApiGroup::CrdV1, |faulty, identity| {
-        let [deferred] = &outage(faulty, 1)[..] else {
-            panic!("one pod")
-        };
-        let old = deferred.restore();
-        let Identity::Token(token) = identity else {
-            panic!("plugins call with a token")
-        };
-        let text = String::from_utf8_lossy(&deferred.text);
-        assert!(!text.contains(token.as_str()), "{text}");
+#[on(kubernetes_v1)]
+fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let [deferred] = &outage(faulty, 1)[..] else {
+        panic!("one pod")
+    };
+    let old = deferred.restore();
+    let Identity::Token(token) = &control_plane.account.identity else {
+        panic!("plugins call with a token")
+    };
+    let text = String::from_utf8_lossy(&deferred.text);
+    assert!(!text.contains(token.as_str()), "{text}");
 
-        fs::remove_file(&deferred.entry).unwrap();
-        let new = faulty.sandbox(old);
-        let mut checked = faulty.conf.clone();
-        checked["prevResult"] = faulty.run("ADD", &new);
-        // The plugin is killed in the middle of the replay: the address is free, and its handle
-        // exists.
-        deferred.restore();
-        let killed = faulty.faulted(
-            "STATUS",
-            &new,
-            Point::First("DELETE", "/ipamhandles/"),
-            Fault::Kill,
-        );
-        assert!(faulty.proxy.fired() && killed.exit.is_none(), "{killed:?}");
-        let accounts = faulty.cluster.accounts();
-        assert!(
-            accounts.held.values().all(|holder| *holder == handle(&new)),
-            "{accounts:#?}"
-        );
-        assert!(
-            accounts
-                .counted
-                .keys()
-                .any(|(holder, _)| *holder == handle(old)),
-            "{accounts:#?}"
-        );
-        assert_eq!(journal_entries(), std::slice::from_ref(&deferred.entry));
-        // The next call completes the replay.
-        faulty.await_replayed(&new);
-        faulty.cluster.assert_only(&[&new]);
-        faulty
-            .cluster
-            .verb("CHECK", &new, &checked)
-            .run()
-            .unwrap()
-            .success();
+    fs::remove_file(&deferred.entry).unwrap();
+    let new = faulty.sandbox(old);
+    let mut checked = faulty.conf.clone();
+    checked["prevResult"] = faulty.run("ADD", &new);
+    // The plugin is killed in the middle of the replay: the address is free, and its handle
+    // exists.
+    deferred.restore();
+    let killed = faulty.faulted(
+        "STATUS",
+        &new,
+        Point::First("DELETE", "/ipamhandles/"),
+        Fault::Kill,
+    );
+    assert!(faulty.proxy.fired() && killed.exit.is_none(), "{killed:?}");
+    let accounts = faulty.cluster.accounts();
+    assert!(
+        accounts.held.values().all(|holder| *holder == handle(&new)),
+        "{accounts:#?}"
+    );
+    assert!(
+        accounts
+            .counted
+            .keys()
+            .any(|(holder, _)| *holder == handle(old)),
+        "{accounts:#?}"
+    );
+    assert_eq!(journal_entries(), std::slice::from_ref(&deferred.entry));
+    // The next call completes the replay.
+    faulty.await_replayed(&new);
+    faulty.cluster.assert_only(&[&new]);
+    faulty
+        .cluster
+        .verb("CHECK", &new, &checked)
+        .run()
+        .unwrap()
+        .success();
 
-        // A replay after the DEL is complete changes nothing.
-        deferred.restore();
-        faulty.await_replayed(&new);
-        faulty.cluster.assert_only(&[&new]);
-        faulty.run("DEL", &new);
-        faulty.cluster.assert_nothing_left();
-    });
+    // A replay after the DEL is complete changes nothing.
+    deferred.restore();
+    faulty.await_replayed(&new);
+    faulty.cluster.assert_only(&[&new]);
+    faulty.run("DEL", &new);
+    faulty.cluster.assert_nothing_left();
 }
 
 /// The UID of the namespace kube-system identifies a cluster among those with the same address.
-#[test]
-fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used() {
-    on_group(ApiGroup::CrdV1, |faulty, _| {
-        let Store::Kubernetes(objects) = &faulty.cluster.store else {
-            unreachable!()
-        };
-        let namespace = objects
-            .client()
-            .get("/api/v1/namespaces/kube-system")
-            .unwrap()
-            .success()
-            .unwrap();
-        // GC makes the node store the identity.
-        let collector = faulty.pod();
-        faulty.conf["cni.dev/valid-attachments"] = json!([]);
-        faulty.run("GC", &collector);
-        let [deferred] = &outage(faulty, 1)[..] else {
-            panic!("one pod")
-        };
-        let mut pending_del: Value = serde_json::from_slice(&deferred.text).unwrap();
+#[on(kubernetes_v1)]
+fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    let faulty = &mut faulty(cluster, &control_plane.proxy);
+    let admin = control_plane.servers.api.admin();
+    let namespace = admin
+        .get("/api/v1/namespaces/kube-system")
+        .unwrap()
+        .success()
+        .unwrap();
+    // GC makes the node store the identity.
+    let collector = faulty.pod();
+    faulty.conf["cni.dev/valid-attachments"] = json!([]);
+    faulty.run("GC", &collector);
+    let [deferred] = &outage(faulty, 1)[..] else {
+        panic!("one pod")
+    };
+    let mut pending_del: Value = serde_json::from_slice(&deferred.text).unwrap();
+    assert_eq!(
+        pending_del["identity"],
+        json!(format!(
+            "kubernetes {}",
+            namespace["metadata"]["uid"].as_str().unwrap()
+        ))
+    );
+
+    pending_del["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
+    fs::write(&deferred.entry, pending_del.to_string()).unwrap();
+    for verb in ["ADD", "STATUS", "DEL"] {
+        faulty.run(verb, &collector);
         assert_eq!(
-            pending_del["identity"],
-            json!(format!(
-                "kubernetes {}",
-                namespace["metadata"]["uid"].as_str().unwrap()
-            ))
+            fs::read_to_string(&deferred.entry).unwrap(),
+            pending_del.to_string(),
+            "after {verb}"
         );
+    }
+    assert!(is_held(faulty, &deferred.pod));
+    let listed = faulty
+        .cluster
+        .store
+        .calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"])
+        .unwrap();
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    assert_eq!(listed[0]["identity"], pending_del["identity"], "{listed}");
 
-        pending_del["identity"] = json!("kubernetes 00000000-0000-0000-0000-000000000001");
-        fs::write(&deferred.entry, pending_del.to_string()).unwrap();
-        for verb in ["ADD", "STATUS", "DEL"] {
-            faulty.run(verb, &collector);
-            assert_eq!(
-                fs::read_to_string(&deferred.entry).unwrap(),
-                pending_del.to_string(),
-                "after {verb}"
-            );
-        }
-        assert!(is_held(faulty, &deferred.pod));
-        let listed = faulty
-            .cluster
-            .store
-            .calico_ipam(&faulty.cluster.plugins, &["journal", "-o", "json"])
-            .unwrap();
-        let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
-        assert_eq!(listed[0]["identity"], pending_del["identity"], "{listed}");
-
-        deferred.restore();
-        faulty.await_replayed(&collector);
-        faulty.cluster.assert_nothing_left();
-    });
+    deferred.restore();
+    faulty.await_replayed(&collector);
+    faulty.cluster.assert_nothing_left();
 }

@@ -1,92 +1,88 @@
 //! The pod's MAC address, floating addresses, source prefixes and limits.
 
-use integration_tests::cluster::{Cluster, Pod, on_each_group, pod_path};
+use integration_tests::cluster::{Cluster, Pod, pod_path};
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Kubernetes, with_kubernetes};
+use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use serde_json::json;
 
-use crate::{addresses, annotated, annotation, api, create};
+use crate::{addresses, annotated, annotation, create, on};
 
-#[test]
-fn mac_address_is_set_from_the_pods_annotation() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({}));
-        let pod = annotated(cluster, 1, &[("hwAddr", "CA-fe-ca-fe-ca-fe")]);
-        for sandbox in [pod.clone(), cluster.sandbox(&pod, 11)] {
-            let result = cluster.add(&sandbox, &conf);
-            assert_eq!(result["interfaces"][1]["mac"], "ca:fe:ca:fe:ca:fe");
-            let inside = kernel::pod(cluster.host, &sandbox.name).unwrap();
-            assert_eq!(inside["links"]["eth0"]["mac"], "ca:fe:ca:fe:ca:fe");
-            cluster.delete(&sandbox, &conf);
-        }
-        cluster.assert_nothing_left();
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn mac_address_is_set_from_the_pods_annotation(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({}));
+    let pod = annotated(cluster, 1, &[("hwAddr", "CA-fe-ca-fe-ca-fe")]);
+    for sandbox in [pod.clone(), cluster.sandbox(&pod, 11)] {
+        let result = cluster.add(&sandbox, &conf);
+        assert_eq!(result["interfaces"][1]["mac"], "ca:fe:ca:fe:ca:fe");
+        let inside = kernel::pod(cluster.host, &sandbox.name).unwrap();
+        assert_eq!(inside["links"]["eth0"]["mac"], "ca:fe:ca:fe:ca:fe");
+        cluster.delete(&sandbox, &conf);
+    }
+    cluster.assert_nothing_left();
 }
 
 /// Upstream's ADD fails while the pod's status still has the address of the previous sandbox
 /// (CNI-240).
-#[test]
-fn floating_addresses_are_accepted_for_a_new_sandbox() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf(
-            "node1",
-            json!({ "feature_control": { "floating_ips": true } }),
-        );
-        let pod = annotated(
-            cluster,
-            1,
-            &[
-                ("floatingIPs", "[\"1.1.1.1\"]"),
-                ("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]"),
-            ],
-        );
-        let first = cluster.add(&pod, &conf);
-        let ip = addresses(&first)[0].trim_end_matches("/32");
-        let status = json!({ "status": { "podIP": ip, "podIPs": [{ "ip": ip }] } });
-        api(cluster)
-            .patch(&format!("{}/status", pod_path("pod1")), &status)
-            .unwrap()
-            .success()
-            .unwrap();
-        let newer = cluster.sandbox(&pod, 11);
-        assert_ne!(cluster.add(&newer, &conf)["ips"], first["ips"]);
-        assert_eq!(
-            annotation(cluster, "pod1", "containerID"),
-            newer.container_id.as_str()
-        );
-        for sandbox in [&pod, &newer] {
-            cluster.delete(sandbox, &conf);
-        }
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn floating_addresses_are_accepted_for_a_new_sandbox(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "feature_control": { "floating_ips": true } }),
+    );
+    let pod = annotated(
+        cluster,
+        1,
+        &[
+            ("floatingIPs", "[\"1.1.1.1\"]"),
+            ("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]"),
+        ],
+    );
+    let first = cluster.add(&pod, &conf);
+    let ip = addresses(&first)[0].trim_end_matches("/32");
+    let status = json!({ "status": { "podIP": ip, "podIPs": [{ "ip": ip }] } });
+    cluster
+        .objects()
+        .client()
+        .patch(&format!("{}/status", pod_path("pod1")), &status)
+        .unwrap()
+        .success()
+        .unwrap();
+    let newer = cluster.sandbox(&pod, 11);
+    assert_ne!(cluster.add(&newer, &conf)["ips"], first["ips"]);
+    assert_eq!(
+        annotation(cluster, "pod1", "containerID"),
+        newer.container_id.as_str()
+    );
+    for sandbox in [&pod, &newer] {
+        cluster.delete(sandbox, &conf);
+    }
 }
 
-#[test]
-fn floating_address_of_a_missing_family_is_refused() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf(
-            "node1",
-            json!({ "feature_control": { "floating_ips": true } }),
-        );
-        let pod = annotated(cluster, 1, &[("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]")]);
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-        assert!(
-            error.msg.contains("fd11::1 needs an IPv6 address"),
-            "{error:?}"
-        );
-        cluster.assert_only(&[]);
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn floating_address_of_a_missing_family_is_refused(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "feature_control": { "floating_ips": true } }),
+    );
+    let pod = annotated(cluster, 1, &[("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]")]);
+    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    assert!(
+        error.msg.contains("fd11::1 needs an IPv6 address"),
+        "{error:?}"
+    );
+    cluster.assert_only(&[]);
 }
 
 /// On an API server, programs read these values from the pod.
 #[test]
 fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
-    with_kubernetes(|host, kubernetes| {
+    on_kubernetes(|host, kubernetes| {
         let Kubernetes { api, etcd, .. } = kubernetes;
         host.add_uplink().unwrap();
         let cluster = Cluster {
@@ -142,30 +138,28 @@ fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
     });
 }
 
-#[test]
-fn invalid_qos_annotations_are_only_warned_about() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf(
-            "node1",
-            json!({ "log_level": "info", "mode": "vxlan", "windows_loopback_DSR": true }),
+#[on(kubernetes_v1, kubernetes_v3)]
+fn invalid_qos_annotations_are_only_warned_about(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "log_level": "info", "mode": "vxlan", "windows_loopback_DSR": true }),
+    );
+    let keys = [
+        "qos.projectcalico.org/ingressBandwidth",
+        "qos.projectcalico.org/egressPacketBurst",
+    ];
+    let pod = annotated(cluster, 1, &[(keys[0], "much"), (keys[1], "5")]);
+    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    outcome.success();
+    for word in [keys[0], keys[1], "\"mode\"", "\"windows_loopback_DSR\""] {
+        let said = |line: &&str| line.contains("[WARN") && line.contains(word);
+        assert_eq!(
+            outcome.stderr.lines().filter(said).count(),
+            1,
+            "{word}: {}",
+            outcome.stderr
         );
-        let keys = [
-            "qos.projectcalico.org/ingressBandwidth",
-            "qos.projectcalico.org/egressPacketBurst",
-        ];
-        let pod = annotated(cluster, 1, &[(keys[0], "much"), (keys[1], "5")]);
-        let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
-        outcome.success();
-        for word in [keys[0], keys[1], "\"mode\"", "\"windows_loopback_DSR\""] {
-            let said = |line: &&str| line.contains("[WARN") && line.contains(word);
-            assert_eq!(
-                outcome.stderr.lines().filter(said).count(),
-                1,
-                "{word}: {}",
-                outcome.stderr
-            );
-        }
-        cluster.delete(&pod, &conf);
-    });
+    }
+    cluster.delete(&pod, &conf);
 }

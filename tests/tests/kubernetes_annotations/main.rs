@@ -9,20 +9,24 @@ mod refusals;
 mod settings;
 mod successor;
 
-use integration_tests::cluster::{Cluster, NAMESPACE, Pod, pod_path};
+use integration_tests::cluster::{
+    Cluster, ClusterTest, ControlPlane, NAMESPACE, Pod, pod_path, restricted,
+};
 use integration_tests::kernel;
 use integration_tests::kubernetes::Client;
-use integration_tests::store::Store;
+use integration_tests::{Place, on};
 use serde_json::{Map, Value, json};
 
 const PREFIX: &str = "cni.projectcalico.org/";
 
-/// Returns a client of the API server that does not use the plugins' proxy.
-fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
-    match &cluster.store {
-        Store::Kubernetes(objects) => objects.client(),
-        other => panic!("{} is no API server", other.name()),
-    }
+/// Expects that the server refuses no request of the plugins.
+fn on<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
+    let unrefused = |cluster: &mut Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
+        let audit = control_plane.servers.api.audit().unwrap();
+        test.run(cluster, Some(control_plane));
+        audit.assert_nothing_refused(&control_plane.account.user);
+    };
+    restricted(place, unrefused);
 }
 
 /// Adds Calico's prefix to names without a domain.
@@ -42,7 +46,11 @@ fn named(annotations: &[(&str, &str)]) -> Value {
 }
 
 fn annotated(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
-    create(api(cluster), &format!("pod{number}"), annotations);
+    create(
+        cluster.objects().client(),
+        &format!("pod{number}"),
+        annotations,
+    );
     cluster.pod(number)
 }
 
@@ -64,7 +72,13 @@ fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str
 }
 
 fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
-    let object = api(cluster).get(&pod_path(pod)).unwrap().success().unwrap();
+    let object = cluster
+        .objects()
+        .client()
+        .get(&pod_path(pod))
+        .unwrap()
+        .success()
+        .unwrap();
     object["metadata"]["annotations"][format!("{PREFIX}{name}")].clone()
 }
 
@@ -72,7 +86,9 @@ fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
 fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let metadata = json!({ "metadata": { "annotations": annotations, "labels": labels } });
-    api(cluster)
+    cluster
+        .objects()
+        .client()
         .patch(&path, &metadata)
         .unwrap()
         .success()

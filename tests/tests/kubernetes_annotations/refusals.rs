@@ -1,10 +1,10 @@
 //! Rejected annotations: the ADD changes neither the kernel nor the datastore.
 
-use integration_tests::cluster::{on_each_group, pod_path};
+use integration_tests::cluster::{Cluster, pod_path};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 
-use crate::{annotated, api};
+use crate::{annotated, on};
 
 /// Annotations, additional keys of the configuration, the CNI error code, and the beginning of the
 /// message.
@@ -235,42 +235,46 @@ fn refusals() -> Vec<Refusal> {
     ]
 }
 
-#[test]
-fn invalid_annotations_fail_the_add_without_changes() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        for (number, (annotations, more, code, text)) in refusals().into_iter().enumerate() {
-            let pod = annotated(cluster, number, annotations);
-            let conf = cluster.conf("node1", more);
-            let before = cluster.state();
-            let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
-            assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
-            assert_eq!(error.code, code, "{annotations:?}: {error:?}");
-            cluster.assert_unchanged(&before);
-            // In upstream, unreadable annotations prevent the deletion of the pod (CNI-245).
-            cluster.delete(&pod, &conf);
-            cluster.remove_pod(&pod);
-        }
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn invalid_annotations_fail_the_add_without_changes(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    for (number, (annotations, more, code, text)) in refusals().into_iter().enumerate() {
+        let pod = annotated(cluster, number, annotations);
+        let conf = cluster.conf("node1", more);
+        let before = cluster.state();
+        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
+        assert_eq!(error.code, code, "{annotations:?}: {error:?}");
+        cluster.assert_unchanged(&before);
+        // In upstream, unreadable annotations prevent the deletion of the pod (CNI-245).
+        cluster.delete(&pod, &conf);
+        cluster.remove_pod(&pod);
+    }
 }
 
 /// As in upstream, no annotation has an effect without the policy type `k8s` (CNI-115).
-#[test]
-fn annotations_have_no_effect_without_kubernetes_policy() {
-    on_each_group(|cluster, _| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));
-        let annotations = [
-            ("ipAddrs", "nonsense"),
-            ("ipAddrsAnyOf", "nonsense"),
-            ("hwAddr", ""),
-            ("ipv4pools", "nonsense"),
-            ("floatingIPs", "[\"1.1.1.1\"]"),
-        ];
-        let pod = annotated(cluster, 1, &annotations);
-        cluster.add(&pod, &conf);
-        cluster.assert_only(&[&pod]);
-        cluster.delete(&pod, &conf);
-        assert_eq!(api(cluster).get(&pod_path("pod1")).unwrap().code, 200);
-    });
+#[on(kubernetes_v1, kubernetes_v3)]
+fn annotations_have_no_effect_without_kubernetes_policy(cluster: &Cluster<'_>) {
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));
+    let annotations = [
+        ("ipAddrs", "nonsense"),
+        ("ipAddrsAnyOf", "nonsense"),
+        ("hwAddr", ""),
+        ("ipv4pools", "nonsense"),
+        ("floatingIPs", "[\"1.1.1.1\"]"),
+    ];
+    let pod = annotated(cluster, 1, &annotations);
+    cluster.add(&pod, &conf);
+    cluster.assert_only(&[&pod]);
+    cluster.delete(&pod, &conf);
+    assert_eq!(
+        cluster
+            .objects()
+            .client()
+            .get(&pod_path("pod1"))
+            .unwrap()
+            .code,
+        200
+    );
 }

@@ -262,7 +262,7 @@ pub(crate) fn following_node(
 }
 
 /// Lets the nodes start and end pods while `work` runs.
-pub(crate) fn with_pods(kubelets: &mut [Kubelet<'_>], work: impl FnOnce()) {
+pub(crate) fn run_pods_during(kubelets: &mut [Kubelet<'_>], work: impl FnOnce()) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stop = &stop;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{at, create};
+use crate::migrated_cluster::{at, create};
 
 /// The namespace of policies.
 pub(crate) const NAMESPACE: &str = integration_tests::controllers::NAMESPACE;

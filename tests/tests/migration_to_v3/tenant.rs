@@ -11,8 +11,8 @@ use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION};
 use serde_json::{Value, json};
 
-use super::objects::{CALICO_METADATA, NAMESPACE};
-use super::{Scene, at, create, on};
+use crate::migrated_cluster::{MigratedCluster, at, create, on};
+use crate::objects::{CALICO_METADATA, NAMESPACE};
 
 const FORGED: &str = "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7";
 
@@ -47,8 +47,8 @@ pub(crate) fn prepare(api: &ApiServer) -> Result<()> {
 }
 
 /// Returns a client of the tenant.
-fn tenant(scene: &Scene<'_>) -> Client {
-    let api = scene.api;
+fn tenant(cluster: &MigratedCluster<'_>) -> Client {
+    let api = cluster.servers.api;
     let client = api.client(&api.user("tenant", "tenants").unwrap()).unwrap();
     let probe = json!({
         "apiVersion": ApiGroup::V3.api_version(), "kind": "NetworkPolicy",
@@ -61,8 +61,8 @@ fn tenant(scene: &Scene<'_>) -> Client {
 
 /// Asserts that the migration has failed under the lock, and holds no lock now.
 #[track_caller]
-fn assert_released(scene: &Scene<'_>, process: &Controllers, named: &str) {
-    let migration = scene.migration;
+fn assert_released(cluster: &MigratedCluster<'_>, process: &Controllers, named: &str) {
+    let migration = cluster.migration;
     migration.await_message(process, "the datastore is not locked");
     assert_eq!(migration.phase(), "WaitingForConflictResolution");
     assert!(migration.is_ready(ApiGroup::CrdV1) && !migration.is_ready(ApiGroup::V3));
@@ -81,134 +81,130 @@ fn assert_released(scene: &Scene<'_>, process: &Controllers, named: &str) {
 
 /// Waits for the next attempt at a migration. Without a restart, kube-controllers pause for five
 /// minutes at least.
-fn await_next_lock(scene: &Scene<'_>, process: &mut Controllers) {
+fn await_next_lock(cluster: &MigratedCluster<'_>, process: &mut Controllers) {
     process.end_and_restart();
-    scene.await_lock(process);
+    cluster.await_lock(process);
 }
 
-#[test]
-fn policies_of_a_tenant_cannot_hold_the_lock() {
-    on(|scene| {
-        let (migration, tenant) = (scene.migration, tenant(scene));
-        let mut process = scene.start("one");
-        migration.create(None);
+#[on(kubernetes_v1)]
+fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
+    let (migration, tenant) = (cluster.migration, tenant(cluster));
+    let mut process = cluster.start("one");
+    migration.create(None);
 
-        // A conflict, within the ten seconds before the first copy.
-        await_next_lock(scene, &mut process);
-        create(&tenant, &policy("web"), json!({}), &other_spec());
-        assert_released(scene, &process, "NetworkPolicy/suite/web: ");
-        tenant
-            .delete(&policy("web").url_path())
-            .unwrap()
-            .success()
-            .unwrap();
+    // A conflict, within the ten seconds before the first copy.
+    await_next_lock(cluster, &mut process);
+    create(&tenant, &policy("web"), json!({}), &other_spec());
+    assert_released(cluster, &process, "NetworkPolicy/suite/web: ");
+    tenant
+        .delete(&policy("web").url_path())
+        .unwrap()
+        .success()
+        .unwrap();
 
-        // An edited copy: the former attempt has left it.
-        let copy = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
-        assert!(
-            copy["metadata"]["annotations"][MIGRATED_BY].is_string(),
-            "{copy}"
-        );
-        await_next_lock(scene, &mut process);
-        tenant
-            .patch(&policy("old").url_path(), &json!({ "spec": other_spec() }))
-            .unwrap()
-            .success()
-            .unwrap();
-        assert_released(scene, &process, "NetworkPolicy/suite/old: ");
-        let mut original = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
-        original["spec"] = copy["spec"].clone();
-        tenant
-            .replace(&policy("old").url_path(), &original)
-            .unwrap()
-            .success()
-            .unwrap();
+    // An edited copy: the former attempt has left it.
+    let copy = cluster.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
+    assert!(
+        copy["metadata"]["annotations"][MIGRATED_BY].is_string(),
+        "{copy}"
+    );
+    await_next_lock(cluster, &mut process);
+    tenant
+        .patch(&policy("old").url_path(), &json!({ "spec": other_spec() }))
+        .unwrap()
+        .success()
+        .unwrap();
+    assert_released(cluster, &process, "NetworkPolicy/suite/old: ");
+    let mut original = cluster.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
+    original["spec"] = copy["spec"].clone();
+    tenant
+        .replace(&policy("old").url_path(), &original)
+        .unwrap()
+        .success()
+        .unwrap();
 
-        // A copy that cannot be replaced, because its deletion waits for the tenant.
-        await_next_lock(scene, &mut process);
-        let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
-        tenant
-            .patch(&policy("old").url_path(), &held)
-            .unwrap()
-            .success()
-            .unwrap();
-        tenant
-            .delete(&policy("old").url_path())
-            .unwrap()
-            .success()
-            .unwrap();
-        assert_released(scene, &process, "NetworkPolicy/suite/old: ");
-        let free = json!({ "metadata": { "finalizers": null } });
-        tenant
-            .patch(&policy("old").url_path(), &free)
-            .unwrap()
-            .success()
-            .unwrap();
+    // A copy that cannot be replaced, because its deletion waits for the tenant.
+    await_next_lock(cluster, &mut process);
+    let held = json!({ "metadata": { "finalizers": ["example.com/held"] } });
+    tenant
+        .patch(&policy("old").url_path(), &held)
+        .unwrap()
+        .success()
+        .unwrap();
+    tenant
+        .delete(&policy("old").url_path())
+        .unwrap()
+        .success()
+        .unwrap();
+    assert_released(cluster, &process, "NetworkPolicy/suite/old: ");
+    let free = json!({ "metadata": { "finalizers": null } });
+    tenant
+        .patch(&policy("old").url_path(), &free)
+        .unwrap()
+        .success()
+        .unwrap();
 
-        process.end_and_restart();
-        migration.await_open(&mut process);
-        let copied = scene.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
-        assert_eq!(copied["spec"], copy["spec"]);
-    });
+    process.end_and_restart();
+    migration.await_open(&mut process);
+    let copied = cluster.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
+    assert_eq!(copied["spec"], copy["spec"]);
 }
 
-#[test]
-fn forged_marks_change_own_objects_only() {
-    on(|scene| {
-        let (admin, migration, tenant) = (scene.api.admin(), scene.migration, tenant(scene));
-        scene.api.namespace("others").unwrap();
-        let policy_of_others = at(ApiGroup::CrdV1, "NetworkPolicy", Some("others"), "shop");
-        let spec = json!({ "tier": "default", "selector": "app == 'shop'" });
-        let stored = create(admin, &policy_of_others, json!({}), &spec);
-        let only_in_v3 = scene.create_in_v3("NetworkSet", Some("others"), "shop", &json!({}));
+#[on(kubernetes_v1)]
+fn forged_marks_change_own_objects_only(cluster: &MigratedCluster<'_>) {
+    let (admin, migration, tenant) = (cluster.servers.admin(), cluster.migration, tenant(cluster));
+    cluster.servers.api.namespace("others").unwrap();
+    let policy_of_others = at(ApiGroup::CrdV1, "NetworkPolicy", Some("others"), "shop");
+    let spec = json!({ "tier": "default", "selector": "app == 'shop'" });
+    let stored = create(admin, &policy_of_others, json!({}), &spec);
+    let only_in_v3 = cluster.create_in_v3("NetworkSet", Some("others"), "shop", &json!({}));
 
-        let forged = json!({ MIGRATED_BY: FORGED, SOURCE_REVISION: "1" });
-        create(&tenant, &policy("web"), forged.clone(), &other_spec());
-        create(&tenant, &policy("without-source"), forged, &other_spec());
-        // References in the tenant's policy of v1: to an object of others, and to a tier under a
-        // wrong name.
-        let tier = scene.world.calico("tiers", "security")["metadata"]["uid"].clone();
-        let owners = [
-            owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]),
-            owner("Tier", "default", &tier),
-        ];
-        let metadata = json!({ "name": "owned", "ownerReferences": owners });
-        let annotations = json!({ CALICO_METADATA: metadata.to_string() });
-        create(
-            admin,
-            &at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "owned"),
-            annotations,
-            &spec,
-        );
+    let forged = json!({ MIGRATED_BY: FORGED, SOURCE_REVISION: "1" });
+    create(&tenant, &policy("web"), forged.clone(), &other_spec());
+    create(&tenant, &policy("without-source"), forged, &other_spec());
+    // References in the tenant's policy of v1: to an object of others, and to a tier under a
+    // wrong name.
+    let tier = cluster.servers.calico("tiers", "security")["metadata"]["uid"].clone();
+    let owners = [
+        owner("NetworkPolicy", "shop", &stored["metadata"]["uid"]),
+        owner("Tier", "default", &tier),
+    ];
+    let metadata = json!({ "name": "owned", "ownerReferences": owners });
+    let annotations = json!({ CALICO_METADATA: metadata.to_string() });
+    create(
+        admin,
+        &at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "owned"),
+        annotations,
+        &spec,
+    );
 
-        let mut process = scene.start("one");
-        migration.create(None);
-        process.end_and_restart();
-        migration.await_open(&mut process);
-        let own = |name: &str| scene.in_v3("NetworkPolicy", Some(NAMESPACE), name);
-        let source = admin
-            .get(&at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "web").url_path())
-            .unwrap();
-        assert_eq!(
-            own("web")["spec"]["selector"],
-            source.success().unwrap()["spec"]["selector"]
-        );
-        assert_eq!(
-            own("web")["metadata"]["annotations"][MIGRATED_BY],
-            migration.object()["metadata"]["uid"]
-        );
-        assert_eq!(own("without-source"), Value::Null);
-        assert_eq!(own("owned")["metadata"]["ownerReferences"], Value::Null);
-        assert_eq!(
-            scene.in_v3("NetworkSet", Some("others"), "shop"),
-            only_in_v3
-        );
-        assert_eq!(
-            scene.in_v3("NetworkPolicy", Some("others"), "shop")["spec"]["selector"],
-            spec["selector"]
-        );
-        process
-            .await_log("a reference to an owner is not copied", 2)
-            .unwrap();
-    });
+    let mut process = cluster.start("one");
+    migration.create(None);
+    process.end_and_restart();
+    migration.await_open(&mut process);
+    let own = |name: &str| cluster.in_v3("NetworkPolicy", Some(NAMESPACE), name);
+    let source = admin
+        .get(&at(ApiGroup::CrdV1, "NetworkPolicy", Some(NAMESPACE), "web").url_path())
+        .unwrap();
+    assert_eq!(
+        own("web")["spec"]["selector"],
+        source.success().unwrap()["spec"]["selector"]
+    );
+    assert_eq!(
+        own("web")["metadata"]["annotations"][MIGRATED_BY],
+        migration.object()["metadata"]["uid"]
+    );
+    assert_eq!(own("without-source"), Value::Null);
+    assert_eq!(own("owned")["metadata"]["ownerReferences"], Value::Null);
+    assert_eq!(
+        cluster.in_v3("NetworkSet", Some("others"), "shop"),
+        only_in_v3
+    );
+    assert_eq!(
+        cluster.in_v3("NetworkPolicy", Some("others"), "shop")["spec"]["selector"],
+        spec["selector"]
+    );
+    process
+        .await_log("a reference to an owner is not copied", 2)
+        .unwrap();
 }

@@ -3,8 +3,8 @@
 
 mod affinities;
 mod blocks;
-mod life;
+mod plugins;
 mod pods;
-mod scene;
+mod restricted_cluster;
 mod seal;
 mod tokens;

@@ -3,16 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use integration_tests::controllers::{NAMESPACE, PATIENCE, World, await_that};
-use integration_tests::kubernetes::{
-    Identity, token_in, token_path, token_request, with_kubernetes,
-};
+use integration_tests::controllers::{ControllersCluster, NAMESPACE, PATIENCE, await_that};
+use integration_tests::kubernetes::{Identity, on_kubernetes, token_in, token_path, token_request};
 use integration_tests::manifests::{deploy, helm, template};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::thief::{SYSTEM, Thief, assert_refused, done, on_v1};
+use crate::thief::{SYSTEM, Thief, assert_refused, done, on};
 
 const ACCOUNT: &str = "calico-cni";
 /// The role of `components/node-condition`.
@@ -20,39 +18,38 @@ const CONDITION: &str = "calico-cni-node-condition";
 /// The role of `components/upgrade-ipam`.
 const MIGRATION: &str = "upgrade-ipam";
 
-#[test]
-fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience() {
-    on_v1(|world| {
-        let manifest = deploy("rbac/calico-cni-plugin.yaml");
-        world
-            .api
-            .account_of(SYSTEM, "calico-cni-plugin", &[manifest])
-            .unwrap();
-        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
-        let plugins = token_path(SYSTEM, "calico-cni-plugin");
-        // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
-        let year =
-            token_request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
-        await_that(PATIENCE, || {
-            Ok(thief.client.create(&plugins, &year)?.code == 201)
-        })
+#[on(kubernetes_v1)]
+fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience(
+    cluster: &ControllersCluster<'_>,
+) {
+    let manifest = deploy("rbac/calico-cni-plugin.yaml");
+    cluster
+        .api
+        .account_of(SYSTEM, "calico-cni-plugin", &[manifest])
         .unwrap();
-        let made = done(thief.client.create(&plugins, &year));
-        assert_eq!(
-            (
-                &made["spec"]["audiences"],
-                &made["spec"]["expirationSeconds"]
-            ),
-            (&json!(["vault"]), &json!(31_536_000))
-        );
-        // With a token for the API server the thief has all rights of the plugins.
-        let made = done(thief.client.create(&plugins, &token_request(json!({}))));
-        let client = world
-            .api
-            .client(&Identity::Token(token_in(&made).unwrap()))
-            .unwrap();
-        done(client.get(&world.collection("ipamblocks")));
-    });
+    let thief = Thief::of(cluster, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
+    let plugins = token_path(SYSTEM, "calico-cni-plugin");
+    // `Thief::of` waits for the ClusterRole only, and the Role may take effect later.
+    let year = token_request(json!({ "audiences": ["vault"], "expirationSeconds": 31_536_000 }));
+    await_that(PATIENCE, || {
+        Ok(thief.client.create(&plugins, &year)?.code == 201)
+    })
+    .unwrap();
+    let made = done(thief.client.create(&plugins, &year));
+    assert_eq!(
+        (
+            &made["spec"]["audiences"],
+            &made["spec"]["expirationSeconds"]
+        ),
+        (&json!(["vault"]), &json!(31_536_000))
+    );
+    // With a token for the API server the thief has all rights of the plugins.
+    let made = done(thief.client.create(&plugins, &token_request(json!({}))));
+    let client = cluster
+        .api
+        .client(&Identity::Token(token_in(&made).unwrap()))
+        .unwrap();
+    done(client.get(&cluster.collection("ipamblocks")));
 }
 
 /// Writes the roles that the chart grants the agent with each option that adds one, and returns the
@@ -87,20 +84,20 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
     if let Err(missing) = helm() {
         return skipped(&missing.to_string());
     }
-    with_kubernetes(|host, servers| {
-        let world = World::new(&servers, Some(ApiGroup::CrdV1));
+    on_kubernetes(|host, servers| {
+        let cluster = ControllersCluster::new(host, &servers, Some(ApiGroup::CrdV1));
         for node in ["node1", "node2"] {
-            world.node(node, "10.0.0.2");
+            cluster.node(node, "10.0.0.2");
         }
-        world.address_left_behind("node2", "10.65.2.0");
-        world.put(
+        cluster.address_left_behind("node2", "10.65.2.0");
+        cluster.put(
             "ClusterInformation",
             "clusterinformations",
             "default",
             &json!({ "datastoreReady": true }),
         );
         let thief = Thief::of(
-            world,
+            &cluster,
             &[roles_with_every_option(&host.dir("roles"))],
             ACCOUNT,
         );
@@ -115,16 +112,16 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             "blockaffinities",
             "ipamhandles",
         ] {
-            thief.reads(&world.collection(plural), "none");
+            thief.reads(&cluster.collection(plural), "none");
         }
-        thief.reads(&world.collection("clusterinformations"), "default");
+        thief.reads(&cluster.collection("clusterinformations"), "default");
 
         // With the right to the status come labels and annotations of any Node.
         let node = "/api/v1/nodes/node2";
         let patch = json!({ "metadata": { "labels": { "zone": "thief" } },
             "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
         done(thief.client.patch(&format!("{node}/status"), &patch));
-        let changed = world.get(node);
+        let changed = cluster.get(node);
         assert_eq!(
             (
                 &changed["metadata"]["labels"]["zone"],
@@ -132,13 +129,13 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             ),
             (&json!("thief"), &json!("False"))
         );
-        let information = world.path("clusterinformations", "default");
+        let information = cluster.path("clusterinformations", "default");
         thief.replaces(&information, |object| {
             object["spec"]["datastoreReady"] = json!(false)
         });
-        assert_eq!(world.get(&information)["spec"]["datastoreReady"], false);
+        assert_eq!(cluster.get(&information)["spec"]["datastoreReady"], false);
         thief.writes_ipam();
-        thief.deletes(&world.path("ipamblocks", "10-65-2-0-26"));
+        thief.deletes(&cluster.path("ipamblocks", "10-65-2-0-26"));
         let settings = json!({ "strictAffinity": true, "autoAllocateBlocks": true });
         for (kind, plural, spec) in [
             (
@@ -149,7 +146,7 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             ("IPPool", "ippools", json!({ "cidr": "10.70.0.0/16" })),
             ("IPAMConfig", "ipamconfigs", settings),
         ] {
-            thief.creates_stolen(kind, &world.collection(plural), &spec);
+            thief.creates_stolen(kind, &cluster.collection(plural), &spec);
         }
         thief.assert_every_right_used();
 
@@ -157,8 +154,8 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
         let client = &thief.client;
         let status = format!("/api/v1/namespaces/{NAMESPACE}/pods/one/status");
         let (pool, settings) = (
-            world.path("ippools", "stolen"),
-            world.path("ipamconfigs", "stolen"),
+            cluster.path("ippools", "stolen"),
+            cluster.path("ipamconfigs", "stolen"),
         );
         assert_refused([
             ("list nodes", client.get("/api/v1/nodes")),
@@ -179,91 +176,89 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
 }
 
 /// While the ClusterInformation is missing, every ADD fails.
-#[test]
-fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it() {
-    on_v1(|world| {
-        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
-        let collection = world.collection("clusterinformations");
-        let locked = json!({
-            "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "ClusterInformation",
-            "metadata": { "name": "default" }, "spec": { "datastoreReady": false },
-        });
-        thief.creates(&collection, &locked);
-        thief.reads(&collection, "default");
-        thief.assert_every_right_used();
-        world.change(
-            "clusterinformations",
-            "default",
-            &json!({ "spec": { "datastoreReady": true } }),
-        );
-        let path = world.path("clusterinformations", "default");
-        let existing = thief.client.create(&collection, &locked).unwrap();
-        assert_eq!(existing.code, 409, "{existing:?}");
-        assert_refused([
-            (
-                "replace the object",
-                thief.client.replace(&path, &world.get(&path)),
-            ),
-            (
-                "patch the object",
-                thief
-                    .client
-                    .patch(&path, &json!({ "spec": { "datastoreReady": false } })),
-            ),
-            ("delete the object", thief.client.delete(&path)),
-        ]);
+#[on(kubernetes_v1)]
+fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it(
+    cluster: &ControllersCluster<'_>,
+) {
+    let thief = Thief::of(cluster, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
+    let collection = cluster.collection("clusterinformations");
+    let locked = json!({
+        "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "ClusterInformation",
+        "metadata": { "name": "default" }, "spec": { "datastoreReady": false },
     });
+    thief.creates(&collection, &locked);
+    thief.reads(&collection, "default");
+    thief.assert_every_right_used();
+    cluster.change(
+        "clusterinformations",
+        "default",
+        &json!({ "spec": { "datastoreReady": true } }),
+    );
+    let path = cluster.path("clusterinformations", "default");
+    let existing = thief.client.create(&collection, &locked).unwrap();
+    assert_eq!(existing.code, 409, "{existing:?}");
+    assert_refused([
+        (
+            "replace the object",
+            thief.client.replace(&path, &cluster.get(&path)),
+        ),
+        (
+            "patch the object",
+            thief
+                .client
+                .patch(&path, &json!({ "spec": { "datastoreReady": false } })),
+        ),
+        ("delete the object", thief.client.delete(&path)),
+    ]);
 }
 
-#[test]
-fn stolen_agent_token_is_refused_everything_else() {
-    on_v1(|world| {
-        world.node("node2", "10.0.0.2");
-        let thief = Thief::of(world, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
-        let client = &thief.client;
-        let labels = json!({ "metadata": { "labels": { "a": "b" } } });
-        let own = token_request(json!({}));
-        assert_refused([
-            (
-                "make itself a token",
-                client.create(&token_path(SYSTEM, ACCOUNT), &own),
+#[on(kubernetes_v1)]
+fn stolen_agent_token_is_refused_everything_else(cluster: &ControllersCluster<'_>) {
+    cluster.node("node2", "10.0.0.2");
+    let thief = Thief::of(cluster, &[deploy("rbac/calico-cni.yaml")], ACCOUNT);
+    let client = &thief.client;
+    let labels = json!({ "metadata": { "labels": { "a": "b" } } });
+    let own = token_request(json!({}));
+    assert_refused([
+        (
+            "make itself a token",
+            client.create(&token_path(SYSTEM, ACCOUNT), &own),
+        ),
+        (
+            "make kube-controllers a token",
+            client.create(&token_path(SYSTEM, "calico-kube-controllers"), &own),
+        ),
+        ("read pods", client.get("/api/v1/pods")),
+        ("read a node", client.get("/api/v1/nodes/node2")),
+        (
+            "patch a node",
+            client.patch("/api/v1/nodes/node2/status", &labels),
+        ),
+        ("read Secrets", client.get("/api/v1/secrets")),
+        (
+            "read ConfigMaps",
+            client.get(&format!("/api/v1/namespaces/{SYSTEM}/configmaps")),
+        ),
+        (
+            "create a pod",
+            client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({})),
+        ),
+        ("read pools", client.get(&cluster.collection("ippools"))),
+        (
+            "create a pool",
+            client.create(&cluster.collection("ippools"), &json!({})),
+        ),
+        ("read blocks", client.get(&cluster.collection("ipamblocks"))),
+        (
+            "read affinities",
+            client.get(&cluster.collection("blockaffinities")),
+        ),
+        (
+            "create a role",
+            client.create(
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+                &json!({}),
             ),
-            (
-                "make kube-controllers a token",
-                client.create(&token_path(SYSTEM, "calico-kube-controllers"), &own),
-            ),
-            ("read pods", client.get("/api/v1/pods")),
-            ("read a node", client.get("/api/v1/nodes/node2")),
-            (
-                "patch a node",
-                client.patch("/api/v1/nodes/node2/status", &labels),
-            ),
-            ("read Secrets", client.get("/api/v1/secrets")),
-            (
-                "read ConfigMaps",
-                client.get(&format!("/api/v1/namespaces/{SYSTEM}/configmaps")),
-            ),
-            (
-                "create a pod",
-                client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &json!({})),
-            ),
-            ("read pools", client.get(&world.collection("ippools"))),
-            (
-                "create a pool",
-                client.create(&world.collection("ippools"), &json!({})),
-            ),
-            ("read blocks", client.get(&world.collection("ipamblocks"))),
-            (
-                "read affinities",
-                client.get(&world.collection("blockaffinities")),
-            ),
-            (
-                "create a role",
-                client.create(
-                    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-                    &json!({}),
-                ),
-            ),
-        ]);
-    });
+        ),
+    ]);
 }

@@ -1,34 +1,33 @@
-//! [`Thief`]: the owner of a stolen token. [`on_v1`]: the API server that most of the tests share.
+//! [`Thief`]: the owner of a stolen token.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
-use integration_tests::controllers::{World, deletion_mark};
-use integration_tests::kubernetes::{
-    Answer, ApiServer, Audit, Client, Permission, Role, on_prepared_kubernetes,
-};
+use integration_tests::Place;
+use integration_tests::controllers::{ControllersCluster, deletion_mark, on_prepared};
+use integration_tests::kubernetes::{Answer, ApiServer, Audit, Client, Permission, Role};
 use integration_tests::manifests::deploy;
-use libcalico::kubernetes::ApiGroup;
+pub(crate) use integration_tests::on;
 use serde_json::{Value, json};
 
 pub(crate) const SYSTEM: &str = "kube-system";
 
 pub(crate) struct Thief<'a> {
-    pub(crate) world: World<'a>,
+    pub(crate) cluster: ControllersCluster<'a>,
     pub(crate) client: Client,
     user: String,
     role: Role,
     audit: Audit,
 }
 
-/// Runs a test with Calico's objects in `crd.projectcalico.org/v1`, with KubeVirt's machines, and
-/// with all accounts of this datastore and their roles.
-pub(crate) fn on_v1(test: impl FnOnce(World<'_>) + Send) {
-    let group = Some(ApiGroup::CrdV1);
-    let prepare = move |api: &ApiServer| {
-        World::prepare(api, group)?;
-        api.define_machines()?;
-        for (name, manifests) in [
+/// Runs a test with KubeVirt's machines, and with all accounts of the datastore and their roles.
+pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
+    let accounts = match place {
+        Place::Etcd => vec![(
+            "calico-kube-controllers",
+            vec![deploy("rbac/etcd/calico-kube-controllers.yaml")],
+        )],
+        _ => vec![
             ("calico-cni", vec![deploy("rbac/calico-cni.yaml")]),
             (
                 "calico-cni-plugin",
@@ -38,23 +37,28 @@ pub(crate) fn on_v1(test: impl FnOnce(World<'_>) + Send) {
                 "calico-kube-controllers",
                 Role::manifests_of_controllers().into(),
             ),
-        ] {
-            api.account_of(SYSTEM, name, &manifests)?;
-        }
-        Ok(())
+        ],
     };
-    on_prepared_kubernetes("all accounts", prepare, |_, servers| {
-        test(World::prepared(servers, group))
-    });
+    let prepare = |api: &ApiServer| {
+        api.define_machines()?;
+        accounts
+            .into_iter()
+            .try_for_each(|(name, manifests)| api.account_of(SYSTEM, name, &manifests).map(drop))
+    };
+    on_prepared("all accounts", place, prepare, test);
 }
 
 impl<'a> Thief<'a> {
     /// Creates the account with the roles of the manifests, and returns a thief with a token of it.
-    pub(crate) fn of(world: World<'a>, manifests: &[PathBuf], account: &str) -> Thief<'a> {
-        let stolen = world.api.account_of(SYSTEM, account, manifests).unwrap();
+    pub(crate) fn of(
+        cluster: &ControllersCluster<'a>,
+        manifests: &[PathBuf],
+        account: &str,
+    ) -> Thief<'a> {
+        let stolen = cluster.api.account_of(SYSTEM, account, manifests).unwrap();
         let mut groups = vec!["", "apps", "kubevirt.io", "networking.k8s.io"];
         groups.extend(
-            world
+            cluster
                 .group
                 .and_then(|group| group.api_version().split('/').next()),
         );
@@ -63,8 +67,8 @@ impl<'a> Thief<'a> {
             client: stolen.client,
             user: stolen.user,
             role,
-            audit: world.api.audit().unwrap(),
-            world,
+            audit: cluster.api.audit().unwrap(),
+            cluster: *cluster,
         }
     }
 
@@ -96,7 +100,7 @@ impl<'a> Thief<'a> {
     /// Replaces the object at a path after `edit`, with the resourceVersion of the stored object.
     #[track_caller]
     pub(crate) fn replaces(&self, path: &str, edit: impl FnOnce(&mut Value)) {
-        let mut object = self.world.get(path);
+        let mut object = self.cluster.get(path);
         edit(&mut object);
         done(self.client.replace(path, &object));
     }
@@ -105,7 +109,7 @@ impl<'a> Thief<'a> {
     pub(crate) fn deletes(&self, path: &str) {
         done(self.client.delete(path));
         assert_eq!(
-            self.world.api.admin().get(path).unwrap().code,
+            self.cluster.api.admin().get(path).unwrap().code,
             404,
             "{path}"
         );
@@ -114,7 +118,7 @@ impl<'a> Thief<'a> {
     /// Creates an object named `stolen`.
     #[track_caller]
     pub(crate) fn creates_stolen(&self, kind: &str, collection: &str, spec: &Value) {
-        let version = self.world.group.unwrap().api_version();
+        let version = self.cluster.group.unwrap().api_version();
         let object = json!({
             "apiVersion": version, "kind": kind, "metadata": { "name": "stolen" }, "spec": spec,
         });
@@ -136,7 +140,7 @@ impl<'a> Thief<'a> {
     /// write.
     #[track_caller]
     pub(crate) fn writes_ipam(&self) {
-        let mark = deletion_mark(self.world.group.unwrap(), false);
+        let mark = deletion_mark(self.cluster.group.unwrap(), false);
         for (kind, plural, spec) in [
             (
                 "IPAMBlock",
@@ -159,7 +163,7 @@ impl<'a> Thief<'a> {
                 json!({ "handleID": "stolen", "block": {} }),
             ),
         ] {
-            self.writes(kind, &self.world.collection(plural), &spec);
+            self.writes(kind, &self.cluster.collection(plural), &spec);
         }
     }
 

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::others::{VICTIM_FILES, Victim};
+use super::shared_nodes::SharedNodes;
 use super::texts::FORGED;
-use super::world::World;
 
 /// Annotations, most of which plugins or the kubelet read or write.
 const ANNOTATIONS: [&str; 22] = [
@@ -41,7 +41,7 @@ const LABELS: [&str; 5] = [
     "app",
 ];
 
-impl World<'_> {
+impl SharedNodes<'_> {
     /// Chooses another owner.
     pub(crate) fn victim(&mut self) -> Victim {
         self.rng.choice(self.victims.clone()).expect("others")

@@ -7,44 +7,45 @@
 
 mod corpus;
 mod others;
+mod shared_nodes;
 mod snapshot;
 mod steps;
 mod tenant;
 mod texts;
-mod world;
 
-use integration_tests::cluster::{on_api_server, on_etcd};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, ControlPlane, on};
 use integration_tests::seeds::{Rounds, worlds};
-use libcalico::kubernetes::ApiGroup;
 
-use world::World;
+use shared_nodes::SharedNodes;
 
 const NAME: &str = "FUZZ_TENANT";
 const ROUNDS: Rounds = Rounds { few: 40, many: 200 };
 
 #[test]
-fn texts_of_a_tenant_change_no_foreign_objects_in_v1() {
+fn names_of_a_tenant_change_no_foreign_objects_on_etcd() {
     worlds(NAME, ROUNDS, |seed, steps| {
-        on_group(ApiGroup::CrdV1, seed, steps)
+        on(Place::Etcd, |cluster: &Cluster<'_>| {
+            SharedNodes::on_etcd(cluster, seed).run(steps);
+        });
     });
+}
+
+#[test]
+fn texts_of_a_tenant_change_no_foreign_objects_in_v1() {
+    worlds_of_group(Place::KubernetesV1);
 }
 
 #[test]
 fn texts_of_a_tenant_change_no_foreign_objects_in_v3() {
-    worlds(NAME, ROUNDS, |seed, steps| {
-        on_group(ApiGroup::V3, seed, steps)
-    });
+    worlds_of_group(Place::KubernetesV3);
 }
 
-#[test]
-fn names_of_a_tenant_change_no_foreign_objects_on_etcd() {
+fn worlds_of_group(place: Place) {
     worlds(NAME, ROUNDS, |seed, steps| {
-        on_etcd(|cluster| World::on_etcd(cluster, seed).live_through(steps))
-    });
-}
-
-fn on_group(group: ApiGroup, seed: u64, steps: usize) {
-    on_api_server(group, |cluster, control_plane| {
-        World::on_api_server(cluster, control_plane, seed).live_through(steps);
+        let run = |cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>| {
+            SharedNodes::on_api_server(cluster, control_plane, seed).run(steps);
+        };
+        on(place, run);
     });
 }

@@ -12,7 +12,7 @@ use libcalico::net::IpVersion;
 use libcalico::store::Store;
 use serde_json::{Value, json};
 
-use super::world::{NODES, World};
+use super::shared_nodes::{NODES, SharedNodes};
 
 /// An owner of addresses.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +34,8 @@ pub(crate) const VICTIM_FILES: [&str; 3] = [
     "/etc/cni/net.d/10-victim.conflist",
 ];
 
-impl World<'_> {
-    pub(crate) fn settle_others(&mut self) -> Result<()> {
+impl SharedNodes<'_> {
+    pub(crate) fn create_others(&mut self) -> Result<()> {
         for (node, namespace, name) in [
             (0, "prod", "db-1"),
             (1, "prod", "db-2"),
@@ -45,7 +45,7 @@ impl World<'_> {
             self.add_other(node, Some((namespace, name)), uid)?;
         }
         match &self.client {
-            Some(_) => self.settle_machine()?,
+            Some(_) => self.create_machine()?,
             None => self.add_other(0, None, String::new())?,
         }
         for (node, name) in NODES.iter().enumerate() {
@@ -157,7 +157,7 @@ impl World<'_> {
         Ok(())
     }
 
-    fn settle_machine(&mut self) -> Result<()> {
+    fn create_machine(&mut self) -> Result<()> {
         let client = self.client.clone().context("objects")?;
         let make = |kind: &str, owners: Value| -> Result<String> {
             let metadata = json!({ "name": "db", "ownerReferences": owners });

@@ -13,7 +13,7 @@ use integration_tests::journal::JOURNAL;
 use integration_tests::kernel;
 use serde_json::{Map, Value, json};
 
-use super::world::World;
+use super::shared_nodes::SharedNodes;
 
 /// Directories of a node, and those below them that belong to the plugin or the runtime.
 const DIRECTORIES: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
@@ -41,8 +41,8 @@ struct OfNode {
 }
 
 impl Others {
-    pub(crate) fn of(world: &World<'_>) -> Result<Others> {
-        let content = world.cluster.store.dump()?;
+    pub(crate) fn of(shared: &SharedNodes<'_>) -> Result<Others> {
+        let content = shared.cluster.store.dump()?;
         let mut others = Others {
             handles: allocations(&content)
                 .map(|(_, attribute)| handle_of(&attribute))
@@ -54,7 +54,7 @@ impl Others {
                 .collect(),
             nodes: Vec::new(),
         };
-        for node in &world.nodes {
+        for node in &shared.nodes {
             let seen = node.kernel()?;
             let routes = seen["routes"]
                 .as_array()
@@ -78,8 +78,8 @@ impl Others {
         Ok(others)
     }
 
-    pub(crate) fn snapshot(&self, world: &World<'_>) -> Result<Value> {
-        let content = world.cluster.store.dump()?;
+    pub(crate) fn snapshot(&self, shared: &SharedNodes<'_>) -> Result<Value> {
+        let content = shared.cluster.store.dump()?;
         let allocated: BTreeMap<String, Value> = allocations(&content)
             .filter(|(_, attribute)| self.handles.contains(&handle_of(attribute)))
             .collect();
@@ -94,7 +94,7 @@ impl Others {
         };
         let objects: BTreeMap<&String, &Value> = content.iter().filter(kept).collect();
         let mut nodes = Map::new();
-        for (node, of_others) in world.nodes.iter().zip(&self.nodes) {
+        for (node, of_others) in shared.nodes.iter().zip(&self.nodes) {
             nodes.insert(node.name.clone(), node.on(|_| of_others.snapshot())?);
         }
         Ok(json!({ "allocated": allocated, "objects": objects, "nodes": nodes }))

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::others::addresses;
+use super::shared_nodes::SharedNodes;
 use super::tenant::{Attachment, short};
 use super::texts;
-use super::world::World;
 
-impl World<'_> {
+impl SharedNodes<'_> {
     pub(crate) fn step(&mut self) -> Result<()> {
         match self.rng.u32(..24) {
             0..=5 => self.add_new(),
@@ -204,14 +204,9 @@ impl World<'_> {
             .iter()
             .map(|id| json!({ "containerID": id, "ifname": "eth0" }))
             .collect();
-        let nobody = Sandbox {
-            container_id: "nobody".into(),
-            netns: "nobody".into(),
-            pod: None,
-        };
         let call = self.nodes[node].verb_with(
             "GC",
-            &nobody,
+            &no_sandbox(),
             &json!({ "cni.dev/valid-attachments": valid }),
         );
         let outcome = self.nodes[node].run(&call)?;
@@ -220,12 +215,7 @@ impl World<'_> {
 
     fn status(&mut self) -> Result<()> {
         let node = self.rng.usize(..2);
-        let nobody = Sandbox {
-            container_id: "nobody".into(),
-            netns: "nobody".into(),
-            pod: None,
-        };
-        let outcome = self.nodes[node].run(&self.nodes[node].verb("STATUS", &nobody))?;
+        let outcome = self.nodes[node].run(&self.nodes[node].verb("STATUS", &no_sandbox()))?;
         self.note(&format!("STATUS on {node}"), &outcome)
     }
 
@@ -242,5 +232,14 @@ impl World<'_> {
 
     fn any(&mut self) -> Option<Attachment> {
         self.rng.choice(self.attachments.clone())
+    }
+}
+
+/// Returns a sandbox for a call that is for no sandbox, GC or STATUS.
+fn no_sandbox() -> Sandbox {
+    Sandbox {
+        container_id: "nobody".into(),
+        netns: "nobody".into(),
+        pod: None,
     }
 }

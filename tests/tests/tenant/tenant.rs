@@ -12,7 +12,7 @@ use integration_tests::plugin::Call;
 use serde_json::{Value, json};
 
 use super::others::addresses;
-use super::world::{NODES, World};
+use super::shared_nodes::{NODES, SharedNodes};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Attachment {
@@ -27,7 +27,7 @@ pub(crate) struct Attachment {
     pub(crate) reported: Option<String>,
 }
 
-impl World<'_> {
+impl SharedNodes<'_> {
     /// Creates a pod of the tenant. Returns false if the API server rejects it or the tenant has no
     /// access to the namespace.
     pub(crate) fn tenants_pod(&mut self, node: usize, namespace: &str, name: &str) -> Result<bool> {

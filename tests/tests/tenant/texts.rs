@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 
 use super::others::Victim;
-use super::world::World;
+use super::shared_nodes::SharedNodes;
 
 /// Beginning of a forged line in the tenant's texts.
 pub(crate) const FORGED: &str = "FORGED";
@@ -33,15 +33,15 @@ pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
 
 /// Checks that a text for people of a namespace names no owner of another namespace. Does nothing
 /// without Kubernetes, where the tenant writes any namespace into CNI_ARGS.
-pub(crate) fn check_owners(world: &World<'_>, namespace: &str, printed: &str) -> Result<()> {
-    let is_elsewhere = |victim: &&Victim| world.client.is_some() && victim.namespace != namespace;
+pub(crate) fn check_owners(shared: &SharedNodes<'_>, namespace: &str, printed: &str) -> Result<()> {
+    let is_elsewhere = |victim: &&Victim| shared.client.is_some() && victim.namespace != namespace;
     for Victim {
         namespace,
         name,
         container_id,
         handle,
         ..
-    } in world.victims.iter().filter(is_elsewhere)
+    } in shared.victims.iter().filter(is_elsewhere)
     {
         let (handle, pod) = (
             format!("held by handle {handle}"),
@@ -63,8 +63,8 @@ pub(crate) fn check_owners(world: &World<'_>, namespace: &str, printed: &str) ->
     Ok(())
 }
 
-pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
-    for node in &world.nodes {
+pub(crate) fn check_all(shared: &SharedNodes<'_>) -> Result<()> {
+    for node in &shared.nodes {
         let logs = node.on(|_| {
             let files = fs::read_dir(LOGS).into_iter().flatten().flatten();
             Ok(files
@@ -80,8 +80,8 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
             check("a log", &String::from_utf8_lossy(&log))?;
         }
     }
-    if let Some(collecting) = &world.collecting {
-        let log = collecting.log();
+    if let Some(collector) = &shared.collector {
+        let log = collector.log();
         ensure!(!log.is_empty(), "kube-controllers have no log");
         check("the log of kube-controllers", &log)?;
     }
@@ -91,21 +91,21 @@ pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
         &["usage"],
         &["endpoints"],
     ] {
-        let shown = world
+        let shown = shared
             .cluster
             .store
-            .calico_ipam(&world.cluster.plugins, args)?;
+            .calico_ipam(&shared.cluster.plugins, args)?;
         check(&format!("calico-ipam {args:?}"), &shown.stdout)?;
         check(&format!("calico-ipam {args:?}"), &shown.stderr)?;
     }
-    let Some(client) = &world.client else {
+    let Some(client) = &shared.client else {
         return Ok(());
     };
     let events = client.get("/api/v1/events")?.success()?;
     for event in events["items"].as_array().into_iter().flatten() {
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         check_owners(
-            world,
+            shared,
             namespace,
             event["message"].as_str().unwrap_or_default(),
         )?;

@@ -22,6 +22,8 @@ use crate::certificates::Certificates;
 /// A running relay. It ends when the value is dropped.
 pub(crate) struct Relay {
     pub(crate) url: String,
+    /// The server has the certificate of these, and asks for no client certificate.
+    pub(crate) certificates: Certificates,
     /// The cipher suite of each connection so far.
     suites: Arc<Mutex<Vec<CipherSuite>>>,
     stop: Option<oneshot::Sender<()>>,
@@ -29,8 +31,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay with the server's certificate, without client certificates.
-    pub(crate) fn start(certificates: &Certificates) -> Relay {
+    pub(crate) fn start() -> Relay {
+        let certificates = Certificates::new("ours");
         let chain = vec![
             CertificateDer::from_pem_slice(certificates.text("server.pem").as_bytes()).unwrap(),
         ];
@@ -65,6 +67,7 @@ impl Relay {
         });
         Relay {
             url,
+            certificates,
             suites,
             stop: Some(stop),
             thread: Some(thread),

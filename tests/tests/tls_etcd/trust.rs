@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use integration_tests::cluster::{Cluster, on};
 use integration_tests::command::{present, run};
 use integration_tests::content::Content;
 use integration_tests::kubernetes::on_kubernetes;
@@ -12,7 +13,7 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 use crate::certificates::Certificates;
-use crate::{TLS, on_etcd_with};
+use crate::{TLS, serve_tls};
 
 const NO_OPENSSL: &str = "openssl is not installed (Debian: openssl)";
 
@@ -61,59 +62,57 @@ impl HomeMade {
     }
 }
 
-#[test]
-fn etcd_with_a_home_made_certificate_is_reached() {
+#[on(etcd)]
+fn etcd_with_a_home_made_certificate_is_reached(cluster: &mut Cluster<'_>) {
     if !present("openssl") {
         return skipped(NO_OPENSSL);
     }
     let directory = tempfile::tempdir().unwrap();
     let own = HomeMade::new(directory.path(), "own", "IP:127.0.0.1");
     let copy = HomeMade::new(directory.path(), "copy", "IP:127.0.0.1");
-    on_etcd_with(own.etcd_flags(), |cluster| {
-        cluster.load(&Content::dual_stack());
-        let conf = |trusted: &HomeMade| {
-            cluster.conf(
-                "node1",
-                json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": trusted.certificate }),
-            )
-        };
-        let pod = cluster.pod(1);
-        let before = cluster.state();
-        let error = cluster
-            .verb("ADD", &pod, &conf(&copy))
-            .run()
-            .unwrap()
-            .error();
-        let said = format!("{} {}", error.msg, error.details);
-        assert!(said.contains("etcd's certificate is not trusted"), "{said}");
-        cluster.assert_unchanged(&before);
-        cluster.add(&pod, &conf(&own));
-        cluster.delete(&pod, &conf(&own));
-        cluster.assert_nothing_left();
-    });
+    serve_tls(cluster, own.etcd_flags());
+    cluster.load(&Content::dual_stack());
+    let conf = |trusted: &HomeMade| {
+        cluster.conf(
+            "node1",
+            json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": trusted.certificate }),
+        )
+    };
+    let pod = cluster.pod(1);
+    let before = cluster.state();
+    let error = cluster
+        .verb("ADD", &pod, &conf(&copy))
+        .run()
+        .unwrap()
+        .error();
+    let said = format!("{} {}", error.msg, error.details);
+    assert!(said.contains("etcd's certificate is not trusted"), "{said}");
+    cluster.assert_unchanged(&before);
+    cluster.add(&pod, &conf(&own));
+    cluster.delete(&pod, &conf(&own));
+    cluster.assert_nothing_left();
 }
 
-#[test]
-fn etcd_with_a_home_made_certificate_of_another_name_is_refused() {
+#[on(etcd)]
+fn etcd_with_a_home_made_certificate_of_another_name_is_refused(cluster: &mut Cluster<'_>) {
     if !present("openssl") {
         return skipped(NO_OPENSSL);
     }
     let directory = tempfile::tempdir().unwrap();
     let own = HomeMade::new(directory.path(), "own", "DNS:etcd.example.org");
-    on_etcd_with(own.etcd_flags(), |cluster| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf(
-            "node1",
-            json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": own.certificate }),
-        );
-        let error = cluster
-            .verb("ADD", &cluster.pod(1), &conf)
-            .run()
-            .unwrap()
-            .error();
-        let said = format!("{} {}", error.msg, error.details);
-        assert!(said.contains("not valid for name"), "{said}");
-    });
+    serve_tls(cluster, own.etcd_flags());
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": own.certificate }),
+    );
+    let error = cluster
+        .verb("ADD", &cluster.pod(1), &conf)
+        .run()
+        .unwrap()
+        .error();
+    let said = format!("{} {}", error.msg, error.details);
+    assert!(said.contains("not valid for name"), "{said}");
 }
 
 #[test]
@@ -123,7 +122,7 @@ fn api_server_with_a_home_made_certificate_is_reached() {
     }
     let directory = tempfile::tempdir().unwrap();
     let own = HomeMade::new(directory.path(), "own", "DNS:localhost");
-    on_kubernetes(|_, kubernetes| {
+    on_kubernetes(|_, mut kubernetes| {
         // A connection by name gets this certificate, and one by address that of the test's
         // authority.
         let files = format!(
@@ -169,28 +168,27 @@ fn api_server_with_a_home_made_certificate_is_reached() {
 }
 
 /// The gate is etcd's own health page.
-#[test]
-fn readiness_gate_of_a_company_ca_opens() {
+#[on(etcd)]
+fn readiness_gate_of_a_company_ca_opens(cluster: &mut Cluster<'_>) {
     let company = Certificates::new("company");
     let file = |name: &str| company.file(name).display().to_string();
     let flags = vec![
         format!("--cert-file={}", file("server.pem")),
         format!("--key-file={}", file("server-key.pem")),
     ];
-    on_etcd_with(flags, |cluster| {
-        cluster.load(&Content::dual_stack());
-        let conf = cluster.conf(
-            "node1",
-            json!({ "readiness_gates": [format!("{TLS}/health")] }),
-        );
-        let pod = cluster.pod(1);
-        cluster
-            .verb("ADD", &pod, &conf)
-            .env("SSL_CERT_FILE", file("ca.pem"))
-            .run()
-            .unwrap()
-            .success();
-        cluster.delete(&pod, &conf);
-        cluster.assert_nothing_left();
-    });
+    serve_tls(cluster, flags);
+    cluster.load(&Content::dual_stack());
+    let conf = cluster.conf(
+        "node1",
+        json!({ "readiness_gates": [format!("{TLS}/health")] }),
+    );
+    let pod = cluster.pod(1);
+    cluster
+        .verb("ADD", &pod, &conf)
+        .env("SSL_CERT_FILE", file("ca.pem"))
+        .run()
+        .unwrap()
+        .success();
+    cluster.delete(&pod, &conf);
+    cluster.assert_nothing_left();
 }

@@ -168,7 +168,7 @@ fn on_real_server(
     }
     let result = Mutex::new(None);
     on_kubernetes(|_, kubernetes| {
-        *result.lock().expect("one thread") = Some(measure(kubernetes, program, work));
+        *result.lock().expect("one thread") = Some(measure(&kubernetes, program, work));
     });
     result
         .into_inner()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `make test`: every stage in turn, each with its duration, then one line with the number of all tests. A failing stage
-# does not stop the following ones. With CI=true a skipped test counts as failed.
+# does not stop the following ones. With CI=true a test that cannot run fails.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"

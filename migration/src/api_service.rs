@@ -143,10 +143,10 @@ mod tests {
     use libcalico::migration::{DATASTORE_MIGRATIONS, cluster_information};
 
     use super::*;
-    use crate::testing::{World, definition};
+    use crate::testing::{MigratedCluster, definition};
 
-    async fn control(world: &World) -> Control {
-        Control::read(&world.requests(), DATASTORE_MIGRATIONS)
+    async fn control(cluster: &MigratedCluster) -> Control {
+        Control::read(&cluster.requests(), DATASTORE_MIGRATIONS)
             .await
             .unwrap()
             .unwrap()
@@ -154,12 +154,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn removed_api_service_is_restored_over_that_of_the_api_server() {
-        let world = World::new();
-        let requests = world.requests();
-        world.start();
-        world.aggregate();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
+        cluster.start();
+        cluster.aggregate();
         let service = aggregated(&requests).await.unwrap().unwrap();
-        take_away(&requests, &mut control(&world).await)
+        take_away(&requests, &mut control(&cluster).await)
             .await
             .unwrap();
         assert_eq!(aggregated(&requests).await.unwrap(), None);
@@ -169,24 +169,24 @@ mod tests {
         );
 
         // Another process restores the APIService, and does so once.
-        give_back(&requests, &mut control(&world).await)
+        give_back(&requests, &mut control(&cluster).await)
             .await
             .unwrap();
         let restored = aggregated(&requests).await.unwrap().unwrap();
         assert_eq!(restored["spec"], service["spec"]);
-        assert_eq!(control(&world).await.saved_api_service(), None);
-        give_back(&requests, &mut control(&world).await)
+        assert_eq!(control(&cluster).await.saved_api_service(), None);
+        give_back(&requests, &mut control(&cluster).await)
             .await
             .unwrap();
         assert_eq!(aggregated(&requests).await.unwrap(), Some(restored.clone()));
 
         // An interrupted removal leaves the APIService, and a late request does not remove it.
-        control(&world)
+        control(&cluster)
             .await
             .save_api_service(&requests, Some(&restored))
             .await
             .unwrap();
-        give_back(&requests, &mut control(&world).await)
+        give_back(&requests, &mut control(&cluster).await)
             .await
             .unwrap();
         let text = |field: &str| restored["metadata"][field].as_str().map(str::to_owned);
@@ -204,14 +204,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn api_service_without_a_successor_is_reported() {
-        let world = World::new();
-        let requests = world.requests();
-        world.start();
-        world.aggregate();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
+        cluster.start();
+        cluster.aggregate();
+        cluster.server.with_store(|store| {
             store.remove(&definition(&cluster_information(ApiGroup::V3).resource));
         });
-        let taken = take_away(&requests, &mut control(&world).await).await;
+        let taken = take_away(&requests, &mut control(&cluster).await).await;
         assert!(matches!(taken, Err(Problem::Refused { .. })), "{taken:?}");
     }
 }

@@ -135,18 +135,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::World;
+    use crate::testing::MigratedCluster;
 
     #[tokio::test(start_paused = true)]
     async fn pod_with_a_network_of_its_own_waits() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         for (spec, waits) in [
             (json!({}), true),
             (json!({ "hostNetwork": false }), true),
             (json!({ "hostNetwork": true }), false),
         ] {
-            world.server.with_store(|store| {
+            cluster.server.with_store(|store| {
                 store.put(
                     &Location::namespaced(PODS, "ns", "one"),
                     json!({ "spec": spec.clone() }),

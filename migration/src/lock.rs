@@ -154,10 +154,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{ReceivedRequest, World, failure};
+    use crate::testing::{MigratedCluster, ReceivedRequest, failure};
 
-    fn v1(world: &World) -> Value {
-        world
+    fn v1(cluster: &MigratedCluster) -> Value {
+        cluster
             .server
             .object(&cluster_information(ApiGroup::CrdV1))
             .unwrap()
@@ -165,35 +165,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn v1_is_as_before_after_lock_and_unlock() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let without_revision = |mut information: Value| {
             information["metadata"]["resourceVersion"] = Value::Null;
             information
         };
-        let before = v1(&world);
+        let before = v1(&cluster);
         assert!(lock(&requests, "u").await.unwrap() && lock(&requests, "u").await.unwrap());
-        assert_eq!(v1(&world)["spec"]["datastoreReady"], false);
+        assert_eq!(v1(&cluster)["spec"]["datastoreReady"], false);
         assert!(confirm(&requests).await.unwrap());
         unlock(&requests, "u", true).await.unwrap();
-        assert_eq!(without_revision(v1(&world)), without_revision(before));
+        assert_eq!(without_revision(v1(&cluster)), without_revision(before));
         assert!(!confirm(&requests).await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]
     async fn confirmed_lock_is_ended_only_if_v3_is_closed() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         lock(&requests, "u").await.unwrap();
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::ByMigration);
+        assert_eq!(V1Lock::of(Some(&v1(&cluster))), V1Lock::ByMigration);
         assert!(confirm(&requests).await.unwrap() && confirm(&requests).await.unwrap());
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Confirmed);
+        assert_eq!(V1Lock::of(Some(&v1(&cluster))), V1Lock::Confirmed);
         assert_eq!(unlock(&requests, "u", false).await, Err(Problem::Lost));
         assert_eq!(lock(&requests, "u").await, Err(Problem::Lost));
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::Confirmed);
+        assert_eq!(V1Lock::of(Some(&v1(&cluster))), V1Lock::Confirmed);
 
         // A person unlocks v1, and a later migration locks it again.
-        let mut unlocked = v1(&world);
+        let mut unlocked = v1(&cluster);
         unlocked["spec"]["datastoreReady"] = true.into();
         requests
             .replace(&cluster_information(ApiGroup::CrdV1), &unlocked)
@@ -201,20 +201,20 @@ mod tests {
             .unwrap();
         check(&requests, "later").await.unwrap();
         assert_eq!(
-            V1Lock::of(Some(&v1(&world))),
+            V1Lock::of(Some(&v1(&cluster))),
             V1Lock::Unlocked,
             "a check stores nothing"
         );
         assert!(lock(&requests, "later").await.unwrap());
-        assert_eq!(V1Lock::of(Some(&v1(&world))), V1Lock::ByMigration);
+        assert_eq!(V1Lock::of(Some(&v1(&cluster))), V1Lock::ByMigration);
     }
 
     #[tokio::test(start_paused = true)]
     async fn confirmed_lock_is_not_ended_by_an_earlier_request() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         lock(&requests, "u").await.unwrap();
-        let mut late = v1(&world);
+        let mut late = v1(&cluster);
         late["spec"]["datastoreReady"] = true.into();
         assert!(confirm(&requests).await.unwrap());
         assert_eq!(
@@ -228,10 +228,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn unlock_that_admission_prevents_names_the_effect() {
         for code in [403, 500] {
-            let world = World::new();
-            let requests = world.requests();
+            let cluster = MigratedCluster::new();
+            let requests = cluster.requests();
             lock(&requests, "u").await.unwrap();
-            world.server.fail(move |request: &ReceivedRequest| {
+            cluster.server.fail(move |request: &ReceivedRequest| {
                 (request.method == Method::PUT).then(|| failure(code, "Failed", "only calico-node"))
             });
             let Err(Problem::Transient(text)) = unlock(&requests, "u", true).await else {
@@ -246,18 +246,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lock_of_another_program_stays() {
-        let world = World::new();
-        let requests = world.requests();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
+        cluster.server.with_store(|store| {
             store.put(
                 &cluster_information(ApiGroup::CrdV1),
                 json!({ "spec": { "datastoreReady": false } }),
             );
         });
-        let before = v1(&world);
+        let before = v1(&cluster);
         assert!(!lock(&requests, "u").await.unwrap());
         unlock(&requests, "u", true).await.unwrap();
-        assert_eq!(v1(&world), before);
+        assert_eq!(v1(&cluster), before);
     }
 
     #[test]

@@ -341,7 +341,7 @@ mod tests {
     use hyper::Method;
 
     use super::*;
-    use crate::testing::{ReceivedRequest, World, failure, object};
+    use crate::testing::{MigratedCluster, ReceivedRequest, failure, object};
 
     fn control(value: Value) -> Control {
         Control::of(
@@ -401,44 +401,44 @@ mod tests {
     }
 
     /// Changes an annotation of the object, in the way of another program.
-    fn annotate(world: &World, text: &str) {
-        world.server.with_store(|store| {
+    fn annotate(cluster: &MigratedCluster, text: &str) {
+        cluster.server.with_store(|store| {
             let mut found = store.get(&object()).unwrap().clone();
             found["metadata"]["annotations"]["a"] = text.into();
             store.put(&object(), found);
         });
     }
 
-    async fn started() -> (World, Requests, Control) {
-        let world = World::new();
-        world.start();
-        let requests = world.requests();
+    async fn started() -> (MigratedCluster, Requests, Control) {
+        let cluster = MigratedCluster::new();
+        cluster.start();
+        let requests = cluster.requests();
         let control = Control::read(&requests, DATASTORE_MIGRATIONS)
             .await
             .unwrap()
             .unwrap();
-        (world, requests, control)
+        (cluster, requests, control)
     }
 
     #[tokio::test(start_paused = true)]
     async fn object_changed_by_another_program_is_written_with_the_change() {
-        let (world, requests, mut control) = started().await;
-        annotate(&world, "first");
+        let (cluster, requests, mut control) = started().await;
+        annotate(&cluster, "first");
         control
             .report(&requests, Phase::Pending, "m")
             .await
             .unwrap();
-        annotate(&world, "second");
+        annotate(&cluster, "second");
         control.add_finalizer(&requests).await.unwrap();
-        annotate(&world, "third");
+        annotate(&cluster, "third");
         control
             .save_api_service(&requests, Some(&json!({ "kind": "APIService" })))
             .await
             .unwrap();
-        let found = world.server.object(&object()).unwrap();
+        let found = cluster.server.object(&object()).unwrap();
         assert_eq!(found["metadata"]["annotations"]["a"], "third");
         assert_eq!(
-            (&found["metadata"]["finalizers"], world.message().as_str()),
+            (&found["metadata"]["finalizers"], cluster.message().as_str()),
             (&json!([FINALIZER]), "m")
         );
         assert!(control.has_finalizer() && control.saved_api_service().is_some());
@@ -446,16 +446,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn object_changed_before_each_attempt_is_not_written() {
-        let (world, requests, mut control) = started().await;
-        world.server.fail(|request: &ReceivedRequest| {
+        let (cluster, requests, mut control) = started().await;
+        cluster.server.fail(|request: &ReceivedRequest| {
             (request.method == Method::PUT)
                 .then(|| failure(409, "Conflict", "the object has been modified"))
         });
-        world.server.take_log();
+        cluster.server.take_log();
         let written = control.report(&requests, Phase::Pending, "m").await;
         assert!(matches!(written, Err(Problem::Transient(_))), "{written:?}");
         assert_eq!(
-            world
+            cluster
                 .server
                 .take_log()
                 .iter()
@@ -469,30 +469,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn deleted_or_replaced_object_is_not_written() {
         for (is_kept, is_replaced) in [(true, false), (false, false), (false, true)] {
-            let (world, requests, mut control) = started().await;
+            let (cluster, requests, mut control) = started().await;
             if is_kept {
                 control.add_finalizer(&requests).await.unwrap();
             }
-            world.delete().await;
+            cluster.delete().await;
             if is_replaced {
-                world.start();
+                cluster.start();
             }
-            let before = world.server.object(&object());
+            let before = cluster.server.object(&object());
             assert_eq!(
                 control.report(&requests, Phase::Pending, "m").await,
                 Err(Problem::Lost)
             );
-            assert_eq!(world.server.object(&object()), before);
+            assert_eq!(cluster.server.object(&object()), before);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn message_is_printable() {
-        let (world, requests, mut control) = started().await;
+        let (cluster, requests, mut control) = started().await;
         control
             .report(&requests, Phase::Pending, "a\u{1b}[2Jb\nc\u{202e}")
             .await
             .unwrap();
-        assert_eq!(world.message(), "a\\u001b[2Jb\\nc\\u202e");
+        assert_eq!(cluster.message(), "a\\u001b[2Jb\\nc\\u202e");
     }
 }

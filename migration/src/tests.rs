@@ -23,12 +23,12 @@ use libcalico::migration::cluster_information;
 use serde_json::{Value, json};
 
 use super::marks::ATTEMPT;
-use super::testing::{ObjectStore, World, at, object};
+use super::testing::{MigratedCluster, ObjectStore, at, object};
 
 /// Returns all objects but reports, without the fields that depend on the number of requests and on
 /// the time. Of the controlling object, only the phase is kept.
-fn snapshot(world: &World) -> BTreeMap<String, Value> {
-    world.server.with_store(|store| {
+fn snapshot(cluster: &MigratedCluster) -> BTreeMap<String, Value> {
+    cluster.server.with_store(|store| {
         store
             .all()
             .filter(|(key, _)| key.plural != "configmaps")
@@ -97,8 +97,8 @@ fn has_last_copy(store: &ObjectStore) -> bool {
 }
 
 /// Puts an object into v3 that no migration has created.
-fn put_foreign(world: &World, at: &Location) {
-    world.server.with_store(|store| {
+fn put_foreign(cluster: &MigratedCluster, at: &Location) {
+    cluster.server.with_store(|store| {
         store.put(at, json!({ "spec": { "nets": ["203.0.113.0/24"] } }));
     });
 }
@@ -108,8 +108,8 @@ fn office_in_v3() -> Location {
 }
 
 /// Changes an object beside all requests.
-fn change(world: &World, at: &Location, change: impl FnOnce(&mut Value)) {
-    world.server.with_store(|store| {
+fn change(cluster: &MigratedCluster, at: &Location, change: impl FnOnce(&mut Value)) {
+    cluster.server.with_store(|store| {
         let mut object = store.get(at).unwrap().clone();
         change(&mut object);
         store.put(at, object);

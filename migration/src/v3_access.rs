@@ -225,20 +225,20 @@ pub(super) async fn give_back(requests: &Requests) -> Result<(), Problem> {
 mod tests {
     use super::*;
     use crate::lock;
-    use crate::testing::World;
+    use crate::testing::MigratedCluster;
 
     async fn withdrawn(requests: &Requests) -> Result<Withdrawn, Problem> {
         withdraw(requests, &mut Withdrawals::default()).await
     }
 
-    fn v3(world: &World) -> Option<Value> {
-        world.server.object(&cluster_information(ApiGroup::V3))
+    fn v3(cluster: &MigratedCluster) -> Option<Value> {
+        cluster.server.object(&cluster_information(ApiGroup::V3))
     }
 
     #[tokio::test(start_paused = true)]
     async fn created_information_opens_v3_with_the_content_of_v1_and_is_deleted_by_a_withdrawal() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let late = close(&requests, "u").await.unwrap();
         assert_eq!(
             withdrawn(&requests).await,
@@ -246,7 +246,7 @@ mod tests {
         );
         assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
         give_back(&requests).await.unwrap();
-        assert_eq!(v3(&world), None);
+        assert_eq!(v3(&cluster), None);
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Missing));
 
         let held = close(&requests, "u").await.unwrap();
@@ -255,7 +255,7 @@ mod tests {
             json!({ "clusterGUID": "g", "datastoreReady": false })
         );
         open(&requests, held, "u").await.unwrap();
-        let opened = v3(&world).unwrap();
+        let opened = v3(&cluster).unwrap();
         assert_eq!(
             opened["spec"],
             json!({ "clusterGUID": "g", "datastoreReady": true })
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(close(&requests, "u").await, Err(Problem::Lost));
 
         // An administrator locks v3 for another reason.
-        world.server.with_store(|store| {
+        cluster.server.with_store(|store| {
             let mut locked = opened.clone();
             locked["spec"]["datastoreReady"] = false.into();
             store.put(&cluster_information(ApiGroup::V3), locked);
@@ -279,34 +279,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn v3_closed_again_is_opened_by_its_last_process_only() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let first = close(&requests, "u").await.unwrap();
         let second = close(&requests, "u").await.unwrap();
         assert_eq!(open(&requests, first, "u").await, Err(Problem::Lost));
         open(&requests, second, "u").await.unwrap();
-        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Open);
+        assert_eq!(V3Access::of(v3(&cluster).as_ref()), V3Access::Open);
     }
 
     /// calico-node that starts in v3, or a person, may set the field.
     #[tokio::test(start_paused = true)]
     async fn closed_v3_that_another_program_sets_ready_has_no_mark_and_is_closed_again() {
         for existed in [false, true] {
-            let world = World::new();
-            let requests = world.requests();
+            let cluster = MigratedCluster::new();
+            let requests = cluster.requests();
             let at = cluster_information(ApiGroup::V3);
             if existed {
-                world.server.with_store(|store| {
+                cluster.server.with_store(|store| {
                     store.put(&at, json!({ "spec": { "datastoreReady": true } }))
                 });
             }
             let late = close(&requests, "u").await.unwrap();
-            world.server.with_store(|store| {
+            cluster.server.with_store(|store| {
                 let mut ready = late.clone();
                 ready["spec"]["datastoreReady"] = true.into();
                 store.put(&at, ready);
             });
-            let ready = v3(&world).unwrap();
+            let ready = v3(&cluster).unwrap();
             assert!(
                 !has_mark(&ready, MIGRATED_BY) && !has_mark(&ready, LOCKED_BY),
                 "{ready}"
@@ -322,7 +322,7 @@ mod tests {
             open(&requests, closed, "u").await.unwrap();
             let mark = if existed { LOCKED_BY } else { MIGRATED_BY };
             assert_eq!(
-                v3(&world).unwrap()["metadata"]["annotations"],
+                v3(&cluster).unwrap()["metadata"]["annotations"],
                 json!({ mark: "u" })
             );
         }
@@ -332,20 +332,20 @@ mod tests {
     /// never existed.
     #[tokio::test(start_paused = true)]
     async fn v3_that_may_have_been_open_is_not_created_again() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         lock::lock(&requests, "u").await.unwrap();
         assert!(lock::confirm(&requests).await.unwrap());
         assert_eq!(close(&requests, "u").await, Err(Problem::Lost));
-        assert_eq!(v3(&world), None);
+        assert_eq!(v3(&cluster), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn existing_information_is_locked_and_given_back() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let put = |ready: bool| {
-            world.server.with_store(|store| {
+            cluster.server.with_store(|store| {
                 store.put(
                     &cluster_information(ApiGroup::V3),
                     json!({ "spec": { "datastoreReady": ready } }),
@@ -354,16 +354,16 @@ mod tests {
         };
         put(true);
         let late = close(&requests, "u").await.unwrap();
-        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Closed);
+        assert_eq!(V3Access::of(v3(&cluster).as_ref()), V3Access::Closed);
         assert_eq!(
             withdrawn(&requests).await,
             Ok(Withdrawn::Closed { existed: true })
         );
         assert_eq!(open(&requests, late, "u").await, Err(Problem::Lost));
-        assert_eq!(V3Access::of(v3(&world).as_ref()), V3Access::Closed);
+        assert_eq!(V3Access::of(v3(&cluster).as_ref()), V3Access::Closed);
         give_back(&requests).await.unwrap();
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));
-        let after = v3(&world).unwrap();
+        let after = v3(&cluster).unwrap();
         assert_eq!(after["spec"]["datastoreReady"], true);
         assert_eq!(after["metadata"]["annotations"], Value::Null);
 
@@ -374,6 +374,6 @@ mod tests {
         ));
         assert_eq!(withdrawn(&requests).await, Ok(Withdrawn::Foreign));
         give_back(&requests).await.unwrap();
-        assert_eq!(v3(&world), Some(foreign));
+        assert_eq!(v3(&cluster), Some(foreign));
     }
 }

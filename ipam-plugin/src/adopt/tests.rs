@@ -31,7 +31,7 @@ impl HostLinks for Links {
 }
 
 /// A cluster with pods on node1.
-struct World {
+struct AdoptingNode {
     cluster: Cluster,
     source: ClaimSource,
     links: Links,
@@ -60,11 +60,11 @@ fn changed(mut object: Value, change: &Value) -> Value {
     object
 }
 
-impl World {
+impl AdoptingNode {
     fn on(store: MemoryStore) -> Self {
         let cluster = Cluster::on(store);
         cluster.pool("pool4", "10.65.0.0/16", 26);
-        World {
+        AdoptingNode {
             cluster,
             source: ClaimSource::Pods,
             links: Links::default(),
@@ -166,47 +166,47 @@ fn stores() -> [fn() -> MemoryStore; 2] {
 #[tokio::test]
 async fn addresses_of_a_deleted_block_are_adopted_and_released() {
     for store in stores() {
-        let mut world = World::on(store());
-        world.run_allocated_pods().await;
-        let before = held(&world.cluster.store.pairs());
-        world.remove(Block::path(&cidr(BLOCK)));
-        let dry = world.try_adopt(true).await.unwrap().addresses;
+        let mut adopting = AdoptingNode::on(store());
+        adopting.run_allocated_pods().await;
+        let before = held(&adopting.cluster.store.pairs());
+        adopting.remove(Block::path(&cidr(BLOCK)));
+        let dry = adopting.try_adopt(true).await.unwrap().addresses;
         assert!(
             dry.iter()
                 .all(|adopted| adopted.outcome == AdoptOutcome::Adopted(cidr(BLOCK))),
             "{dry:?}"
         );
         assert!(
-            world.cluster.block(BLOCK).is_none(),
+            adopting.cluster.block(BLOCK).is_none(),
             "the dry run writes nothing"
         );
         assert_eq!(
-            world.adopt().await,
+            adopting.adopt().await,
             vec![AdoptOutcome::Adopted(cidr(BLOCK)); 10]
         );
-        assert_eq!(held(&world.cluster.store.pairs()), before);
-        assert_consistent(&world.cluster.store.pairs(), true);
-        world.cluster.store.take_counts();
+        assert_eq!(held(&adopting.cluster.store.pairs()), before);
+        assert_consistent(&adopting.cluster.store.pairs(), true);
+        adopting.cluster.store.take_counts();
         assert_eq!(
-            world.adopt().await,
+            adopting.adopt().await,
             vec![AdoptOutcome::Held(cidr(BLOCK)); 10]
         );
         assert_eq!(
-            world.cluster.store.take_counts().1,
+            adopting.cluster.store.take_counts().1,
             0,
             "a second run writes nothing"
         );
-        let next = world.cluster.one("node1", "net.next").await.unwrap();
+        let next = adopting.cluster.one("node1", "net.next").await.unwrap();
         assert!(!before.values().flatten().any(|address| *address == next));
-        world.cluster.release("net.c-web-3").await.unwrap();
-        assert!(!held(&world.cluster.store.pairs()).contains_key(&HandleId::new("net.c-web-3")));
-        assert_consistent(&world.cluster.store.pairs(), true);
+        adopting.cluster.release("net.c-web-3").await.unwrap();
+        assert!(!held(&adopting.cluster.store.pairs()).contains_key(&HandleId::new("net.c-web-3")));
+        assert_consistent(&adopting.cluster.store.pairs(), true);
     }
 }
 
 #[tokio::test]
 async fn annotated_address_is_no_claim() {
-    let mut world = World::on(MemoryStore::sequential());
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
     let mut tenant = pod("web", "10.65.1.1");
     tenant["metadata"]["annotations"] = json!({
         "cni.projectcalico.org/podIP": "10.65.1.9/32",
@@ -214,20 +214,20 @@ async fn annotated_address_is_no_claim() {
         "cni.projectcalico.org/containerID": "c-victim",
         "k8s.v1.cni.cncf.io/network-status": r#"[{"ips":["10.65.1.8"]}]"#,
     });
-    world.put_pod(tenant);
-    world.put_link(
+    adopting.put_pod(tenant);
+    adopting.put_link(
         "web",
         Some(InterfaceAlias::for_pod("net", "ns", "web", "c-web")),
     );
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
     let expected = [(HandleId::new("net.c-web"), vec![ip("10.65.1.1")])];
-    assert_eq!(held(&world.cluster.store.pairs()), expected.into());
+    assert_eq!(held(&adopting.cluster.store.pairs()), expected.into());
 }
 
 #[tokio::test]
 async fn address_of_pods_on_two_nodes_is_a_conflict() {
-    let mut world = World::on(MemoryStore::sequential());
-    world.run_pod("web", "10.65.1.1");
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+    adopting.run_pod("web", "10.65.1.1");
     let mut other = pod("other", "10.65.1.1");
     other["spec"]["nodeName"] = "node2".into();
     for (phase, deletion, is_user) in [
@@ -238,14 +238,14 @@ async fn address_of_pods_on_two_nodes_is_a_conflict() {
     ] {
         other["status"]["phase"] = phase.into();
         other["metadata"]["deletionTimestamp"] = deletion.into();
-        world.put_pod(other.clone());
+        adopting.put_pod(other.clone());
         if is_user {
             assert_eq!(
-                world.conflict().await,
+                adopting.conflict().await,
                 "pod ns/other uses it too; delete one of the pods"
             );
         } else {
-            assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+            assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
         }
     }
 }
@@ -253,23 +253,23 @@ async fn address_of_pods_on_two_nodes_is_a_conflict() {
 /// The kubelet reports the address of a new sandbox a moment after its ADD.
 #[tokio::test]
 async fn address_without_route_beside_others_is_a_conflict() {
-    let mut world = World::on(MemoryStore::sequential());
-    world.run_pod("web", "10.65.1.1");
-    world.links.0[0].routes = vec!["fe80::/64".into(), "10.65.1.7/32".into()];
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+    adopting.run_pod("web", "10.65.1.1");
+    adopting.links.0[0].routes = vec!["fe80::/64".into(), "10.65.1.7/32".into()];
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("the node routes other addresses to interface cali")
     );
-    world.links.0[0].routes.push("10.65.1.1/32".into());
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    adopting.links.0[0].routes.push("10.65.1.1/32".into());
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
 }
 
 #[tokio::test]
 async fn address_of_a_tunnel_is_a_conflict() {
-    let mut world = World::on(MemoryStore::sequential());
-    world.run_pod("web", "10.65.1.1");
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+    adopting.run_pod("web", "10.65.1.1");
     let bgp = NodeBgp {
         ipv4_ipip_tunnel_addr: "10.65.1.1".into(),
         ..NodeBgp::default()
@@ -281,9 +281,9 @@ async fn address_of_a_tunnel_is_a_conflict() {
             ..NodeSpec::default()
         },
     );
-    world.cluster.store.put(&node.key(), &node);
+    adopting.cluster.store.put(&node.key(), &node);
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("the tunnel of node node2 uses it too")
@@ -292,7 +292,7 @@ async fn address_of_a_tunnel_is_a_conflict() {
 
 #[tokio::test]
 async fn pods_without_a_sandbox_here_claim_nothing() {
-    let world = World::on(MemoryStore::sequential());
+    let adopting = AdoptingNode::on(MemoryStore::sequential());
     for (number, change) in [
         json!({ "status": { "phase": "Pending", "podIP": "", "podIPs": [] } }),
         json!({ "status": { "phase": "Failed" } }),
@@ -303,9 +303,9 @@ async fn pods_without_a_sandbox_here_claim_nothing() {
     .iter()
     .enumerate()
     {
-        world.put_pod(changed(pod(&format!("web-{number}"), "10.65.1.1"), change));
+        adopting.put_pod(changed(pod(&format!("web-{number}"), "10.65.1.1"), change));
     }
-    assert_eq!(world.adopt().await, []);
+    assert_eq!(adopting.adopt().await, []);
 }
 
 /// A pod has its sandbox while it waits for an image or an init container, and while it is being
@@ -319,42 +319,42 @@ async fn starting_and_stopping_pods_claim_their_addresses() {
         &json!({ "status": { "phase": "Unknown" } }),
         &stopping,
     ] {
-        let mut world = World::on(MemoryStore::sequential());
-        world.run_pod("web", "10.65.1.1");
-        world.put_pod(changed(pod("web", "10.65.1.1"), change));
+        let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+        adopting.run_pod("web", "10.65.1.1");
+        adopting.put_pod(changed(pod("web", "10.65.1.1"), change));
         assert_eq!(
-            world.adopt().await,
+            adopting.adopt().await,
             [AdoptOutcome::Adopted(cidr(BLOCK))],
             "{change}"
         );
     }
-    let mut world = World::on(MemoryStore::sequential());
-    world.put_pod(changed(pod("web", "10.65.1.1"), &pending));
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+    adopting.put_pod(changed(pod("web", "10.65.1.1"), &pending));
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("the container is unknown"),
         "its address may be in use"
     );
-    world.put_pod(changed(pod("web", "10.65.1.1"), &stopping));
-    assert_eq!(world.adopt().await, []);
-    world.sandboxes = vec![Sandbox {
+    adopting.put_pod(changed(pod("web", "10.65.1.1"), &stopping));
+    assert_eq!(adopting.adopt().await, []);
+    adopting.sandboxes = vec![Sandbox {
         id: "c7".into(),
         namespace: "ns".into(),
         pod: "web".into(),
         uid: "u-web".into(),
     }];
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
 }
 
 #[tokio::test]
 async fn container_comes_from_the_runtime_if_the_interface_has_no_alias() {
-    let mut world = World::on(MemoryStore::sequential());
-    world.put_pod(pod("web", "10.65.1.1"));
-    world.put_link("web", None);
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
+    adopting.put_pod(pod("web", "10.65.1.1"));
+    adopting.put_link("web", None);
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("the container is unknown")
@@ -365,80 +365,82 @@ async fn container_comes_from_the_runtime_if_the_interface_has_no_alias() {
         pod: "web".into(),
         uid: uid.into(),
     };
-    world.sandboxes = vec![sandbox("u-of-the-former-pod")];
+    adopting.sandboxes = vec![sandbox("u-of-the-former-pod")];
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("the container is unknown")
     );
     // Two sockets of one runtime list each sandbox twice.
-    world.sandboxes.extend([sandbox("u-web"), sandbox("u-web")]);
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
-    assert!(world.cluster.handle("net.c7").is_some());
+    adopting
+        .sandboxes
+        .extend([sandbox("u-web"), sandbox("u-web")]);
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    assert!(adopting.cluster.handle("net.c7").is_some());
 }
 
 /// Pool, strict affinity and reservation would refuse the address to an ADD.
 #[tokio::test]
 async fn adopt_in_a_disabled_pool_succeeds() {
     for store in stores() {
-        let mut world = World::on(store());
-        world.run_pod("web", "10.65.1.1");
-        world
+        let mut adopting = AdoptingNode::on(store());
+        adopting.run_pod("web", "10.65.1.1");
+        adopting
             .cluster
             .pool_with("pool4", "10.65.0.0/16", 26, |spec| {
                 spec.disabled = true;
                 spec.namespace_selector = "name == 'other'".into();
             });
-        world.cluster.reserve(&["10.65.1.0/24"]);
-        world
+        adopting.cluster.reserve(&["10.65.1.0/24"]);
+        adopting
             .cluster
             .configure(|config| config.strict_affinity = true);
-        assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
-        assert_consistent(&world.cluster.store.pairs(), true);
+        assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+        assert_consistent(&adopting.cluster.store.pairs(), true);
     }
 }
 
 #[tokio::test]
 async fn adopted_block_belongs_to_the_confirmed_affinity() {
     for store in stores() {
-        let mut world = World::on(store());
-        world.run_pod("web-1", "10.65.1.1");
-        world.run_pod("web-2", "10.65.1.2");
-        world
+        let mut adopting = AdoptingNode::on(store());
+        adopting.run_pod("web-1", "10.65.1.1");
+        adopting.run_pod("web-2", "10.65.1.2");
+        adopting
             .cluster
             .configure(|config| config.strict_affinity = true);
         let confirmed = BlockAffinity {
             state: AffinityState::Confirmed,
             ..BlockAffinity::default()
         };
-        world
+        adopting
             .cluster
             .store
             .put(&affinity_key("node2", BLOCK), &confirmed);
         assert_eq!(
-            world.adopt().await,
+            adopting.adopt().await,
             vec![AdoptOutcome::Adopted(cidr(BLOCK)); 2]
         );
         assert_eq!(
-            world.cluster.block(BLOCK).unwrap().affinity.as_deref(),
+            adopting.cluster.block(BLOCK).unwrap().affinity.as_deref(),
             Some("host:node2")
         );
-        assert_eq!(world.cluster.affinity("node1", BLOCK), None);
-        assert_consistent(&world.cluster.store.pairs(), true);
+        assert_eq!(adopting.cluster.affinity("node1", BLOCK), None);
+        assert_consistent(&adopting.cluster.store.pairs(), true);
     }
 }
 
 #[tokio::test]
 async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
-    let mut world = World::on(MemoryStore::sequential());
+    let mut adopting = AdoptingNode::on(MemoryStore::sequential());
     let mut launcher = pod("virt-launcher-vm1-x", "10.65.1.1");
     launcher["metadata"]["ownerReferences"] = json!([{
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "name": "vm1", "uid": "i-1", "controller": true,
     }]);
-    world.put_pod(launcher);
-    world.put_link(
+    adopting.put_pod(launcher);
+    adopting.put_link(
         "virt-launcher-vm1-x",
         Some(InterfaceAlias::for_pod(
             "net",
@@ -448,7 +450,7 @@ async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
         )),
     );
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .contains("VirtualMachineInstance ns/vm1 with uid i-1 does not exist")
@@ -458,12 +460,12 @@ async fn launcher_of_a_missing_virtual_machine_is_a_conflict() {
         ..IpamConfigurationSpec::default()
     };
     let disabled = IpamConfiguration::new("default", spec);
-    world
+    adopting
         .cluster
         .store
         .put(&ObjectKey::global("default"), &disabled);
     assert!(
-        world.conflict().await.contains("does not exist"),
+        adopting.conflict().await.contains("does not exist"),
         "as its ADD would fail"
     );
 }

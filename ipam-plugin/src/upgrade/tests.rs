@@ -12,15 +12,15 @@ use super::{Places, migrate};
 use allocation::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 use os::clock::Clock;
 
-struct Lab {
+struct HostLocalNode {
     cluster: Cluster,
     places: Places,
     _directory: tempfile::TempDir,
 }
 
-impl Lab {
+impl HostLocalNode {
     /// Creates node `node1` with the range 10.244.7.0/24 and these files of host-local.
-    fn with(files: &[(&str, &str)]) -> Lab {
+    fn with(files: &[(&str, &str)]) -> HostLocalNode {
         let cluster = Cluster::on(MemoryStore::sequential());
         cluster.pool("pool4", "10.244.0.0/16", 26);
         let node = json!({
@@ -43,7 +43,7 @@ impl Lab {
         for name in ["calico", "host-local", "portmap"] {
             fs::write(plugins.join(name), "").unwrap();
         }
-        Lab {
+        HostLocalNode {
             cluster,
             places: Places { leases, plugins },
             _directory: directory,
@@ -92,15 +92,16 @@ impl Lab {
 
     /// Replaces the ClusterInformation as soon as the first of two pods has its address. Asserts
     /// that the other address is not assigned while the datastore is ready.
-    fn change_after_the_first_address(changed: &ClusterInformation) -> Lab {
-        let lab = Lab::with(&[("10.244.7.2", "c-first"), ("10.244.7.3", "c-second")]);
-        lab.pod("first", "10.244.7.2", "Running");
-        lab.pod("second", "10.244.7.3", "Running");
+    fn change_after_the_first_address(changed: &ClusterInformation) -> HostLocalNode {
+        let upgraded =
+            HostLocalNode::with(&[("10.244.7.2", "c-first"), ("10.244.7.3", "c-second")]);
+        upgraded.pod("first", "10.244.7.2", "Running");
+        upgraded.pod("second", "10.244.7.3", "Running");
         let (key, mut changed) = (
             ObjectKey::global("default"),
             Some(changed.encode().unwrap()),
         );
-        lab.cluster.store.before_each(move |_, writes, pairs| {
+        upgraded.cluster.store.before_each(move |_, writes, pairs| {
             if held(pairs).len() == 2 {
                 if let Some(changed) = changed.take() {
                     pairs.put(ClusterInformation::path(&key), changed);
@@ -117,7 +118,7 @@ impl Lab {
             }
             Fault::None
         });
-        lab
+        upgraded
     }
 
     /// Asserts that a pass beside this lock fails with `reason` and writes nothing, and that a pass
@@ -190,22 +191,22 @@ const FILES: [(&str, &str); 5] = [
 
 #[tokio::test]
 async fn host_local_addresses_of_running_pods_are_allocated_in_calico() {
-    let lab = Lab::with(&FILES);
-    lab.pod("web", "10.244.7.2", "Running");
-    lab.pod("other", "10.244.7.200", "Running");
-    lab.pod("ended", "10.244.7.9", "Succeeded");
-    lab.pass().await.unwrap();
+    let upgraded = HostLocalNode::with(&FILES);
+    upgraded.pod("web", "10.244.7.2", "Running");
+    upgraded.pod("other", "10.244.7.200", "Running");
+    upgraded.pod("ended", "10.244.7.9", "Succeeded");
+    upgraded.pass().await.unwrap();
     let expected = [
         ("ipip-tunnel-addr-node1", "10.244.7.1"),
         ("k8s-pod-network.c-web", "10.244.7.2"),
     ];
     assert_eq!(
-        lab.held(),
+        upgraded.held(),
         expected
             .map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()]))
             .into()
     );
-    let block = lab.cluster.block("10.244.7.0/26").unwrap();
+    let block = upgraded.cluster.block("10.244.7.0/26").unwrap();
     let noted = |ip: &str| {
         block
             .allocation(ip.parse().unwrap())
@@ -219,42 +220,42 @@ async fn host_local_addresses_of_running_pods_are_allocated_in_calico() {
         ["namespace", "node", "pod"]
     );
     assert_eq!(noted("10.244.7.1")["type"], "ipipTunnelAddress");
-    assert!(lab.is_ready() && !lab.places.leases.exists());
-    assert_eq!(lab.tunnel_address(), "10.244.7.1");
-    let left: Vec<_> = fs::read_dir(&lab.places.plugins)
+    assert!(upgraded.is_ready() && !upgraded.places.leases.exists());
+    assert_eq!(upgraded.tunnel_address(), "10.244.7.1");
+    let left: Vec<_> = fs::read_dir(&upgraded.places.plugins)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(left, ["portmap"]);
-    assert!(lab.cluster.clock.elapsed() >= super::LAST_CALLS);
-    assert_consistent(&lab.cluster.store.pairs(), true);
-    lab.pass().await.unwrap();
+    assert!(upgraded.cluster.clock.elapsed() >= super::LAST_CALLS);
+    assert_consistent(&upgraded.cluster.store.pairs(), true);
+    upgraded.pass().await.unwrap();
 }
 
 /// A power loss leaves such a file.
 #[tokio::test]
 async fn host_local_file_without_a_container_does_not_stop_the_upgrade() {
-    let lab = Lab::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
-    lab.pod("cut", "10.244.7.2", "Running");
-    lab.pod("web", "10.244.7.3", "Running");
-    lab.pass().await.unwrap();
+    let upgraded = HostLocalNode::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
+    upgraded.pod("cut", "10.244.7.2", "Running");
+    upgraded.pod("web", "10.244.7.3", "Running");
+    upgraded.pass().await.unwrap();
     let expected = [
         ("ipip-tunnel-addr-node1", "10.244.7.1"),
         ("k8s-pod-network.c-web", "10.244.7.3"),
     ];
     assert_eq!(
-        lab.held(),
+        upgraded.held(),
         expected
             .map(|(id, ip)| (id.to_owned(), vec![ip.to_owned()]))
             .into()
     );
-    assert!(lab.is_ready() && !lab.places.leases.exists());
+    assert!(upgraded.is_ready() && !upgraded.places.leases.exists());
 }
 
 #[tokio::test]
 async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
-    let lab = Lab::with(&[]);
-    lab.cluster.store.before_each(|_, writes, _| {
+    let upgraded = HostLocalNode::with(&[]);
+    upgraded.cluster.store.before_each(|_, writes, _| {
         let stops = writes
             .into_iter()
             .flatten()
@@ -262,46 +263,48 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
         assert!(!stops, "the cluster is not to be stopped for nothing");
         Fault::None
     });
-    lab.pass().await.unwrap();
-    assert!(!lab.places.leases.exists() && lab.places.plugins.join("calico").exists());
-    assert_eq!(lab.tunnel_address(), "10.244.7.1");
-    lab.cluster
+    upgraded.pass().await.unwrap();
+    assert!(!upgraded.places.leases.exists() && upgraded.places.plugins.join("calico").exists());
+    assert_eq!(upgraded.tunnel_address(), "10.244.7.1");
+    upgraded
+        .cluster
         .store
         .before_each(|_, _, _| panic!("nobody needs to be asked"));
-    lab.pass().await.unwrap();
+    upgraded.pass().await.unwrap();
 }
 
 /// A write to v1 after its copy would be lost, and an unlocked v1 would be in use beside v3.
 #[tokio::test]
 async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     for files in [&FILES[..], &[]] {
-        let lab = Lab::with(files);
-        lab.assert_waits_for_unlock(
-            V1_LOCKED_BY,
-            "a migration to projectcalico.org/v3 has locked the datastore",
-        )
-        .await;
+        let upgraded = HostLocalNode::with(files);
+        upgraded
+            .assert_waits_for_unlock(
+                V1_LOCKED_BY,
+                "a migration to projectcalico.org/v3 has locked the datastore",
+            )
+            .await;
     }
 }
 
 /// The datastore may be locked after the first look at it.
 #[tokio::test]
 async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
-    let lab = Lab::with(&FILES);
+    let upgraded = HostLocalNode::with(&FILES);
     assert!(
-        super::set_ready(&lab.cluster.store, &lab.cluster.clock, true)
+        super::set_ready(&upgraded.cluster.store, &upgraded.cluster.clock, true)
             .await
             .is_ok()
     );
     for mark in [V1_LOCKED_BY, IMPORTING] {
-        lab.lock_with(mark);
+        upgraded.lock_with(mark);
         for ready in [false, true] {
             assert!(
-                super::set_ready(&lab.cluster.store, &lab.cluster.clock, ready)
+                super::set_ready(&upgraded.cluster.store, &upgraded.cluster.clock, ready)
                     .await
                     .is_err()
             );
-            assert!(!lab.is_ready());
+            assert!(!upgraded.is_ready());
         }
     }
 }
@@ -309,36 +312,37 @@ async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
 #[tokio::test]
 async fn upgrade_assigns_no_address_after_a_migration_or_an_import_has_locked_the_datastore() {
     for mark in [V1_LOCKED_BY, IMPORTING] {
-        let lab = Lab::change_after_the_first_address(&locked_with(mark));
-        lab.pass().await.unwrap_err();
+        let upgraded = HostLocalNode::change_after_the_first_address(&locked_with(mark));
+        upgraded.pass().await.unwrap_err();
         assert_eq!(
-            lab.held().len(),
+            upgraded.held().len(),
             2,
             "of the tunnel and of the first pod: {:?}",
-            lab.held()
+            upgraded.held()
         );
-        assert!(!lab.is_ready() && lab.places.leases.join("10.244.7.3").exists());
-        lab.cluster.store.end_faults();
-        lab.cluster
+        assert!(!upgraded.is_ready() && upgraded.places.leases.join("10.244.7.3").exists());
+        upgraded.cluster.store.end_faults();
+        upgraded
+            .cluster
             .store
             .put(&ObjectKey::global("default"), &ready());
-        lab.pass().await.unwrap();
-        assert_eq!(lab.held()["k8s-pod-network.c-second"], ["10.244.7.3"]);
-        assert!(lab.is_ready() && !lab.places.leases.exists());
+        upgraded.pass().await.unwrap();
+        assert_eq!(upgraded.held()["k8s-pod-network.c-second"], ["10.244.7.3"]);
+        assert!(upgraded.is_ready() && !upgraded.places.leases.exists());
     }
 }
 
 #[tokio::test]
 async fn upgrade_locks_the_datastore_again_after_the_upgrade_of_another_node_has_ended() {
-    let lab = Lab::change_after_the_first_address(&ready());
-    lab.pass().await.unwrap();
-    assert_eq!(lab.held().len(), 3);
-    assert!(lab.is_ready() && !lab.places.leases.exists());
+    let upgraded = HostLocalNode::change_after_the_first_address(&ready());
+    upgraded.pass().await.unwrap();
+    assert_eq!(upgraded.held().len(), 3);
+    assert!(upgraded.is_ready() && !upgraded.places.leases.exists());
 }
 
 #[tokio::test]
 async fn upgrade_during_an_incomplete_import_writes_nothing_until_the_import_has_ended() {
-    Lab::with(&FILES)
+    HostLocalNode::with(&FILES)
         .assert_waits_for_unlock(IMPORTING, "an import into the datastore is incomplete")
         .await;
 }
@@ -347,25 +351,26 @@ async fn upgrade_during_an_incomplete_import_writes_nothing_until_the_import_has
 async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
     for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {
         for at in 0..60 {
-            let lab = Lab::with(&FILES);
-            lab.pod("web", "10.244.7.2", "Running");
-            lab.cluster
+            let upgraded = HostLocalNode::with(&FILES);
+            upgraded.pod("web", "10.244.7.2", "Running");
+            upgraded
+                .cluster
                 .store
                 .before_each(move |n, _, _| if n == at { fault } else { Fault::None });
-            let broken = lab.pass().await.is_err();
-            lab.cluster.store.end_faults();
-            lab.pass().await.unwrap();
+            let broken = upgraded.pass().await.is_err();
+            upgraded.cluster.store.end_faults();
+            upgraded.pass().await.unwrap();
             assert!(
-                lab.is_ready() && !lab.places.leases.exists(),
+                upgraded.is_ready() && !upgraded.places.leases.exists(),
                 "{fault:?} at {at}"
             );
             assert_eq!(
-                lab.held()["k8s-pod-network.c-web"],
+                upgraded.held()["k8s-pod-network.c-web"],
                 ["10.244.7.2"],
                 "{fault:?} at {at}"
             );
-            assert_eq!(lab.tunnel_address(), "10.244.7.1");
-            assert_consistent(&lab.cluster.store.pairs(), true);
+            assert_eq!(upgraded.tunnel_address(), "10.244.7.1");
+            assert_consistent(&upgraded.cluster.store.pairs(), true);
             assert!(at > 0 || broken, "the first request was not hit");
         }
     }
@@ -373,9 +378,9 @@ async fn interrupted_upgrade_pass_is_completed_by_the_next_pass() {
 
 #[tokio::test]
 async fn concurrent_writes_are_retried_and_an_existing_tunnel_address_is_preserved() {
-    let lab = Lab::with(&FILES);
+    let upgraded = HostLocalNode::with(&FILES);
     let mut conflicts = BTreeMap::<&str, u32>::new();
-    lab.cluster.store.before_each(move |_, writes, pairs| {
+    upgraded.cluster.store.before_each(move |_, writes, pairs| {
         for write in writes.into_iter().flatten() {
             let seen = conflicts.entry(write.kind).or_default();
             if ["Node", "ClusterInformation"].contains(&write.kind) && *seen < 3 {
@@ -385,34 +390,37 @@ async fn concurrent_writes_are_retried_and_an_existing_tunnel_address_is_preserv
         }
         Fault::None
     });
-    lab.pass().await.unwrap();
-    assert!(lab.is_ready());
-    assert_eq!(lab.tunnel_address(), "10.244.7.1");
+    upgraded.pass().await.unwrap();
+    assert!(upgraded.is_ready());
+    assert_eq!(upgraded.tunnel_address(), "10.244.7.1");
 
-    let lab = Lab::with(&[]);
+    let upgraded = HostLocalNode::with(&[]);
     let node = json!({
         "metadata": { "name": "node1" }, "spec": { "bgp": { "ipv4IPIPTunnelAddr": "10.9.9.9" } },
     });
     let node: Node = serde_json::from_value(node).unwrap();
-    lab.cluster.store.put(&node.key(), &node);
-    lab.pass().await.unwrap();
+    upgraded.cluster.store.put(&node.key(), &node);
+    upgraded.pass().await.unwrap();
     assert_eq!(
-        (lab.tunnel_address().as_str(), lab.held().len()),
+        (upgraded.tunnel_address().as_str(), upgraded.held().len()),
         ("10.9.9.9", 0)
     );
 }
 
 #[tokio::test]
 async fn address_outside_pools_fails_the_upgrade_with_the_datastore_locked() {
-    let lab = Lab::with(&[("192.168.0.9", "c-web")]);
-    lab.pod("web", "192.168.0.9", "Running");
-    let error = lab.pass().await.unwrap_err();
+    let upgraded = HostLocalNode::with(&[("192.168.0.9", "c-web")]);
+    upgraded.pod("web", "192.168.0.9", "Running");
+    let error = upgraded.pass().await.unwrap_err();
     assert!(
         error.starts_with("cannot assign 192.168.0.9 in Calico: The provided IP address is not in"),
         "{error}"
     );
-    assert!(!lab.is_ready() && lab.places.leases.join("192.168.0.9").exists());
-    let lab = Lab::with(&[]);
-    lab.cluster.node("node1", &[]);
-    assert_eq!(lab.pass().await.unwrap_err(), "no podCidr for node node1");
+    assert!(!upgraded.is_ready() && upgraded.places.leases.join("192.168.0.9").exists());
+    let upgraded = HostLocalNode::with(&[]);
+    upgraded.cluster.node("node1", &[]);
+    assert_eq!(
+        upgraded.pass().await.unwrap_err(),
+        "no podCidr for node node1"
+    );
 }

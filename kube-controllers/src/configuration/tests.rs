@@ -52,7 +52,7 @@ async fn store(calico: &Datastore, bytes: Vec<u8>) {
         .unwrap();
 }
 
-struct Scene {
+struct ConfiguredProcess {
     configuration: Configuration,
     status: Status,
     stop: CancellationToken,
@@ -61,7 +61,7 @@ struct Scene {
     _dirs: [tempfile::TempDir; 2],
 }
 
-fn scene() -> Scene {
+fn process() -> ConfiguredProcess {
     let (dir, calico) = embedded();
     let status_dir = tempfile::tempdir().unwrap();
     let (kubernetes, events) = posting_kubernetes();
@@ -71,7 +71,7 @@ fn scene() -> Scene {
         mode: Mode::Etcd,
     };
     let environment = Environment::read(Variables::NONE).unwrap();
-    Scene {
+    ConfiguredProcess {
         configuration: Configuration::new(
             clients,
             environment,
@@ -88,20 +88,24 @@ fn scene() -> Scene {
 
 #[tokio::test(start_paused = true)]
 async fn unreadable_configuration_is_awaited_and_reported_once() {
-    let scene = scene();
-    store(&scene.calico, configured("15")).await;
-    let mut first = std::pin::pin!(scene.configuration.read_first(&scene.status, &scene.stop));
+    let process = process();
+    store(&process.calico, configured("15")).await;
+    let mut first = std::pin::pin!(
+        process
+            .configuration
+            .read_first(&process.status, &process.stop)
+    );
     for _ in 0..3 {
         let settings = timeout(Duration::from_secs(60), &mut first).await;
         assert!(settings.is_err(), "no settings to act on: {settings:?}");
-        let condition = &scene.status.readiness()["KubeControllersConfiguration"];
+        let condition = &process.status.readiness()["KubeControllersConfiguration"];
         assert!(
             !condition.ready && condition.reason.contains("`15` is not a duration"),
             "{}",
             condition.reason
         );
     }
-    let events = std::mem::take(&mut *scene.events.lock().unwrap());
+    let events = std::mem::take(&mut *process.events.lock().unwrap());
     let [event] = &events[..] else {
         panic!("{events:?}")
     };
@@ -121,14 +125,14 @@ async fn unreadable_configuration_is_awaited_and_reported_once() {
         "{event}"
     );
 
-    store(&scene.calico, configured("15m")).await;
+    store(&process.calico, configured("15m")).await;
     let settings = timeout(Duration::from_secs(60), first)
         .await
         .expect("it can be read")
         .expect("not told to stop");
     assert!(settings.host_endpoints.enabled);
     assert_eq!(
-        scene.status.readiness().len(),
+        process.status.readiness().len(),
         0,
         "nothing more to be ready for"
     );
@@ -136,18 +140,18 @@ async fn unreadable_configuration_is_awaited_and_reported_once() {
 
 #[tokio::test(start_paused = true)]
 async fn configuration_with_an_unknown_value_is_applied_and_reported() {
-    let scene = scene();
+    let process = process();
     let expected = "hostEndpoint.autoCreate: `Enable` is not one of Enabled, Disabled";
     // An Event is posted each time that the value becomes invalid.
     for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
-        store(&scene.calico, with_auto_create(auto_create)).await;
-        let settings = scene
+        store(&process.calico, with_auto_create(auto_create)).await;
+        let settings = process
             .configuration
-            .read_first(&scene.status, &scene.stop)
+            .read_first(&process.status, &process.stop)
             .await
             .expect("not told to stop");
         assert_eq!(settings.host_endpoints.keep, auto_create == "Enable");
-        let events = std::mem::take(&mut *scene.events.lock().unwrap());
+        let events = std::mem::take(&mut *process.events.lock().unwrap());
         assert_eq!(events.len(), told, "{auto_create}");
         assert!(
             events
@@ -160,8 +164,8 @@ async fn configuration_with_an_unknown_value_is_applied_and_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn configuration_that_becomes_unreadable_again_is_reported_again() {
-    let messages = |scene: &Scene| {
-        let events = std::mem::take(&mut *scene.events.lock().unwrap());
+    let messages = |process: &ConfiguredProcess| {
+        let events = std::mem::take(&mut *process.events.lock().unwrap());
         events
             .iter()
             .map(|event| event["message"].as_str().unwrap().to_owned())
@@ -170,19 +174,19 @@ async fn configuration_that_becomes_unreadable_again_is_reported_again() {
     // The problems of a readable object are repeated as well, because the object's unreadability
     // was reported last.
     for (auto_create, problems) in [("Enabled", 0), ("Enable", 1)] {
-        let scene = scene();
+        let process = process();
         for _ in 0..2 {
-            store(&scene.calico, with_auto_create(auto_create)).await;
-            scene
+            store(&process.calico, with_auto_create(auto_create)).await;
+            process
                 .configuration
-                .read_first(&scene.status, &scene.stop)
+                .read_first(&process.status, &process.stop)
                 .await
                 .expect("not told to stop");
-            assert_eq!(messages(&scene).len(), problems, "{auto_create}");
-            store(&scene.calico, configured("15")).await;
-            scene.configuration.report_if_unreadable().await;
-            scene.configuration.report_if_unreadable().await;
-            let told = messages(&scene);
+            assert_eq!(messages(&process).len(), problems, "{auto_create}");
+            store(&process.calico, configured("15")).await;
+            process.configuration.report_if_unreadable().await;
+            process.configuration.report_if_unreadable().await;
+            let told = messages(&process);
             assert!(
                 told.len() == 1 && told[0].starts_with("the settings in force stay in force: "),
                 "{told:?}"
@@ -199,17 +203,17 @@ async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported()
         (Some(valid), "changed"),
         (Some(invalid.clone()), "unchanged"),
     ] {
-        let scene = scene();
+        let process = process();
         if let Some(before) = before {
-            store(&scene.calico, before).await;
+            store(&process.calico, before).await;
         }
-        let settings = scene
+        let settings = process
             .configuration
-            .read_first(&scene.status, &scene.stop)
+            .read_first(&process.status, &process.stop)
             .await
             .expect("not told to stop");
-        store(&scene.calico, invalid.clone()).await;
-        let found = scene
+        store(&process.calico, invalid.clone()).await;
+        let found = process
             .calico
             .get::<KubeControllersConfiguration>(&ObjectKey::global(NAME))
             .await
@@ -217,14 +221,14 @@ async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported()
         let (sender, watched) = mpsc::unbounded_channel();
         sender.send(WatchEvent::Upsert(found)).unwrap();
         let settings = watch::Sender::new(Arc::new(settings));
-        let follow = scene
+        let follow = process
             .configuration
-            .follow_events(watched, settings, scene.stop);
+            .follow_events(watched, settings, process.stop);
         assert!(
             timeout(Duration::from_secs(60), follow).await.is_err(),
             "it follows until it is told to stop"
         );
-        let events = scene.events.lock().unwrap();
+        let events = process.events.lock().unwrap();
         let [event] = &events[..] else {
             panic!("{described}: {events:?}")
         };
@@ -240,21 +244,21 @@ async fn problem_that_appears_between_the_first_read_and_the_watch_is_reported()
 
 #[tokio::test(start_paused = true)]
 async fn missing_configuration_yields_the_default_settings() {
-    let scene = scene();
-    let settings = scene
+    let process = process();
+    let settings = process
         .configuration
-        .read_first(&scene.status, &scene.stop)
+        .read_first(&process.status, &process.stop)
         .await
         .unwrap();
-    assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
+    assert!(!settings.host_endpoints.enabled && process.events.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn deleted_configuration_is_recreated_with_the_same_settings() {
-    let scene = scene();
+    let process = process();
     let key = ObjectKey::global(NAME);
-    store(&scene.calico, configured("7m")).await;
-    let stored = scene
+    store(&process.calico, configured("7m")).await;
+    let stored = process
         .calico
         .get::<KubeControllersConfiguration>(&key)
         .await
@@ -268,16 +272,16 @@ async fn deleted_configuration_is_recreated_with_the_same_settings() {
     ] {
         state.apply(event);
     }
-    scene
+    process
         .calico
         .delete::<KubeControllersConfiguration>(&key, None)
         .await
         .unwrap();
-    scene
+    process
         .configuration
         .write(StateChange::Create, &state, None)
         .await;
-    let made = scene
+    let made = process
         .calico
         .get::<KubeControllersConfiguration>(&key)
         .await

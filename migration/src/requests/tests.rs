@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::*;
-use crate::testing::{ReceivedRequest, World, at, failure};
+use crate::testing::{MigratedCluster, ReceivedRequest, at, failure};
 
 fn tier() -> (Location, Value) {
     let body = json!({
@@ -17,11 +17,11 @@ fn tier() -> (Location, Value) {
 
 #[tokio::test(start_paused = true)]
 async fn temporary_failure_is_repeated_up_to_five_times_and_counted() {
-    let world = World::new();
+    let cluster = MigratedCluster::new();
     let retries =
         IntCounterVec::new(Opts::new("retries", "Retries."), &["kind", "operation"]).unwrap();
-    let requests = world.requests().counting(retries.clone());
-    world
+    let requests = cluster.requests().counting(retries.clone());
+    cluster
         .server
         .fail(|_: &ReceivedRequest| Some(failure(503, "ServiceUnavailable", "busy")));
     let (at, body) = tier();
@@ -29,11 +29,11 @@ async fn temporary_failure_is_repeated_up_to_five_times_and_counted() {
         requests.create(&at, &body, false).await,
         Err(Problem::Transient("busy".into()))
     );
-    assert_eq!(world.server.take_log().len(), 5);
+    assert_eq!(cluster.server.take_log().len(), 5);
     assert_eq!(retries.with_label_values(&["Tier", "create"]).get(), 4);
 
     let mut failures = 3;
-    world.server.fail(move |_: &ReceivedRequest| {
+    cluster.server.fail(move |_: &ReceivedRequest| {
         failures -= 1;
         (failures >= 0).then(|| failure(429, "TooManyRequests", "wait"))
     });
@@ -45,8 +45,8 @@ async fn temporary_failure_is_repeated_up_to_five_times_and_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn object_is_read_by_a_list_of_its_name() {
-    let world = World::new();
-    let requests = world.requests();
+    let cluster = MigratedCluster::new();
+    let requests = cluster.requests();
     for (namespace, name) in [("ns", "partners"), ("other", "partners"), ("ns", "partner")] {
         let at = at(ApiGroup::CrdV1, "NetworkSet", namespace, name);
         assert_eq!(
@@ -55,10 +55,10 @@ async fn object_is_read_by_a_list_of_its_name() {
             "{namespace}/{name}"
         );
     }
-    let log = world.server.take_log();
+    let log = cluster.server.take_log();
     let path = "/apis/crd.projectcalico.org/v1/namespaces/ns/networksets?fieldSelector=metadata.name%3Dpartners";
     assert_eq!(log[0], format!("GET {path}"));
-    world
+    cluster
         .server
         .fail(|_: &ReceivedRequest| Some((200, json!({ "kind": "Other" }))));
     let at = at(ApiGroup::CrdV1, "Tier", "", "default");
@@ -70,9 +70,9 @@ async fn object_is_read_by_a_list_of_its_name() {
 
 #[tokio::test(start_paused = true)]
 async fn page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
-    let world = World::new();
+    let cluster = MigratedCluster::new();
     let mut answered = 0;
-    world.server.fail(move |_: &ReceivedRequest| {
+    cluster.server.fail(move |_: &ReceivedRequest| {
         answered += 1;
         let token = if answered % 2 == 0 { "a" } else { "b" };
         Some((
@@ -81,7 +81,7 @@ async fn page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
         ))
     });
     let (at, _) = tier();
-    let listed = world
+    let listed = cluster
         .requests()
         .pages(&at.resource, false, async |_: Vec<Value>| Ok(()))
         .await;
@@ -89,16 +89,16 @@ async fn page_that_names_an_earlier_page_as_the_next_one_is_a_failure() {
         matches!(&listed, Err(Problem::Transient(text)) if text.contains("has no end")),
         "{listed:?}"
     );
-    assert_eq!(world.server.take_log().len(), 3);
+    assert_eq!(cluster.server.take_log().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_request_is_sent_once() {
-    let world = World::new();
-    let requests = world.requests();
+    let cluster = MigratedCluster::new();
+    let requests = cluster.requests();
     let (at, body) = tier();
     for (code, reason) in [(403, "Forbidden"), (410, "Expired"), (422, "Invalid")] {
-        world
+        cluster
             .server
             .fail(move |_: &ReceivedRequest| Some(failure(code, reason, "no")));
         let refused = Problem::Refused {
@@ -115,16 +115,16 @@ async fn refused_request_is_sent_once() {
             requests.create(&at, &body, false).await,
             Ok(Created::Refused("no".into()))
         );
-        assert_eq!(world.server.take_log().len(), 4, "{code}");
+        assert_eq!(cluster.server.take_log().len(), 4, "{code}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn response_of_a_proxy_shows_neither_a_missing_nor_another_object() {
-    let world = World::new();
-    let requests = world.requests();
+    let cluster = MigratedCluster::new();
+    let requests = cluster.requests();
     let at = cluster_information(ApiGroup::CrdV1);
-    world
+    cluster
         .server
         .fail(|_: &ReceivedRequest| Some((200, json!({ "kind": "Other" }))));
     assert!(matches!(
@@ -135,7 +135,7 @@ async fn response_of_a_proxy_shows_neither_a_missing_nor_another_object() {
         .pages(&at.resource, false, async |_: Vec<Value>| Ok(()))
         .await;
     assert!(matches!(listed, Err(Problem::Transient(_))), "{listed:?}");
-    world
+    cluster
         .server
         .fail(|_: &ReceivedRequest| Some((404, json!("page not found"))));
     assert!(matches!(
@@ -147,9 +147,9 @@ async fn response_of_a_proxy_shows_neither_a_missing_nor_another_object() {
 
 #[tokio::test(start_paused = true)]
 async fn replica_that_is_not_the_leader_reads_and_does_not_write() {
-    let world = World::new();
+    let cluster = MigratedCluster::new();
     let (_sender, term) = watch::channel(LeadershipTerm::No);
-    let requests = Requests::new(world.server.client(), Leadership::new(term));
+    let requests = Requests::new(cluster.server.client(), Leadership::new(term));
     let (at, body) = tier();
     assert_eq!(
         requests.create(&at, &body, true).await,
@@ -167,7 +167,7 @@ async fn replica_that_is_not_the_leader_reads_and_does_not_write() {
         requests.delete(&at, &Preconditions::default()).await,
         Err(Problem::MayNotWrite)
     );
-    assert!(world.server.take_log().is_empty());
+    assert!(cluster.server.take_log().is_empty());
     assert!(
         requests
             .get(&cluster_information(ApiGroup::CrdV1))

@@ -381,7 +381,7 @@ mod tests {
     use datastore::kubernetes::is_allowed;
     use tokio::time::timeout;
 
-    use super::super::world::{World, object};
+    use super::super::cluster::{MigratedCluster, object};
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -391,25 +391,25 @@ mod tests {
             (Interruption::After(0), true),
             (Interruption::Hold(0), false),
         ] {
-            let world = World::new();
-            world.start();
-            let requests = world.requests();
-            world.server.interrupt(interruption);
+            let cluster = MigratedCluster::new();
+            cluster.start();
+            let requests = cluster.requests();
+            cluster.server.interrupt(interruption);
             requests.get(&object()).await.unwrap();
             tokio::select! {
-                () = world.delete() => panic!("{interruption:?}"),
-                () = world.server.interrupted() => {}
+                () = cluster.delete() => panic!("{interruption:?}"),
+                () = cluster.server.interrupted() => {}
             }
             let dead = timeout(Duration::from_secs(60), requests.get(&object())).await;
             assert!(dead.is_err(), "a dead program gets no response");
-            world.server.revive();
+            cluster.server.revive();
             assert_eq!(
                 requests.get(&object()).await.unwrap().is_none(),
                 has_effect,
                 "{interruption:?}"
             );
             let late = matches!(interruption, Interruption::Hold(_)).then_some(200);
-            assert_eq!(world.server.release_held(), late);
+            assert_eq!(cluster.server.release_held(), late);
             assert_eq!(
                 requests.get(&object()).await.unwrap().is_none(),
                 has_effect || late.is_some()
@@ -419,20 +419,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_write_has_its_effect_and_is_repeated() {
-        let world = World::new();
-        world.start();
-        world.server.interrupt(Interruption::Fail(0));
-        world.delete().await;
-        assert_eq!(world.server.take_log().len(), 2);
-        assert!(!world.server.clear_interruption() && world.server.object(&object()).is_none());
+        let cluster = MigratedCluster::new();
+        cluster.start();
+        cluster.server.interrupt(Interruption::Fail(0));
+        cluster.delete().await;
+        assert_eq!(cluster.server.take_log().len(), 2);
+        assert!(!cluster.server.clear_interruption() && cluster.server.object(&object()).is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn reviews_of_access_grant_all_but_the_denied_rights() {
-        let world = World::new();
-        world.server.deny("delete apiservices");
+        let cluster = MigratedCluster::new();
+        cluster.server.deny("delete apiservices");
         let right = |verb| ["apiregistration.k8s.io", "apiservices", "", verb];
-        let client = world.server.client();
+        let client = cluster.server.client();
         assert_eq!(is_allowed(&client, right("get")).await.unwrap(), Some(true));
         assert_eq!(
             is_allowed(&client, right("delete")).await.unwrap(),
@@ -442,15 +442,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn open_v3_beside_a_ready_v1_is_a_violation() {
-        let world = World::new();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        cluster.server.with_store(|store| {
             let annotations = json!({ MIGRATED_BY: "u" });
             let open = json!({
                 "metadata": { "annotations": annotations }, "spec": { "datastoreReady": true },
             });
             store.put(&cluster_information(ApiGroup::V3), open);
         });
-        world.requests().get(&object()).await.unwrap();
-        assert_eq!(world.server.violations().len(), 1);
+        cluster.requests().get(&object()).await.unwrap();
+        assert_eq!(cluster.server.violations().len(), 1);
     }
 }

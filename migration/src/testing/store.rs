@@ -447,7 +447,7 @@ mod tests {
     use libcalico::kubernetes::{ApiGroup, Preconditions};
     use libcalico::migration::cluster_information;
 
-    use super::super::world::{World, at};
+    use super::super::cluster::{MigratedCluster, at};
     use super::*;
     use crate::requests::{Created, Problem};
 
@@ -463,8 +463,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_have_the_outcomes_of_an_api_server() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let (at, mut body) = tier("a");
         assert!(matches!(
             requests.create(&at, &body, true).await,
@@ -528,8 +528,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn list_has_pages_of_objects_or_metadata() {
-        let world = World::new();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        cluster.server.with_store(|store| {
             for number in 0..600 {
                 store.put(
                     &tier(&format!("t{number}")).0,
@@ -537,7 +537,7 @@ mod tests {
                 );
             }
         });
-        let (requests, resource) = (world.requests(), tier("").0.resource);
+        let (requests, resource) = (cluster.requests(), tier("").0.resource);
         for metadata_only in [false, true] {
             let mut pages = Vec::new();
             let listed = requests
@@ -557,8 +557,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn garbage_is_an_object_whose_owners_are_missing() {
-        let world = World::new();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        cluster.server.with_store(|store| {
             let owner = store.put(&tier("owner").0, json!({}))["metadata"]["uid"].clone();
             let owned = |uid: Value| json!({ "metadata": { "ownerReferences": [{ "uid": uid }] } });
             store.put(&tier("kept").0, owned(owner));
@@ -572,13 +572,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn deleted_definition_takes_its_objects_along() {
-        let world = World::new();
-        let requests = world.requests();
+        let cluster = MigratedCluster::new();
+        let requests = cluster.requests();
         let at = cluster_information(ApiGroup::CrdV1);
         assert!(requests.get(&at).await.unwrap().is_some());
         requests
             .delete(
-                &super::super::world::definition(&at.resource),
+                &super::super::cluster::definition(&at.resource),
                 &Preconditions::default(),
             )
             .await
@@ -589,6 +589,6 @@ mod tests {
                 .of_kind("crd.projectcalico.org", "clusterinformations")
                 .count()
         };
-        assert_eq!(world.server.with_store(count), 0);
+        assert_eq!(cluster.server.with_store(count), 0);
     }
 }

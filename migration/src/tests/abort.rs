@@ -8,7 +8,7 @@ use super::{
     assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3,
     put_foreign, snapshot,
 };
-use crate::testing::{DEFINITIONS, ObjectStore, World, at, define, is_in_phase, object};
+use crate::testing::{DEFINITIONS, MigratedCluster, ObjectStore, at, define, is_in_phase, object};
 
 fn has_finalizer(store: &ObjectStore) -> bool {
     store
@@ -18,14 +18,18 @@ fn has_finalizer(store: &ObjectStore) -> bool {
 
 /// Runs a migration until `condition`, deletes the controlling object, and compares the end with
 /// the state before.
-async fn abort_after(case: &str, world: World, condition: impl Fn(&ObjectStore) -> bool) {
-    let before = snapshot(&world);
-    world.start();
-    world.run_until(condition).await;
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert_same(&snapshot(&world), &before, case);
-    assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
+async fn abort_after(
+    case: &str,
+    cluster: MigratedCluster,
+    condition: impl Fn(&ObjectStore) -> bool,
+) {
+    let before = snapshot(&cluster);
+    cluster.start();
+    cluster.run_until(condition).await;
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert_same(&snapshot(&cluster), &before, case);
+    assert_eq!(cluster.server.violations(), Vec::<String>::new(), "{case}");
 }
 
 type Condition = fn(&ObjectStore) -> bool;
@@ -41,14 +45,14 @@ async fn abort_in_each_phase_unlocks_v1() {
     ];
     for (case, condition) in conditions {
         for aggregated in [false, true] {
-            let world = World::new();
+            let cluster = MigratedCluster::new();
             if aggregated {
-                world.aggregate();
+                cluster.aggregate();
             }
-            abort_after(case, world, condition).await;
+            abort_after(case, cluster, condition).await;
         }
     }
-    let waiting = World::new();
+    let waiting = MigratedCluster::new();
     put_foreign(&waiting, &office_in_v3());
     let phase = "WaitingForConflictResolution";
     abort_after(phase, waiting, |store| is_in_phase(store, phase)).await;
@@ -57,21 +61,21 @@ async fn abort_in_each_phase_unlocks_v1() {
 /// After the failure, the aggregated API server is restored, and hides the copies from the abort.
 #[tokio::test(start_paused = true)]
 async fn failed_attempt_beside_an_aggregated_api_server_leaves_no_copies() {
-    let world = World::new();
-    world.aggregate();
-    let before = snapshot(&world);
-    world.start();
-    world.run_until(has_last_copy).await;
-    put_foreign(&world, &office_in_v3());
-    world
+    let cluster = MigratedCluster::new();
+    cluster.aggregate();
+    let before = snapshot(&cluster);
+    cluster.start();
+    cluster.run_until(has_last_copy).await;
+    put_foreign(&cluster, &office_in_v3());
+    cluster
         .run_until(|store| is_v1_ready(store) && is_in_phase(store, "WaitingForConflictResolution"))
         .await;
-    world
+    cluster
         .server
         .with_store(|store| store.remove(&office_in_v3()));
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert_same(&snapshot(&world), &before, "aggregated");
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert_same(&snapshot(&cluster), &before, "aggregated");
 }
 
 /// Upstream leaves v1 locked then (MIG-71).
@@ -83,69 +87,69 @@ async fn abort_before_started_at_unlocks_v1() {
             .is_some_and(|found| found["status"]["startedAt"].is_string());
         is_v1_locked(store) && !has_started
     };
-    abort_after("before startedAt", World::new(), is_locked_only).await;
+    abort_after("before startedAt", MigratedCluster::new(), is_locked_only).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_migration_unlocks_v1_without_and_with_an_abort() {
     for is_deleted in [false, true] {
-        let world = World::new();
-        let before = world.spec_of_information(ApiGroup::CrdV1);
-        world.start();
-        world.run_until(is_v1_locked).await;
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        let before = cluster.spec_of_information(ApiGroup::CrdV1);
+        cluster.start();
+        cluster.run_until(is_v1_locked).await;
+        cluster.server.with_store(|store| {
             let mut failed = store.get(&object()).unwrap().clone();
             failed["status"] = json!({ "phase": "Failed", "message": "cause" });
             store.put(&object(), failed);
         });
         if is_deleted {
-            world.delete().await;
-            world.run_until(is_gone).await;
+            cluster.delete().await;
+            cluster.run_until(is_gone).await;
         } else {
-            world.run_until(|store| !is_v1_locked(store)).await;
-            assert_eq!(world.phase(), "Failed");
+            cluster.run_until(|store| !is_v1_locked(store)).await;
+            assert_eq!(cluster.phase(), "Failed");
         }
-        assert_eq!(world.spec_of_information(ApiGroup::CrdV1), before);
+        assert_eq!(cluster.spec_of_information(ApiGroup::CrdV1), before);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn abort_leaves_the_lock_of_another_program() {
-    let world = World::new();
-    world.start();
-    world.run_until(has_finalizer).await;
-    world.server.with_store(|store| {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.run_until(has_finalizer).await;
+    cluster.server.with_store(|store| {
         store.put(
             &cluster_information(ApiGroup::CrdV1),
             json!({ "spec": { "datastoreReady": false } }),
         );
     });
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert!(cluster.server.with_store(|store| is_v1_locked(store)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn abort_gives_back_a_cluster_information_that_existed() {
-    let world = World::new();
-    world.server.with_store(|store| {
+    let cluster = MigratedCluster::new();
+    cluster.server.with_store(|store| {
         let spec = json!({ "datastoreReady": true, "clusterGUID": "of v3" });
         store.put(&cluster_information(ApiGroup::V3), json!({ "spec": spec }));
     });
-    abort_after("v3 existed", world, has_last_copy).await;
+    abort_after("v3 existed", cluster, has_last_copy).await;
 }
 
 /// Copies keep the finalizers of their sources, and no program would remove them from the copies.
 #[tokio::test(start_paused = true)]
 async fn abort_deletes_copies_with_finalizers_and_of_former_migrations() {
-    let world = World::new();
-    let before = snapshot(&world);
-    world.start();
-    world
+    let cluster = MigratedCluster::new();
+    let before = snapshot(&cluster);
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Migrating"))
         .await;
     let pool = at(ApiGroup::V3, "IPPool", "", "left");
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         let metadata = json!({
             "finalizers": ["f"], "annotations": { MIGRATED_BY: "the uid of a former object" },
         });
@@ -154,28 +158,28 @@ async fn abort_deletes_copies_with_finalizers_and_of_former_migrations() {
             json!({ "metadata": metadata, "spec": { "cidr": "10.1.0.0/24" } }),
         );
     });
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert_same(&snapshot(&world), &before, "finalizers");
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert_same(&snapshot(&cluster), &before, "finalizers");
 }
 
 #[tokio::test(start_paused = true)]
 async fn new_object_continues_the_migration_of_a_removed_one() {
-    let world = World::new();
-    world.start();
-    world
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Migrating"))
         .await;
-    world.server.with_store(|store| store.remove(&object()));
-    world.start();
-    world
+    cluster.server.with_store(|store| store.remove(&object()));
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
     assert_eq!(
-        world.server.object(&object()).unwrap()["metadata"]["finalizers"],
+        cluster.server.object(&object()).unwrap()["metadata"]["finalizers"],
         json!([FINALIZER])
     );
-    let v1 = world
+    let v1 = cluster
         .server
         .object(&cluster_information(ApiGroup::CrdV1))
         .unwrap();
@@ -185,11 +189,11 @@ async fn new_object_continues_the_migration_of_a_removed_one() {
 /// A person removes the finalizer of an object, because its deletion does not end.
 #[tokio::test(start_paused = true)]
 async fn lock_without_an_object_is_ended_unless_v3_is_open() {
-    let world = World::new();
-    let before = snapshot(&world);
+    let cluster = MigratedCluster::new();
+    let before = snapshot(&cluster);
     for is_open in [false, true] {
-        world.start();
-        world
+        cluster.start();
+        cluster
             .run_until(|store| {
                 if is_open {
                     is_in_phase(store, "Complete")
@@ -198,36 +202,36 @@ async fn lock_without_an_object_is_ended_unless_v3_is_open() {
                 }
             })
             .await;
-        world.server.with_store(|store| store.remove(&object()));
-        world.run_for(std::time::Duration::from_secs(300)).await;
+        cluster.server.with_store(|store| store.remove(&object()));
+        cluster.run_for(std::time::Duration::from_secs(300)).await;
         if is_open {
             assert!(
-                world
+                cluster
                     .server
                     .with_store(|store| is_v1_locked(store) && is_v3_open(store))
             );
         } else {
-            assert_same(&snapshot(&world), &before, "v1 is unlocked");
+            assert_same(&snapshot(&cluster), &before, "v1 is unlocked");
         }
     }
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
 async fn deletion_after_v3_is_open_finishes() {
-    let world = World::new();
+    let cluster = MigratedCluster::new();
     let other = Resource {
         api_version: "crd.projectcalico.org/v1",
         kind: "Other",
         plural: "others",
         namespaced: false,
     };
-    world.server.with_store(|store| define(store, &other));
-    world.start();
-    world.run_until(is_v3_open).await;
-    world.delete().await;
-    world.run_until(is_gone).await;
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| define(store, &other));
+    cluster.start();
+    cluster.run_until(is_v3_open).await;
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    cluster.server.with_store(|store| {
         assert!(is_v3_open(store) && store.get(&cluster_information(ApiGroup::CrdV1)).is_none());
         let names = |group: &str| {
             let all = store.of_kind("apiextensions.k8s.io", "customresourcedefinitions");
@@ -251,28 +255,28 @@ async fn deletion_after_v3_is_open_finishes() {
 
 #[tokio::test(start_paused = true)]
 async fn definitions_of_an_unlocked_v1_are_not_deleted() {
-    let world = World::new();
-    world.start();
-    world
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         store.put(
             &cluster_information(ApiGroup::CrdV1),
             json!({ "spec": { "datastoreReady": true } }),
         );
     });
-    world.delete().await;
-    world.run_for(std::time::Duration::from_secs(600)).await;
+    cluster.delete().await;
+    cluster.run_for(std::time::Duration::from_secs(600)).await;
     assert!(
-        world
+        cluster
             .message()
             .starts_with("v1 is not locked; two datastores are in use"),
         "{}",
-        world.message()
+        cluster.message()
     );
     assert!(
-        world
+        cluster
             .server
             .object(&cluster_information(ApiGroup::CrdV1))
             .is_some()

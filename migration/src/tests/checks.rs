@@ -11,7 +11,7 @@ use super::{change, is_v1_locked, is_v1_ready};
 use crate::NAMESPACE;
 use crate::report::CONFIG_MAPS;
 use crate::testing::{
-    DEFINITIONS, ReceivedRequest, World, at, definition, failure, is_in_phase, object,
+    DEFINITIONS, MigratedCluster, ReceivedRequest, at, definition, failure, is_in_phase, object,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -30,48 +30,48 @@ fn settings() -> Location {
     Location::namespaced(CONFIG_MAPS, NAMESPACE, "calico-config")
 }
 
-fn started() -> World {
-    let world = World::new();
-    world.start();
-    world
+fn started() -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster
 }
 
 /// Lets a process check the cluster, and returns the message with which it waits. The datastore
 /// must not be locked.
-async fn refusal(world: &World) -> String {
-    world.run_for(MINUTE).await;
-    assert_eq!(world.phase(), "Pending", "{}", world.message());
+async fn refusal(cluster: &MigratedCluster) -> String {
+    cluster.run_for(MINUTE).await;
+    assert_eq!(cluster.phase(), "Pending", "{}", cluster.message());
     assert!(
-        world.server.with_store(|store| is_v1_ready(store)),
+        cluster.server.with_store(|store| is_v1_ready(store)),
         "{}",
-        world.message()
+        cluster.message()
     );
-    assert_eq!(world.spec_of_information(ApiGroup::V3), Value::Null);
-    world.message()
+    assert_eq!(cluster.spec_of_information(ApiGroup::V3), Value::Null);
+    cluster.message()
 }
 
-async fn assert_completes(world: &World) {
-    world
+async fn assert_completes(cluster: &MigratedCluster) {
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
 }
 
 /// Replaces the first variable of the plugins' DaemonSet, `CALICO_API_GROUP`.
-fn set_group(world: &World, entry: Value) {
-    change(world, &plugin(), |found| {
+fn set_group(cluster: &MigratedCluster, entry: Value) {
+    change(cluster, &plugin(), |found| {
         found["spec"]["template"]["spec"]["containers"][0]["env"][0] = entry
     });
 }
 
 #[tokio::test(start_paused = true)]
 async fn conflist_that_names_v1_is_refused_before_the_lock() {
-    let world = started();
+    let cluster = started();
     let reference = json!({ "name": "calico-config", "key": "calico_api_group" });
     set_group(
-        &world,
+        &cluster,
         json!({ "name": "CALICO_API_GROUP", "valueFrom": { "configMapKeyRef": reference } }),
     );
-    change(&world, &plugin(), |found| {
+    change(&cluster, &plugin(), |found| {
         let template =
             r#"{"plugins": [{"type": "calico", "calico_api_group": "__CALICO_API_GROUP__"}]}"#;
         found["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = template.into();
@@ -79,14 +79,14 @@ async fn conflist_that_names_v1_is_refused_before_the_lock() {
     let missing = "with v1 locked no pod could start: the API group of the plugins of DaemonSet \
                    calico-cni is unknown: CALICO_API_GROUP is from ConfigMap calico-config, which \
                    lacks calico_api_group. ";
-    let message = refusal(&world).await;
+    let message = refusal(&cluster).await;
     assert!(
         message.starts_with(missing) && message.ends_with(STATEMENT),
         "{message}"
     );
 
     let put = |group: &str| {
-        world.server.with_store(|store| {
+        cluster.server.with_store(|store| {
             store.put(
                 &settings(),
                 json!({ "data": { "calico_api_group": group } }),
@@ -97,18 +97,18 @@ async fn conflist_that_names_v1_is_refused_before_the_lock() {
     let expected = "with v1 locked no pod could start: DaemonSet calico-cni installs a \
                     configuration with crd.projectcalico.org/v1; leave calico_api_group empty \
                     (deploy/components/migrate-to-v3)";
-    assert_eq!(refusal(&world).await, expected);
+    assert_eq!(refusal(&cluster).await, expected);
     put("");
-    assert_completes(&world).await;
+    assert_completes(&cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn plugins_of_unknown_origin_need_a_statement() {
-    let world = started();
-    world.server.with_store(|store| store.remove(&plugin()));
+    let cluster = started();
+    cluster.server.with_store(|store| store.remove(&plugin()));
     let expected = "with v1 locked no pod could start: no DaemonSet calico-cni or calico-node in \
                     calico-system installs plugins. ";
-    let message = refusal(&world).await;
+    let message = refusal(&cluster).await;
     assert!(
         message.starts_with(expected) && message.ends_with(STATEMENT),
         "{message}"
@@ -116,44 +116,44 @@ async fn plugins_of_unknown_origin_need_a_statement() {
 
     let group = json!({ "name": "CALICO_API_GROUP", "value": "" });
     let spec = json!({ "initContainers": [{ "name": "install-cni", "env": [group] }] });
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         store.put(
             &daemon_set("calico-node"),
             json!({ "spec": { "template": { "spec": spec } } }),
         );
     });
-    let message = refusal(&world).await;
+    let message = refusal(&cluster).await;
     assert!(
         message.contains("install-cni of DaemonSet calico-node may install upstream's plugin"),
         "{message}"
     );
-    world
+    cluster
         .server
         .with_store(|store| store.remove(&daemon_set("calico-node")));
-    change(&world, &object(), |found| {
+    change(&cluster, &object(), |found| {
         found["metadata"]["annotations"][PLUGINS] = FOLLOW.into()
     });
-    assert_completes(&world).await;
+    assert_completes(&cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_have_not_installed_a_changed_config_map_are_counted() {
-    let world = started();
+    let cluster = started();
     let reference = json!({ "name": "calico-config", "key": "group" });
     set_group(
-        &world,
+        &cluster,
         json!({ "name": "CALICO_API_GROUP", "valueFrom": { "configMapKeyRef": reference } }),
     );
-    change(&world, &plugin(), |found| {
+    change(&cluster, &plugin(), |found| {
         found["spec"]["selector"] = json!({ "matchLabels": { "k8s-app": "calico-cni" } })
     });
-    let uid = world.server.object(&plugin()).unwrap()["metadata"]["uid"].clone();
+    let uid = cluster.server.object(&plugin()).unwrap()["metadata"]["uid"].clone();
     let written = |time: &str| json!({ "manager": "kubectl", "time": time });
     let times = json!([
         written("2026-03-02T10:00:00Z"),
         written("2026-03-01T10:00:00Z")
     ]);
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         let metadata =
             json!({ "creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": times });
         store.put(
@@ -164,7 +164,7 @@ async fn pods_that_have_not_installed_a_changed_config_map_are_counted() {
     let put = |name: &str, created: &str, owner: &Value| {
         let metadata =
             json!({ "creationTimestamp": created, "ownerReferences": [{ "uid": owner }] });
-        world.server.with_store(|store| {
+        cluster.server.with_store(|store| {
             store.put(
                 &Location::namespaced(PODS, NAMESPACE, name),
                 json!({ "metadata": metadata }),
@@ -177,8 +177,8 @@ async fn pods_that_have_not_installed_a_changed_config_map_are_counted() {
     put("other", "2026-02-01T10:00:00Z", &json!("another"));
     let expected = "2 pods of calico-cni are older than ConfigMap calico-config; kubectl -n \
                     calico-system rollout restart daemonset/calico-cni";
-    assert_eq!(refusal(&world).await, expected);
-    let log = world.server.take_log();
+    assert_eq!(refusal(&cluster).await, expected);
+    let log = cluster.server.take_log();
     let lists: Vec<_> = log.iter().filter(|line| line.contains("/pods?")).collect();
     let is_limited =
         |line: &&String| line.contains("?labelSelector=k8s-app%3Dcalico-cni&limit=100&");
@@ -191,33 +191,33 @@ async fn pods_that_have_not_installed_a_changed_config_map_are_counted() {
     let being_deleted =
         |found: &mut Value| found["metadata"]["deletionTimestamp"] = "2026-03-02T11:00:00Z".into();
     change(
-        &world,
+        &cluster,
         &Location::namespaced(PODS, NAMESPACE, "old-2"),
         being_deleted,
     );
-    assert_completes(&world).await;
+    assert_completes(&cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn rollout_of_the_plugins_is_awaited_before_the_lock() {
-    let world = started();
-    change(&world, &plugin(), |found| {
+    let cluster = started();
+    change(&cluster, &plugin(), |found| {
         found["status"]["updatedNumberScheduled"] = json!(0)
     });
     let expected = "with v1 locked no pod could start: wait for calico-cni rollout (0/1 updated)";
-    assert_eq!(refusal(&world).await, expected);
-    change(&world, &plugin(), |found| {
+    assert_eq!(refusal(&cluster).await, expected);
+    change(&cluster, &plugin(), |found| {
         found["status"]["updatedNumberScheduled"] = json!(1)
     });
-    assert_completes(&world).await;
+    assert_completes(&cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_definitions_of_v3_are_named_with_the_objects_that_need_them() {
-    let world = started();
+    let cluster = started();
     let kinds = [("IPPool", "pool"), ("BGPPeer", "")]
         .map(|(kind, name)| at(ApiGroup::V3, kind, "", name).resource);
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         for resource in kinds
             .iter()
             .chain([&cluster_information(ApiGroup::V3).resource])
@@ -227,24 +227,26 @@ async fn missing_definitions_of_v3_are_named_with_the_objects_that_need_them() {
     });
     let expected = "v3 CRDs (projectcalico.org) not installed — apply them before starting \
                     migration: clusterinformations, ippools (1 object)";
-    assert_eq!(refusal(&world).await, expected);
+    assert_eq!(refusal(&cluster).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn cluster_without_v1_or_with_an_old_definition_ends_the_migration() {
-    let world = started();
-    change(&world, &definition(&DATASTORE_MIGRATIONS), |found| {
+    let cluster = started();
+    change(&cluster, &definition(&DATASTORE_MIGRATIONS), |found| {
         found["spec"]["versions"][0]["name"] = "v1beta1".into()
     });
-    world.run_until(|store| is_in_phase(store, "Failed")).await;
+    cluster
+        .run_until(|store| is_in_phase(store, "Failed"))
+        .await;
     assert!(
-        world
+        cluster
             .message()
             .starts_with("cluster serves the pre-GA DatastoreMigration API (v1beta1)")
     );
 
-    let world = started();
-    world.server.with_store(|store| {
+    let cluster = started();
+    cluster.server.with_store(|store| {
         let suffix = ".crd.projectcalico.org";
         let names: Vec<String> = store
             .of_kind("apiextensions.k8s.io", "customresourcedefinitions")
@@ -261,18 +263,20 @@ async fn cluster_without_v1_or_with_an_old_definition_ends_the_migration() {
             .iter()
             .for_each(|name| _ = store.remove(&Location::global(DEFINITIONS, name)));
     });
-    world.run_until(|store| is_in_phase(store, "Failed")).await;
+    cluster
+        .run_until(|store| is_in_phase(store, "Failed"))
+        .await;
     assert_eq!(
-        world.message(),
+        cluster.message(),
         "no v1 CRDs (crd.projectcalico.org) found - nothing to migrate"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn incorrect_built_in_tiers_are_named_in_order() {
-    let world = started();
+    let cluster = started();
     let tier = |name: &str| at(ApiGroup::CrdV1, "Tier", "", name);
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         store.put(&tier("kube-admin"), json!({ "spec": { "order": 1000 } }));
         store.put(
             &tier("default"),
@@ -285,30 +289,30 @@ async fn incorrect_built_in_tiers_are_named_in_order() {
     });
     let expected = "Correct the following v1 tiers before migration can start: tier \"default\" \
                     must have order 1000000; tier \"kube-admin\" must have defaultAction \"Pass\"";
-    assert_eq!(refusal(&world).await, expected);
+    assert_eq!(refusal(&cluster).await, expected);
 }
 
 #[tokio::test(start_paused = true)]
 async fn missing_rights_are_named_before_the_lock() {
-    let world = started();
-    world.server.deny("delete ipamblocks");
-    world.server.deny("get daemonsets");
+    let cluster = started();
+    cluster.server.deny("delete ipamblocks");
+    cluster.server.deny("get daemonsets");
     let expected = "Waiting for migration RBAC permissions: delete ipamblocks, get daemonsets; \
                     apply the role calico-kube-controllers-migration \
                     (deploy/components/migrate-to-v3)";
-    assert_eq!(refusal(&world).await, expected);
+    assert_eq!(refusal(&cluster).await, expected);
 
     // The API server refuses the request before the reviews are made.
-    world.server.fail(|request: &ReceivedRequest| {
+    cluster.server.fail(|request: &ReceivedRequest| {
         let is_refused = request.uri.path().contains("/daemonsets/");
         is_refused.then(|| failure(403, "Forbidden", "daemonsets is forbidden"))
     });
-    assert_eq!(refusal(&world).await, expected);
+    assert_eq!(refusal(&cluster).await, expected);
 }
 
 /// Makes the API server refuse each request for a DaemonSet with this message.
-fn refuse_daemon_sets(world: &World, message: &'static str) {
-    world.server.fail(move |request: &ReceivedRequest| {
+fn refuse_daemon_sets(cluster: &MigratedCluster, message: &'static str) {
+    cluster.server.fail(move |request: &ReceivedRequest| {
         let is_refused = request.uri.path().contains("/daemonsets/");
         is_refused.then(|| failure(403, "Forbidden", message))
     });
@@ -316,39 +320,39 @@ fn refuse_daemon_sets(world: &World, message: &'static str) {
 
 #[tokio::test(start_paused = true)]
 async fn refusal_without_a_missing_right_is_reported_as_it_is() {
-    let world = started();
-    refuse_daemon_sets(&world, "a webhook says no");
+    let cluster = started();
+    refuse_daemon_sets(&cluster, "a webhook says no");
     assert_eq!(
-        refusal(&world).await,
+        refusal(&cluster).await,
         "Waiting for migration RBAC permissions: a webhook says no"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn rights_granted_while_the_leader_waits_let_the_migration_begin() {
-    let world = started();
-    refuse_daemon_sets(&world, "not yet");
+    let cluster = started();
+    refuse_daemon_sets(&cluster, "not yet");
     let granting = async {
         tokio::time::sleep(MINUTE).await;
         assert_eq!(
-            world.message(),
+            cluster.message(),
             "Waiting for migration RBAC permissions: not yet"
         );
-        world.server.end_faults();
+        cluster.server.end_faults();
     };
-    let (processes, ()) = tokio::join!(world.run_until(is_v1_locked), granting);
+    let (processes, ()) = tokio::join!(cluster.run_until(is_v1_locked), granting);
     assert_eq!(processes, 1, "the process that waited locks the datastore");
 }
 
 #[tokio::test(start_paused = true)]
 async fn process_that_is_told_v1_waits() {
-    let mut world = started();
-    world.configured = Some(ApiGroup::CrdV1);
+    let mut cluster = started();
+    cluster.configured = Some(ApiGroup::CrdV1);
     let expected = "CALICO_API_GROUP of kube-controllers is crd.projectcalico.org/v1; leave it \
                     empty (deploy/components/migrate-to-v3)";
-    assert_eq!(refusal(&world).await, expected);
-    world.configured = None;
-    assert_completes(&world).await;
+    assert_eq!(refusal(&cluster).await, expected);
+    cluster.configured = None;
+    assert_completes(&cluster).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,18 +367,18 @@ async fn locks_of_other_programs_are_awaited() {
             "ClusterInformation of v3 is locked, and not by a migration",
         ),
     ] {
-        let world = started();
+        let cluster = started();
         let locked = json!({ "spec": { "datastoreReady": false } });
-        world
+        cluster
             .server
             .with_store(|store| store.put(&cluster_information(group), locked));
-        world.run_for(MINUTE).await;
+        cluster.run_for(MINUTE).await;
         assert_eq!(
-            (world.phase().as_str(), world.message().as_str()),
+            (cluster.phase().as_str(), cluster.message().as_str()),
             ("Pending", expected)
         );
         let annotations =
-            world.server.object(&cluster_information(group)).unwrap()["metadata"]["annotations"]
+            cluster.server.object(&cluster_information(group)).unwrap()["metadata"]["annotations"]
                 .clone();
         assert_eq!(annotations, Value::Null);
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{change, is_gone, is_v1_locked, is_v1_ready};
-use crate::testing::{ReceivedRequest, World, definition, is_in_phase, object};
+use crate::testing::{MigratedCluster, ReceivedRequest, definition, is_in_phase, object};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -20,11 +20,11 @@ struct Times {
 }
 
 /// Records the time of the lock of v1, and that of the first creation in v3.
-fn record_times(world: &World) -> Arc<Mutex<Times>> {
+fn record_times(cluster: &MigratedCluster) -> Arc<Mutex<Times>> {
     let times = Arc::<Mutex<Times>>::default();
     let recorded = times.clone();
     let information = cluster_information(ApiGroup::CrdV1).url_path();
-    world.server.fail(move |request: &ReceivedRequest| {
+    cluster.server.fail(move |request: &ReceivedRequest| {
         let (path, mut times) = (request.uri.path(), recorded.lock().unwrap());
         if request
             .uri
@@ -51,13 +51,13 @@ fn record_times(world: &World) -> Arc<Mutex<Times>> {
 #[tokio::test(start_paused = true)]
 async fn first_object_of_v3_is_created_ten_seconds_after_the_lock() {
     for is_restarted in [false, true] {
-        let world = World::new();
-        let times = record_times(&world);
-        world.start();
+        let cluster = MigratedCluster::new();
+        let times = record_times(&cluster);
+        cluster.start();
         if is_restarted {
-            world.run_until(is_v1_locked).await;
+            cluster.run_until(is_v1_locked).await;
         }
-        world
+        cluster
             .run_until(|store| is_in_phase(store, "Complete"))
             .await;
         let times = times.lock().unwrap();
@@ -71,29 +71,34 @@ async fn first_object_of_v3_is_created_ten_seconds_after_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_migration_that_is_deleted_and_created_again_reaches_complete() {
-    let world = World::new();
+    let cluster = MigratedCluster::new();
     let serve = |version: &str| {
-        change(&world, &definition(&DATASTORE_MIGRATIONS), |found| {
+        change(&cluster, &definition(&DATASTORE_MIGRATIONS), |found| {
             found["spec"]["versions"][0]["name"] = version.into()
         });
     };
     serve("v1beta1");
-    world.start();
-    world.run_until(|store| is_in_phase(store, "Failed")).await;
-    let failed = world.server.object(&object()).unwrap();
+    cluster.start();
+    cluster
+        .run_until(|store| is_in_phase(store, "Failed"))
+        .await;
+    let failed = cluster.server.object(&object()).unwrap();
 
     // The correction alone starts nothing.
     serve("v1");
-    world.run_for(5 * MINUTE).await;
-    assert_eq!(world.server.object(&object()), Some(failed));
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    cluster.run_for(5 * MINUTE).await;
+    assert_eq!(cluster.server.object(&object()), Some(failed));
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
 
-    world.delete().await;
-    world.run_until(is_gone).await;
-    world.start();
-    world
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
-    assert_eq!(world.status()["conditions"][0]["reason"], json!("V3Opened"));
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert_eq!(
+        cluster.status()["conditions"][0]["reason"],
+        json!("V3Opened")
+    );
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
 }

@@ -13,18 +13,18 @@ use super::{
     office_in_v3, put_foreign, snapshot,
 };
 use crate::marks::{ATTEMPT, CREATED_BY, V3Access};
-use crate::testing::{Interruption, ObjectStore, World, at, is_in_phase, object};
+use crate::testing::{Interruption, MigratedCluster, ObjectStore, at, is_in_phase, object};
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// Returns a world whose v3 is ready, and part of no migration.
-pub(super) fn world_with_v3() -> World {
-    let world = World::new();
-    world.server.with_store(|store| {
+pub(super) fn cluster_with_v3() -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.server.with_store(|store| {
         let spec = json!({ "datastoreReady": true, "clusterGUID": "of v3" });
         store.put(&cluster_information(ApiGroup::V3), json!({ "spec": spec }));
     });
-    world
+    cluster
 }
 
 /// Returns true if programs could use v3 beside a copy. An abort deletes the copy of the first kind
@@ -39,26 +39,26 @@ fn is_copy_usable(store: &ObjectStore) -> bool {
 #[tokio::test(start_paused = true)]
 async fn v3_is_given_back_only_without_copies() {
     for is_aborted in [true, false] {
-        let world = world_with_v3();
-        world.start();
-        world.run_until(has_last_copy).await;
+        let cluster = cluster_with_v3();
+        cluster.start();
+        cluster.run_until(has_last_copy).await;
         if is_aborted {
-            world.delete().await;
+            cluster.delete().await;
         } else {
-            world
+            cluster
                 .server
                 .with_store(|store| store.remove(&office_in_v3()));
-            put_foreign(&world, &office_in_v3());
+            put_foreign(&cluster, &office_in_v3());
         }
         let is_over = |store: &ObjectStore| {
             is_gone(store) || is_in_phase(store, "WaitingForConflictResolution")
         };
         tokio::select! {
             biased;
-            () = world.server.reached(is_copy_usable) => panic!("{is_aborted}"),
-            _ = world.run_until(is_over) => {}
+            () = cluster.server.reached(is_copy_usable) => panic!("{is_aborted}"),
+            _ = cluster.run_until(is_over) => {}
         }
-        let information = world
+        let information = cluster
             .server
             .object(&cluster_information(ApiGroup::V3))
             .unwrap();
@@ -68,7 +68,7 @@ async fn v3_is_given_back_only_without_copies() {
         );
         assert_eq!(information["metadata"]["annotations"], Value::Null);
         assert!(
-            world
+            cluster
                 .server
                 .with_store(|store| is_v1_ready(store) && !has_last_copy(store)),
             "{is_aborted}"
@@ -78,25 +78,25 @@ async fn v3_is_given_back_only_without_copies() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_attempt_killed_at_each_request_leaves_v3_as_it_was() {
-    let world = world_with_v3();
-    put_foreign(&world, &office_in_v3());
-    let before = snapshot(&world);
+    let cluster = cluster_with_v3();
+    put_foreign(&cluster, &office_in_v3());
+    let before = snapshot(&cluster);
     let course = async |interruption: Interruption| {
-        let world = world_with_v3();
-        world.start();
-        world
+        let cluster = cluster_with_v3();
+        cluster.start();
+        cluster
             .run_until(|store| is_in_phase(store, "Migrating"))
             .await;
-        put_foreign(&world, &office_in_v3());
-        world.server.interrupt(interruption);
-        world
+        put_foreign(&cluster, &office_in_v3());
+        cluster.server.interrupt(interruption);
+        cluster
             .run_until(|store| is_in_phase(store, "WaitingForConflictResolution"))
             .await;
-        world
+        cluster
     };
     for interruption in KILLS {
-        let interrupted = interrupt_each_request(interruption, &course, |world, case| {
-            let mut after = snapshot(world);
+        let interrupted = interrupt_each_request(interruption, &course, |cluster, case| {
+            let mut after = snapshot(cluster);
             after.remove("migration.projectcalico.org/datastoremigrations//v1-to-v3");
             assert_same(&after, &before, case);
         });
@@ -108,7 +108,7 @@ async fn failed_attempt_killed_at_each_request_leaves_v3_as_it_was() {
 /// again.
 #[tokio::test(start_paused = true)]
 async fn copies_of_a_former_migration_in_a_ready_v3_are_neither_swept_nor_deleted_by_an_abort() {
-    let world = world_with_v3();
+    let cluster = cluster_with_v3();
     let block = at(ApiGroup::V3, "IPAMBlock", "", "10-9-0-0-26");
     let put = |store: &mut ObjectStore| {
         let annotations = json!({ MIGRATED_BY: "former", SOURCE_REVISION: "3" });
@@ -119,20 +119,20 @@ async fn copies_of_a_former_migration_in_a_ready_v3_are_neither_swept_nor_delete
             }),
         )
     };
-    let used = world.server.with_store(put);
-    world.start();
-    world.run_for(TEN_MINUTES).await;
+    let used = cluster.server.with_store(put);
+    cluster.start();
+    cluster.run_for(TEN_MINUTES).await;
     assert!(
-        world
+        cluster
             .message()
             .starts_with("projectcalico.org/v3 is ready, and a former"),
         "{}",
-        world.message()
+        cluster.message()
     );
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert_eq!(world.server.object(&block), Some(used));
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert_eq!(cluster.server.object(&block), Some(used));
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
 }
 
 /// A person locks v3 after the migration, and removes the object with its finalizer. The next
@@ -140,13 +140,13 @@ async fn copies_of_a_former_migration_in_a_ready_v3_are_neither_swept_nor_delete
 #[tokio::test(start_paused = true)]
 async fn copies_that_were_open_stay_when_v3_is_locked_and_the_object_is_new() {
     for is_deleted in [false, true] {
-        let world = World::new();
-        world.start();
-        world
+        let cluster = MigratedCluster::new();
+        cluster.start();
+        cluster
             .run_until(|store| is_in_phase(store, "Complete"))
             .await;
         let information = cluster_information(ApiGroup::V3);
-        world.server.with_store(|store| {
+        cluster.server.with_store(|store| {
             let mut locked = store.get(&information).unwrap().clone();
             locked["spec"]["datastoreReady"] = false.into();
             store.put(&information, locked);
@@ -157,16 +157,16 @@ async fn copies_that_were_open_stay_when_v3_is_locked_and_the_object_is_new() {
             );
         });
         if is_deleted {
-            world.delete().await;
+            cluster.delete().await;
         }
-        world.run_for(TEN_MINUTES).await;
+        cluster.run_for(TEN_MINUTES).await;
         assert!(
-            world.message().contains("is marked and locked"),
+            cluster.message().contains("is marked and locked"),
             "{}",
-            world.message()
+            cluster.message()
         );
         let is_kept = |store: &mut ObjectStore| has_last_copy(store) && is_v1_locked(store);
-        assert!(world.server.with_store(is_kept), "{is_deleted}");
+        assert!(cluster.server.with_store(is_kept), "{is_deleted}");
     }
 }
 
@@ -176,15 +176,15 @@ async fn copies_that_were_open_stay_when_v3_is_locked_and_the_object_is_new() {
 async fn v3_set_ready_while_objects_are_copied_is_closed_again() {
     let information = cluster_information(ApiGroup::V3);
     for existed in [false, true] {
-        let world = if existed {
-            world_with_v3()
+        let cluster = if existed {
+            cluster_with_v3()
         } else {
-            World::new()
+            MigratedCluster::new()
         };
-        world.start();
-        let access = || V3Access::of(world.server.object(&information).as_ref());
+        cluster.start();
+        let access = || V3Access::of(cluster.server.object(&information).as_ref());
         let set_ready = async {
-            world
+            cluster
                 .server
                 .reached(|store| {
                     store
@@ -192,38 +192,38 @@ async fn v3_set_ready_while_objects_are_copied_is_closed_again() {
                         .is_some()
                 })
                 .await;
-            change(&world, &information, |found| {
+            change(&cluster, &information, |found| {
                 assert_eq!(found["spec"]["datastoreReady"], false);
                 found["spec"]["datastoreReady"] = true.into();
             });
             assert_eq!(access(), V3Access::Closed);
-            assert!(!world.server.with_store(|store| has_last_copy(store)));
+            assert!(!cluster.server.with_store(|store| has_last_copy(store)));
         };
         futures::future::join(
-            world.run_until(|store| is_in_phase(store, "Complete")),
+            cluster.run_until(|store| is_in_phase(store, "Complete")),
             set_ready,
         )
         .await;
         assert_eq!(access(), V3Access::Open);
         assert!(
-            world
+            cluster
                 .server
                 .with_store(|store| is_v1_locked(store) && has_last_copy(store)),
             "{existed}"
         );
-        assert_eq!(world.server.violations(), Vec::<String>::new());
+        assert_eq!(cluster.server.violations(), Vec::<String>::new());
     }
 }
 
 /// Migrates, and deletes the ClusterInformation of v3. Replaces the controlling object by a new one
 /// with the finalizer.
-async fn world_with_a_lost_v3() -> World {
-    let world = World::new();
-    world.start();
-    world
+async fn cluster_with_a_lost_v3() -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         store.remove(&cluster_information(ApiGroup::V3));
         store.remove(&object());
         store.put(
@@ -231,40 +231,40 @@ async fn world_with_a_lost_v3() -> World {
             json!({ "metadata": { "finalizers": [FINALIZER] } }),
         );
     });
-    world
+    cluster
 }
 
 /// The lock of v1 alone shows then that pods may use v3.
 #[tokio::test(start_paused = true)]
 async fn v1_stays_locked_if_the_cluster_information_of_an_open_v3_is_deleted() {
     for (has_object, is_deleted) in [(true, false), (true, true), (false, false)] {
-        let world = world_with_a_lost_v3().await;
+        let cluster = cluster_with_a_lost_v3().await;
         if is_deleted {
-            world.delete().await;
+            cluster.delete().await;
         }
         if !has_object {
-            world.server.with_store(|store| store.remove(&object()));
+            cluster.server.with_store(|store| store.remove(&object()));
         }
-        world.run_for(TEN_MINUTES).await;
+        cluster.run_for(TEN_MINUTES).await;
         let is_kept = |store: &mut ObjectStore| {
             is_v1_locked(store)
                 && has_last_copy(store)
                 && store.get(&cluster_information(ApiGroup::V3)).is_none()
         };
         assert!(
-            world.server.with_store(is_kept),
+            cluster.server.with_store(is_kept),
             "{has_object} {is_deleted}"
         );
-        let is_explained = world
+        let is_explained = cluster
             .message()
             .starts_with("projectcalico.org/v3 may have been open, but its");
-        assert_eq!(is_explained, has_object, "{}", world.message());
+        assert_eq!(is_explained, has_object, "{}", cluster.message());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn deleted_cluster_information_of_v3_is_restored_or_given_up_by_a_person() {
-    let restored = world_with_a_lost_v3().await;
+    let restored = cluster_with_a_lost_v3().await;
     restored.run_for(TEN_MINUTES).await;
     restored.server.with_store(|store| {
         let metadata = json!({ "annotations": { MIGRATED_BY: "restored" } });
@@ -280,7 +280,7 @@ async fn deleted_cluster_information_of_v3_is_restored_or_given_up_by_a_person()
             .with_store(|store| is_v1_locked(store) && is_v3_open(store))
     );
 
-    let unused = world_with_a_lost_v3().await;
+    let unused = cluster_with_a_lost_v3().await;
     unused.delete().await;
     unused.run_for(TEN_MINUTES).await;
     change(&unused, &cluster_information(ApiGroup::CrdV1), |found| {
@@ -306,9 +306,9 @@ async fn locked_v3_beside_an_unlocked_v1_is_given_back() {
         json!({ ATTEMPT: "7" }),
     );
     for (annotations, is_kept) in [(created, false), (found, true)] {
-        let world = World::new();
+        let cluster = MigratedCluster::new();
         let information = cluster_information(ApiGroup::V3);
-        world.server.with_store(|store| {
+        cluster.server.with_store(|store| {
             let metadata = json!({ "annotations": annotations });
             store.put(
                 &information,
@@ -319,16 +319,16 @@ async fn locked_v3_beside_an_unlocked_v1_is_given_back() {
                 json!({ "status": { "phase": "Failed", "message": "cause" } }),
             );
         });
-        world.run_for(TEN_MINUTES).await;
-        let spec = world
+        cluster.run_for(TEN_MINUTES).await;
+        let spec = cluster
             .server
             .object(&information)
             .map(|found| found["spec"].clone());
         assert_eq!(spec, is_kept.then(|| json!({ "datastoreReady": true })));
         assert_eq!(
-            (world.phase().as_str(), world.message().as_str()),
+            (cluster.phase().as_str(), cluster.message().as_str()),
             ("Failed", "cause")
         );
-        assert!(world.server.with_store(|store| is_v1_ready(store)));
+        assert!(cluster.server.with_store(|store| is_v1_ready(store)));
     }
 }

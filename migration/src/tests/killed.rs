@@ -8,7 +8,9 @@ use super::{
     assert_same, has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open, office_in_v3,
     put_foreign, snapshot,
 };
-use crate::testing::{Ended, Interruption, ObjectStore, World, api_service, at, is_in_phase};
+use crate::testing::{
+    Ended, Interruption, MigratedCluster, ObjectStore, api_service, at, is_in_phase,
+};
 
 /// The program ends before a write, or after its effect, or gets a failure after the effect.
 pub(super) const KILLS: [fn(usize) -> Interruption; 3] = [
@@ -21,15 +23,15 @@ pub(super) const KILLS: [fn(usize) -> Interruption; 3] = [
 /// course ends before that write. Returns the number of interrupted courses.
 pub(super) async fn interrupt_each_request(
     interruption: fn(usize) -> Interruption,
-    course: &impl AsyncFn(Interruption) -> World,
-    check: impl Fn(&World, &str),
+    course: &impl AsyncFn(Interruption) -> MigratedCluster,
+    check: impl Fn(&MigratedCluster, &str),
 ) -> usize {
     for number in 0.. {
-        let world = course(interruption(number)).await;
-        let is_interrupted = !world.server.clear_interruption();
+        let cluster = course(interruption(number)).await;
+        let is_interrupted = !cluster.server.clear_interruption();
         let case = format!("{:?}", interruption(number));
-        assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
-        check(&world, &case);
+        assert_eq!(cluster.server.violations(), Vec::<String>::new(), "{case}");
+        check(&cluster, &case);
         if !is_interrupted {
             return number;
         }
@@ -41,11 +43,11 @@ pub(super) async fn interrupt_each_request(
 /// of the writes.
 async fn assert_same_end(
     interruption: fn(usize) -> Interruption,
-    course: &impl AsyncFn(Interruption) -> World,
+    course: &impl AsyncFn(Interruption) -> MigratedCluster,
     expected: &BTreeMap<String, Value>,
 ) -> usize {
-    interrupt_each_request(interruption, course, |world, case| {
-        assert_same(&snapshot(world), expected, case)
+    interrupt_each_request(interruption, course, |cluster, case| {
+        assert_same(&snapshot(cluster), expected, case)
     })
     .await
 }
@@ -54,27 +56,27 @@ fn is_complete(store: &ObjectStore) -> bool {
     is_in_phase(store, "Complete")
 }
 
-fn aggregated_world() -> World {
-    let world = World::new();
-    world.start();
-    world.aggregate();
-    world
+fn aggregated_cluster() -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.aggregate();
+    cluster
 }
 
 async fn complete_snapshot() -> BTreeMap<String, Value> {
-    let world = aggregated_world();
-    world.run_until(is_complete).await;
-    snapshot(&world)
+    let cluster = aggregated_cluster();
+    cluster.run_until(is_complete).await;
+    snapshot(&cluster)
 }
 
 #[tokio::test(start_paused = true)]
 async fn migration_killed_at_each_request_ends_in_the_same_state() {
     let expected = complete_snapshot().await;
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world.server.interrupt(interruption);
-        world.run_until(is_complete).await;
-        world
+        let cluster = aggregated_cluster();
+        cluster.server.interrupt(interruption);
+        cluster.run_until(is_complete).await;
+        cluster
     };
     for interruption in KILLS {
         let interrupted = assert_same_end(interruption, &course, &expected);
@@ -87,11 +89,11 @@ async fn migration_killed_at_each_request_ends_in_the_same_state() {
 async fn late_request_of_a_former_leader_changes_no_finished_migration() {
     let expected = complete_snapshot().await;
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world.server.interrupt(interruption);
-        world.run_until(is_complete).await;
-        world.server.release_held();
-        world
+        let cluster = aggregated_cluster();
+        cluster.server.interrupt(interruption);
+        cluster.run_until(is_complete).await;
+        cluster.server.release_held();
+        cluster
     };
     assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
@@ -102,25 +104,25 @@ async fn late_request_of_a_former_leader_changes_no_finished_migration() {
 async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
     let expected = complete_snapshot().await;
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world
+        let cluster = aggregated_cluster();
+        cluster
             .run_until(|store| is_in_phase(store, "Migrating"))
             .await;
-        put_foreign(&world, &office_in_v3());
-        world.server.interrupt(interruption);
-        let failed = world
+        put_foreign(&cluster, &office_in_v3());
+        cluster.server.interrupt(interruption);
+        let failed = cluster
             .run_once(|store| is_in_phase(store, "WaitingForConflictResolution"))
             .await;
         if matches!(failed, Ended::Reached) {
             // The first attempt has no more writes, and the second one is to succeed.
-            world.server.interrupt(Interruption::Hold(usize::MAX));
+            cluster.server.interrupt(Interruption::Hold(usize::MAX));
         }
-        world
+        cluster
             .server
             .with_store(|store| store.remove(&office_in_v3()));
-        world.run_until(is_complete).await;
-        world.server.release_held();
-        world
+        cluster.run_until(is_complete).await;
+        cluster.server.release_held();
+        cluster
     };
     assert!(assert_same_end(Interruption::Hold, &course, &expected).await > 35);
 }
@@ -130,22 +132,22 @@ async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
 #[tokio::test(start_paused = true)]
 async fn late_request_of_a_former_leader_does_not_open_v3() {
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world.server.interrupt(interruption);
-        if matches!(world.run_once(is_v3_open).await, Ended::Killed)
-            && !world.server.with_store(|s| is_v3_open(s))
+        let cluster = aggregated_cluster();
+        cluster.server.interrupt(interruption);
+        if matches!(cluster.run_once(is_v3_open).await, Ended::Killed)
+            && !cluster.server.with_store(|s| is_v3_open(s))
         {
-            world.delete().await;
-            world.run_until(is_gone).await;
-            world.server.release_held();
-            let is_v1_in_use = world
+            cluster.delete().await;
+            cluster.run_until(is_gone).await;
+            cluster.server.release_held();
+            let is_v1_in_use = cluster
                 .server
                 .with_store(|store| is_v1_ready(store) && !is_v3_open(store));
             assert!(is_v1_in_use, "{interruption:?}");
-            let service = world.server.object(&api_service()).unwrap();
+            let service = cluster.server.object(&api_service()).unwrap();
             assert!(service["spec"]["service"].is_object(), "{interruption:?}");
         }
-        world
+        cluster
     };
     assert!(interrupt_each_request(Interruption::Hold, &course, |_, _| {}).await > 35);
 }
@@ -153,17 +155,17 @@ async fn late_request_of_a_former_leader_does_not_open_v3() {
 #[tokio::test(start_paused = true)]
 async fn abort_killed_at_each_request_gives_back_v1() {
     let before = {
-        let world = World::new();
-        world.aggregate();
-        snapshot(&world)
+        let cluster = MigratedCluster::new();
+        cluster.aggregate();
+        snapshot(&cluster)
     };
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world.run_until(has_last_copy).await;
-        world.delete().await;
-        world.server.interrupt(interruption);
-        world.run_until(is_gone).await;
-        world
+        let cluster = aggregated_cluster();
+        cluster.run_until(has_last_copy).await;
+        cluster.delete().await;
+        cluster.server.interrupt(interruption);
+        cluster.run_until(is_gone).await;
+        cluster
     };
     for interruption in KILLS {
         let interrupted = assert_same_end(interruption, &course, &before);
@@ -174,12 +176,12 @@ async fn abort_killed_at_each_request_gives_back_v1() {
 #[tokio::test(start_paused = true)]
 async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_object() {
     let course = async |interruption: Interruption| {
-        let world = aggregated_world();
-        world.run_until(is_complete).await;
-        world.delete().await;
-        world.server.interrupt(interruption);
-        world.run_until(is_gone).await;
-        world
+        let cluster = aggregated_cluster();
+        cluster.run_until(is_complete).await;
+        cluster.delete().await;
+        cluster.server.interrupt(interruption);
+        cluster.run_until(is_gone).await;
+        cluster
     };
     let finished = course(Interruption::Before(usize::MAX)).await;
     let is_in_v3 = |store: &mut ObjectStore| is_v3_open(store) && has_last_copy(store);
@@ -203,14 +205,14 @@ async fn deletion_after_complete_killed_at_each_request_removes_v1_and_the_objec
 }
 
 /// Runs a migration until v1 is locked, calls `change`, and lets the next process go on.
-async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> World {
-    let world = World::new();
-    world.start();
-    world
+async fn changed_under_the_lock(change: impl FnOnce(&mut ObjectStore)) -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster
         .run_until(|store| is_in_phase(store, "Migrating"))
         .await;
-    world.server.with_store(change);
-    world
+    cluster.server.with_store(change);
+    cluster
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,10 +229,10 @@ async fn copies_without_a_source_are_deleted_before_v3_is_open() {
             );
         }
     };
-    let world = changed_under_the_lock(put).await;
-    world.run_until(is_v3_open).await;
+    let cluster = changed_under_the_lock(put).await;
+    cluster.run_until(is_v3_open).await;
     for copy in &copies {
-        assert_eq!(world.server.object(copy), None, "{}", copy.resource.kind);
+        assert_eq!(cluster.server.object(copy), None, "{}", copy.resource.kind);
     }
 }
 
@@ -244,18 +246,18 @@ async fn blocks_that_only_v3_has_are_a_conflict() {
             json!({ "spec": { "cidr": "10.9.0.0/26", "allocations": [] } }),
         );
     };
-    let world = changed_under_the_lock(put).await;
-    world
+    let cluster = changed_under_the_lock(put).await;
+    cluster
         .run_until(|store| is_in_phase(store, "WaitingForConflictResolution"))
         .await;
     assert!(
-        world
+        cluster
             .server
             .with_store(|store| is_v1_ready(store) && store.get(&block).is_some())
     );
 
     // Without the lock, the conflict is found before the next one.
-    let unlocked = World::new();
+    let unlocked = MigratedCluster::new();
     unlocked.start();
     unlocked.server.with_store(put);
     unlocked
@@ -274,21 +276,21 @@ fn unlock(store: &mut ObjectStore) {
 
 #[tokio::test(start_paused = true)]
 async fn v1_unlocked_while_objects_are_copied_is_locked_again_before_v3_is_open() {
-    let world = World::new();
-    world.start();
+    let cluster = MigratedCluster::new();
+    cluster.start();
     let unlocked = async {
-        world.server.reached(has_last_copy).await;
-        world.server.with_store(unlock);
+        cluster.server.reached(has_last_copy).await;
+        cluster.server.with_store(unlock);
     };
-    futures::future::join(world.run_until(is_complete), unlocked).await;
-    assert_eq!(world.server.violations(), Vec::<String>::new());
-    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    futures::future::join(cluster.run_until(is_complete), unlocked).await;
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
+    assert!(cluster.server.with_store(|store| is_v1_locked(store)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn v1_unlocked_by_a_person_is_locked_again_before_v3_is_open() {
-    let world = changed_under_the_lock(unlock).await;
-    world.run_until(is_complete).await;
-    assert_eq!(world.server.violations(), Vec::<String>::new());
-    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    let cluster = changed_under_the_lock(unlock).await;
+    cluster.run_until(is_complete).await;
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
+    assert!(cluster.server.with_store(|store| is_v1_locked(store)));
 }

@@ -11,14 +11,14 @@ use libcalico::migration::{MIGRATED_BY, SAVED_API_SERVICE, cluster_information};
 use serde_json::json;
 use tokio::time::advance;
 
-use super::existing_v3::world_with_v3;
+use super::existing_v3::cluster_with_v3;
 use super::{has_last_copy, is_gone, is_v1_locked, is_v1_ready, is_v3_open};
 use crate::abort::{Copies, end_lock};
 use crate::attempts::Withdrawals;
 use crate::lock;
 use crate::requests::Problem;
 use crate::testing::{
-    ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase, object,
+    MigratedCluster, ObjectStore, ReceivedRequest, api_service, failure, is_in_phase, object,
 };
 use crate::v3_access::{self, Withdrawn};
 
@@ -26,10 +26,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Refuses each creation and replacement of the ClusterInformation in a group, as long as the
 /// result is true.
-pub(super) fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBool> {
+pub(super) fn refuse_information(cluster: &MigratedCluster, group: ApiGroup) -> Arc<AtomicBool> {
     let is_refused = Arc::new(AtomicBool::new(true));
     let rule = is_refused.clone();
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         store.refuse(move |object| {
             let is_named = object["apiVersion"] == group.api_version()
                 && object["kind"] == "ClusterInformation";
@@ -40,9 +40,9 @@ pub(super) fn refuse_information(world: &World, group: ApiGroup) -> Arc<AtomicBo
 }
 
 /// Answers each creation and replacement of the ClusterInformation in a group with a failure.
-fn fail_information(world: &World, group: ApiGroup, code: u16) {
+fn fail_information(cluster: &MigratedCluster, group: ApiGroup, code: u16) {
     let collection = cluster_information(group).collection();
-    world.server.fail(move |request: &ReceivedRequest| {
+    cluster.server.fail(move |request: &ReceivedRequest| {
         let is_write = [Method::POST, Method::PUT].contains(&request.method);
         let is_named = request.uri.path().starts_with(&collection);
         (is_write && is_named).then(|| failure(code, "Failed", "only calico-node"))
@@ -51,8 +51,8 @@ fn fail_information(world: &World, group: ApiGroup, code: u16) {
 
 /// Asserts that the status shows neither a present lock nor blocked pods.
 #[track_caller]
-pub(super) fn assert_no_lock_is_shown(world: &World, case: &str) {
-    let status = world.status();
+pub(super) fn assert_no_lock_is_shown(cluster: &MigratedCluster, case: &str) {
+    let status = cluster.status();
     assert!(status["datastoreLockedAt"].is_null(), "{case}: {status}");
     let conditions = status["conditions"].as_array().unwrap();
     let blocked = conditions
@@ -67,9 +67,9 @@ pub(super) fn assert_no_lock_is_shown(world: &World, case: &str) {
 }
 
 /// Returns the number of requests since the last call that have removed the APIService.
-fn removals(world: &World) -> usize {
+fn removals(cluster: &MigratedCluster) -> usize {
     let request = format!("DELETE {}", api_service().url_path());
-    world
+    cluster
         .server
         .take_log()
         .iter()
@@ -77,8 +77,8 @@ fn removals(world: &World) -> usize {
         .count()
 }
 
-pub(super) fn is_aggregated(world: &World) -> bool {
-    world
+pub(super) fn is_aggregated(cluster: &MigratedCluster) -> bool {
+    cluster
         .server
         .object(&api_service())
         .is_some_and(|service| service["spec"]["service"].is_object())
@@ -86,20 +86,23 @@ pub(super) fn is_aggregated(world: &World) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn refused_lock_of_v1_is_found_before_the_aggregated_api_server_is_removed() {
-    let world = World::new();
-    world.start();
-    world.aggregate();
-    let is_refused = refuse_information(&world, ApiGroup::CrdV1);
-    world.run_for(4 * MINUTE).await;
-    let message = world.message();
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.aggregate();
+    let is_refused = refuse_information(&cluster, ApiGroup::CrdV1);
+    cluster.run_for(4 * MINUTE).await;
+    let message = cluster.message();
     let expected = "crd.projectcalico.org/v1 refuses ClusterInformation/default: ";
     assert!(
         message.starts_with(expected) && message.ends_with("only calico-node"),
         "{message}"
     );
-    assert_eq!((removals(&world), world.phase().as_str()), (0, "Pending"));
+    assert_eq!(
+        (removals(&cluster), cluster.phase().as_str()),
+        (0, "Pending")
+    );
     is_refused.store(false, Ordering::Relaxed);
-    world
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
 }
@@ -107,25 +110,25 @@ async fn refused_lock_of_v1_is_found_before_the_aggregated_api_server_is_removed
 /// A rule of admission may except dry runs.
 #[tokio::test(start_paused = true)]
 async fn lock_of_v1_that_is_refused_after_its_dry_run_gives_back_the_aggregated_api_server() {
-    let world = World::new();
-    world.start();
-    world.aggregate();
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.aggregate();
     let path = cluster_information(ApiGroup::CrdV1).url_path();
-    world.server.fail(move |request: &ReceivedRequest| {
+    cluster.server.fail(move |request: &ReceivedRequest| {
         let is_lock = request.method == Method::PUT
             && request.uri.path() == path
             && request.uri.query().is_none();
         is_lock.then(|| failure(403, "Forbidden", "only calico-node"))
     });
-    world.run_for(4 * MINUTE).await;
-    let message = world.message();
+    cluster.run_for(4 * MINUTE).await;
+    let message = cluster.message();
     assert!(
         message.starts_with("crd.projectcalico.org/v1 refuses ClusterInformation/default: "),
         "{message}"
     );
-    assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
-    world.server.end_faults();
-    world
+    assert_eq!((removals(&cluster), is_aggregated(&cluster)), (1, true));
+    cluster.server.end_faults();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
 }
@@ -134,11 +137,11 @@ async fn lock_of_v1_that_is_refused_after_its_dry_run_gives_back_the_aggregated_
 /// object.
 #[tokio::test(start_paused = true)]
 async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
-    let world = World::new();
-    world.start();
-    world.aggregate();
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.aggregate();
     let (mut is_removed, mut conflicts) = (false, 0);
-    world.server.fail(move |request: &ReceivedRequest| {
+    cluster.server.fail(move |request: &ReceivedRequest| {
         let path = request.uri.path();
         is_removed |= request.method == Method::DELETE && path == api_service().url_path();
         let is_dry_run = request
@@ -152,9 +155,9 @@ async fn failed_record_of_a_restored_api_service_does_not_shorten_the_pause() {
         conflicts += u32::from(is_record && is_removed);
         (is_record && is_removed && conflicts < 9).then(|| failure(409, "Conflict", "modified"))
     });
-    world.run_for(4 * MINUTE).await;
-    assert_eq!((removals(&world), is_aggregated(&world)), (1, true));
-    let found = world.server.object(&object()).unwrap();
+    cluster.run_for(4 * MINUTE).await;
+    assert_eq!((removals(&cluster), is_aggregated(&cluster)), (1, true));
+    let found = cluster.server.object(&object()).unwrap();
     assert!(
         found["metadata"]["annotations"][SAVED_API_SERVICE].is_null(),
         "{found}"
@@ -167,45 +170,49 @@ async fn v3_of_a_former_migration_behind_an_aggregated_api_server_gives_it_back(
         (true, "two datastores are in use"),
         (false, "is marked and locked"),
     ] {
-        let world = World::new();
-        world.server.with_store(|store| {
+        let cluster = MigratedCluster::new();
+        cluster.server.with_store(|store| {
             let metadata = json!({ "annotations": { MIGRATED_BY: "former" } });
             let former = json!({ "metadata": metadata, "spec": { "datastoreReady": is_ready } });
             store.put(&cluster_information(ApiGroup::V3), former);
         });
-        world.start();
-        world.aggregate();
-        world.run_for(4 * MINUTE).await;
-        assert!(world.message().contains(expected), "{}", world.message());
+        cluster.start();
+        cluster.aggregate();
+        cluster.run_for(4 * MINUTE).await;
+        assert!(
+            cluster.message().contains(expected),
+            "{}",
+            cluster.message()
+        );
         assert_eq!(
-            (removals(&world), is_aggregated(&world)),
+            (removals(&cluster), is_aggregated(&cluster)),
             (1, true),
             "{expected}"
         );
-        assert!(world.server.with_store(|store| is_v1_ready(store)));
+        assert!(cluster.server.with_store(|store| is_v1_ready(store)));
     }
 }
 
 /// The request of a former leader that opens v3 may still be under way.
 #[tokio::test(start_paused = true)]
 async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
-    let world = World::new();
-    let requests = world.requests();
+    let cluster = MigratedCluster::new();
+    let requests = cluster.requests();
     assert!(lock::lock(&requests, "u").await.unwrap());
     v3_access::close(&requests, "u").await.unwrap();
     assert!(lock::confirm(&requests).await.unwrap());
-    refuse_information(&world, ApiGroup::V3);
+    refuse_information(&cluster, ApiGroup::V3);
     let mut withdrawals = Withdrawals::default();
     let early = end_lock(&requests, "u", Copies::Keep, &mut withdrawals).await;
     assert!(matches!(early, Err(Problem::Transient(_))), "{early:?}");
-    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    assert!(cluster.server.with_store(|store| is_v1_locked(store)));
     advance(2 * MINUTE).await;
     // Admission does not refuse the deletion.
     let ended = end_lock(&requests, "u", Copies::Keep, &mut withdrawals).await;
     assert_eq!(ended, Ok(Withdrawn::Closed { existed: false }));
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
     assert_eq!(
-        world.server.object(&cluster_information(ApiGroup::V3)),
+        cluster.server.object(&cluster_information(ApiGroup::V3)),
         None
     );
 }
@@ -213,11 +220,11 @@ async fn refused_withdrawal_unlocks_v1_only_after_earlier_requests_are_over() {
 /// The request of a former leader may open v3 during the repetitions of the write.
 #[tokio::test(start_paused = true)]
 async fn withdrawal_that_fails_for_long_does_not_rely_on_an_early_read_of_v3() {
-    let world = World::new();
-    let requests = world.requests();
+    let cluster = MigratedCluster::new();
+    let requests = cluster.requests();
     assert!(lock::lock(&requests, "u").await.unwrap());
     v3_access::close(&requests, "u").await.unwrap();
-    fail_information(&world, ApiGroup::V3, 500);
+    fail_information(&cluster, ApiGroup::V3, 500);
     let mut withdrawals = Withdrawals::default();
     let mut is_transient = Vec::new();
     // The second withdrawal begins before the two minutes have passed, and ends after them.
@@ -243,31 +250,31 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
         (500, true, true),
     ] {
         let case = format!("{code} {existed} {is_deleted}");
-        let world = if existed {
-            world_with_v3()
+        let cluster = if existed {
+            cluster_with_v3()
         } else {
-            World::new()
+            MigratedCluster::new()
         };
-        world.start();
-        world.run_until(has_last_copy).await;
-        fail_information(&world, ApiGroup::V3, code);
+        cluster.start();
+        cluster.run_until(has_last_copy).await;
+        fail_information(&cluster, ApiGroup::V3, code);
         if is_deleted {
-            world.delete().await;
+            cluster.delete().await;
         }
-        world.run_until(is_v1_ready).await;
-        world.server.take_log();
-        world.run_for(10 * MINUTE).await;
+        cluster.run_until(is_v1_ready).await;
+        cluster.server.take_log();
+        cluster.run_for(10 * MINUTE).await;
         let is_in_v1 = |store: &mut ObjectStore| is_v1_ready(store) && !is_v3_open(store);
-        assert!(world.server.with_store(is_in_v1), "{case}");
+        assert!(cluster.server.with_store(is_in_v1), "{case}");
         if existed {
-            let message = world.message();
+            let message = cluster.message();
             let is_explained = message.contains("the datastore is not locked, but ");
             assert!(
                 is_explained && message.ends_with("only calico-node"),
                 "{case}: {message}"
             );
-            assert_no_lock_is_shown(&world, &case);
-            let log = world.server.take_log();
+            assert_no_lock_is_shown(&cluster, &case);
+            let log = cluster.server.take_log();
             let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
             assert!(!log.contains(&lock), "{case}: v1 is unlocked once");
             let lists = log
@@ -279,8 +286,8 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
                 "{case}: {lists} lists of each kind"
             );
         }
-        world.server.end_faults();
-        world
+        cluster.server.end_faults();
+        cluster
             .run_until(|store| {
                 if is_deleted {
                     is_gone(store)
@@ -289,9 +296,9 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
                 }
             })
             .await;
-        assert_eq!(world.server.violations(), Vec::<String>::new(), "{case}");
+        assert_eq!(cluster.server.violations(), Vec::<String>::new(), "{case}");
         assert_eq!(
-            world.server.with_store(|store| is_v1_ready(store)),
+            cluster.server.with_store(|store| is_v1_ready(store)),
             is_deleted,
             "{case}"
         );
@@ -301,35 +308,39 @@ async fn v3_that_cannot_be_withdrawn_does_not_keep_v1_locked() {
 /// Admission forbids the deletion of a copy.
 #[tokio::test(start_paused = true)]
 async fn status_shows_the_end_of_the_lock_before_the_copies_are_deleted() {
-    let world = World::new();
-    world.start();
-    world.run_until(has_last_copy).await;
-    world.server.fail(|request: &ReceivedRequest| {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.run_until(has_last_copy).await;
+    cluster.server.fail(|request: &ReceivedRequest| {
         let is_deletion =
             request.method == Method::DELETE && request.uri.path().contains("/v3/tiers/");
         is_deletion.then(|| failure(403, "Forbidden", "built-in"))
     });
-    world.delete().await;
-    world.run_for(4 * MINUTE).await;
-    assert!(world.message().ends_with("built-in"), "{}", world.message());
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
-    assert_no_lock_is_shown(&world, "abort");
+    cluster.delete().await;
+    cluster.run_for(4 * MINUTE).await;
+    assert!(
+        cluster.message().ends_with("built-in"),
+        "{}",
+        cluster.message()
+    );
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
+    assert_no_lock_is_shown(&cluster, "abort");
 }
 
 #[tokio::test(start_paused = true)]
 async fn abort_with_a_refused_withdrawal_gives_back_the_aggregated_api_server() {
-    let world = world_with_v3();
-    world.start();
-    world.aggregate();
-    world.run_until(has_last_copy).await;
-    fail_information(&world, ApiGroup::V3, 403);
-    world.delete().await;
-    world.run_until(is_gone).await;
-    assert!(is_aggregated(&world));
+    let cluster = cluster_with_v3();
+    cluster.start();
+    cluster.aggregate();
+    cluster.run_until(has_last_copy).await;
+    fail_information(&cluster, ApiGroup::V3, 403);
+    cluster.delete().await;
+    cluster.run_until(is_gone).await;
+    assert!(is_aggregated(&cluster));
     assert!(
-        world
+        cluster
             .server
             .with_store(|store| is_v1_ready(store) && !is_v3_open(store) && !has_last_copy(store))
     );
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
 }

@@ -13,49 +13,55 @@ use crate::testing::at;
 
 #[tokio::test(start_paused = true)]
 async fn second_look_copies_changes_until_it_finds_none() {
-    let world = started();
-    let (requests, mut control, timer) =
-        (world.requests(), control(&world).await, LockTimer::start());
+    let cluster = started();
+    let (requests, mut control, timer) = (
+        cluster.requests(),
+        control(&cluster).await,
+        LockTimer::start(),
+    );
     let mut copier = Copier::new(&requests, &mut control, &timer);
     copier.all().await.unwrap();
     assert_eq!(copier.second_look().await, Ok(true));
 
     edit(
-        &world,
+        &cluster,
         &block(ApiGroup::CrdV1),
         "/spec/sequenceNumber",
         json!(8),
     );
-    let spec = world
+    let spec = cluster
         .server
         .object(&handle(ApiGroup::CrdV1, "lb-mixed"))
         .unwrap()["spec"]
         .clone();
     put(
-        &world,
+        &cluster,
         &handle(ApiGroup::CrdV1, "lb-new"),
         json!({ "spec": { "handleID": "lb-New", "block": spec["block"] } }),
     );
-    world
+    cluster
         .server
         .with_store(|store| store.remove(&handle(ApiGroup::CrdV1, "lb-mixed")));
     assert_eq!(copier.second_look().await, Ok(false));
     assert_eq!(
-        world.server.object(&block(ApiGroup::V3)).unwrap()["spec"]["sequenceNumber"],
+        cluster.server.object(&block(ApiGroup::V3)).unwrap()["spec"]["sequenceNumber"],
         8
     );
     assert_eq!(
-        world
+        cluster
             .server
             .object(&handle(ApiGroup::V3, "lb-new"))
             .unwrap()["spec"]["handleID"],
         "lb-New"
     );
-    assert_eq!(world.server.object(&handle(ApiGroup::V3, "lb-mixed")), None);
-    world.server.take_log();
+    assert_eq!(
+        cluster.server.object(&handle(ApiGroup::V3, "lb-mixed")),
+        None
+    );
+    cluster.server.take_log();
     assert_eq!(copier.second_look().await, Ok(true));
     assert_eq!(
-        world.server.take_log().len(),
+        cluster.server.take_log().len(),
         20,
         "one list of each kind but CalicoNodeStatus"
     );
@@ -65,41 +71,44 @@ async fn second_look_copies_changes_until_it_finds_none() {
 /// People may change policies, sets and pools of v1 under the lock, which concerns addresses only.
 #[tokio::test(start_paused = true)]
 async fn second_look_copies_what_people_change_after_the_lock() {
-    let world = started();
-    let (requests, mut control, timer) =
-        (world.requests(), control(&world).await, LockTimer::start());
+    let cluster = started();
+    let (requests, mut control, timer) = (
+        cluster.requests(),
+        control(&cluster).await,
+        LockTimer::start(),
+    );
     let mut copier = Copier::new(&requests, &mut control, &timer);
     copier.all().await.unwrap();
     let set = |group, namespace, name| at(group, "NetworkSet", namespace, name);
     put(
-        &world,
+        &cluster,
         &set(ApiGroup::CrdV1, "other", "partners"),
         json!({ "spec": { "nets": ["203.0.113.0/24"] } }),
     );
-    world
+    cluster
         .server
         .with_store(|store| store.remove(&set(ApiGroup::CrdV1, "ns", "partners")));
     edit(
-        &world,
+        &cluster,
         &office_in_v1(),
         "/spec/nets",
         json!(["192.0.2.128/25"]),
     );
     let status = at(ApiGroup::CrdV1, "CalicoNodeStatus", "", "node-1");
-    put(&world, &status, json!({ "spec": { "node": "node-1" } }));
+    put(&cluster, &status, json!({ "spec": { "node": "node-1" } }));
     assert_eq!(copier.second_look().await, Ok(false));
     assert_eq!(copier.second_look().await, Ok(true));
-    let copy = world
+    let copy = cluster
         .server
         .object(&set(ApiGroup::V3, "other", "partners"))
         .unwrap();
     assert_eq!(copy["spec"]["nets"], json!(["203.0.113.0/24"]));
     assert_eq!(
-        world.server.object(&set(ApiGroup::V3, "ns", "partners")),
+        cluster.server.object(&set(ApiGroup::V3, "ns", "partners")),
         None
     );
     assert_eq!(
-        world.server.object(&office_in_v3()).unwrap()["spec"]["nets"],
+        cluster.server.object(&office_in_v3()).unwrap()["spec"]["nets"],
         json!(["192.0.2.128/25"])
     );
 }
@@ -117,15 +126,18 @@ async fn policy_with_the_name_of_a_copy_ends_the_second_look_unless_it_replaces_
         })
     };
     for is_replaced in [true, false] {
-        let world = started();
-        put(&world, &policy("default.p"), named(1));
-        let (requests, mut control, timer) =
-            (world.requests(), control(&world).await, LockTimer::start());
+        let cluster = started();
+        put(&cluster, &policy("default.p"), named(1));
+        let (requests, mut control, timer) = (
+            cluster.requests(),
+            control(&cluster).await,
+            LockTimer::start(),
+        );
         let mut copier = Copier::new(&requests, &mut control, &timer);
         copier.all().await.unwrap();
-        put(&world, &policy("p"), named(2));
+        put(&cluster, &policy("p"), named(2));
         if is_replaced {
-            world
+            cluster
                 .server
                 .with_store(|store| store.remove(&policy("default.p")));
             assert_eq!(copier.second_look().await, Ok(false));
@@ -136,7 +148,7 @@ async fn policy_with_the_name_of_a_copy_ends_the_second_look_unless_it_replaces_
             };
             assert!(text.contains("default.p has the same name in v3"), "{text}");
         }
-        let copy = world
+        let copy = cluster
             .server
             .object(&at(ApiGroup::V3, "GlobalNetworkPolicy", "", "p"))
             .unwrap();
@@ -147,24 +159,27 @@ async fn policy_with_the_name_of_a_copy_ends_the_second_look_unless_it_replaces_
 #[tokio::test(start_paused = true)]
 async fn changes_that_v3_cannot_have_end_the_second_look() {
     for is_gone in [true, false] {
-        let world = started();
-        let (requests, mut control, timer) =
-            (world.requests(), control(&world).await, LockTimer::start());
+        let cluster = started();
+        let (requests, mut control, timer) = (
+            cluster.requests(),
+            control(&cluster).await,
+            LockTimer::start(),
+        );
         let mut copier = Copier::new(&requests, &mut control, &timer);
         copier.all().await.unwrap();
         let source = handle(ApiGroup::CrdV1, "lb-mixed");
         if is_gone {
             // An object without marks is not deleted.
             edit(
-                &world,
+                &cluster,
                 &handle(ApiGroup::V3, "lb-mixed"),
                 "/metadata/annotations",
                 json!({}),
             );
-            world.server.with_store(|store| store.remove(&source));
+            cluster.server.with_store(|store| store.remove(&source));
         } else {
             edit(
-                &world,
+                &cluster,
                 &source,
                 "/metadata",
                 json!({ "name": "lb-mixed", "deletionTimestamp": "t", "uid": "u" }),
@@ -180,15 +195,18 @@ async fn changes_that_v3_cannot_have_end_the_second_look() {
 /// The lock of a migration that never ends would keep all pods from starting.
 #[tokio::test(start_paused = true)]
 async fn objects_that_change_all_the_time_are_no_progress() {
-    let world = started();
-    let (requests, mut control, timer) =
-        (world.requests(), control(&world).await, LockTimer::start());
+    let cluster = started();
+    let (requests, mut control, timer) = (
+        cluster.requests(),
+        control(&cluster).await,
+        LockTimer::start(),
+    );
     let mut copier = Copier::new(&requests, &mut control, &timer);
     copier.all().await.unwrap();
     for number in 10..20 {
         advance(Duration::from_secs(60)).await;
         edit(
-            &world,
+            &cluster,
             &block(ApiGroup::CrdV1),
             "/spec/sequenceNumber",
             json!(number),

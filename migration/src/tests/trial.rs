@@ -11,7 +11,7 @@ use super::{change, is_v1_ready, office_in_v3, put_foreign, snapshot};
 use crate::copy::{Category, Named, trial};
 use crate::report;
 use crate::testing::{
-    ObjectStore, ReceivedRequest, UNKNOWN_FIELD, World, at, failure, is_in_phase, object,
+    MigratedCluster, ObjectStore, ReceivedRequest, UNKNOWN_FIELD, at, failure, is_in_phase, object,
 };
 
 fn names(listed: &[Named]) -> Vec<&str> {
@@ -19,8 +19,8 @@ fn names(listed: &[Named]) -> Vec<&str> {
 }
 
 /// Lets v3 refuse a name.
-fn refuse(world: &World, name: &'static str) {
-    world.server.with_store(|store| {
+fn refuse(cluster: &MigratedCluster, name: &'static str) {
+    cluster.server.with_store(|store| {
         store.refuse(move |object| {
             let is_refused = object["apiVersion"] == "projectcalico.org/v3"
                 && object["metadata"]["name"] == name;
@@ -30,11 +30,11 @@ fn refuse(world: &World, name: &'static str) {
 }
 
 /// Returns a world with an object of each outcome.
-fn world_with_each_outcome() -> World {
-    let world = started();
-    put_foreign(&world, &office_in_v3());
-    refuse(&world, "pool");
-    world.server.with_store(|store| {
+fn cluster_with_each_outcome() -> MigratedCluster {
+    let cluster = started();
+    put_foreign(&cluster, &office_in_v3());
+    refuse(&cluster, "pool");
+    cluster.server.with_store(|store| {
         let spec = json!({ "order": 1_000_000, "defaultAction": "Deny" });
         store.put(
             &at(ApiGroup::V3, "Tier", "", "default"),
@@ -56,15 +56,15 @@ fn world_with_each_outcome() -> World {
             json!({ "metadata": { "annotations": annotations }, "spec": {} }),
         );
     });
-    world
+    cluster
 }
 
 #[tokio::test(start_paused = true)]
 async fn trial_lists_each_outcome_and_changes_nothing() {
-    let world = world_with_each_outcome();
-    let before = snapshot(&world);
-    let outcome = trial(&world.requests(), true).await.unwrap();
-    assert_eq!(snapshot(&world), before);
+    let cluster = cluster_with_each_outcome();
+    let before = snapshot(&cluster);
+    let outcome = trial(&cluster.requests(), true).await.unwrap();
+    assert_eq!(snapshot(&cluster), before);
     assert_eq!(names(outcome.list(Category::Skipped)), ["Tier/default"]);
     assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
     assert_eq!(
@@ -77,20 +77,20 @@ async fn trial_lists_each_outcome_and_changes_nothing() {
         ["NetworkSet/ns/owned"]
     );
     assert_eq!(outcome.total(Category::Copied), 7);
-    let log = world.server.take_log();
+    let log = cluster.server.take_log();
     let is_write = |line: &&String| !line.starts_with("GET") && !line.ends_with("&dryRun=All");
     assert_eq!(log.iter().filter(is_write).count(), 0, "{log:#?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn trial_without_v3_reads_v1_only() {
-    let world = world_with_each_outcome();
-    world.server.with_store(|store| {
+    let cluster = cluster_with_each_outcome();
+    cluster.server.with_store(|store| {
         let set = at(ApiGroup::CrdV1, "GlobalNetworkSet", "", "damaged");
         let annotations = json!({ "projectcalico.org/metadata": "{" });
         store.put(&set, json!({ "metadata": { "annotations": annotations } }));
     });
-    let outcome = trial(&world.requests(), false).await.unwrap();
+    let outcome = trial(&cluster.requests(), false).await.unwrap();
     assert_eq!(
         names(outcome.list(Category::Refused)),
         ["GlobalNetworkSet/damaged"]
@@ -102,7 +102,7 @@ async fn trial_without_v3_reads_v1_only() {
         ),
         (10, vec!["NetworkSet/ns/owned"])
     );
-    let log = world.server.take_log();
+    let log = cluster.server.take_log();
     assert!(
         log.iter()
             .all(|line| line.starts_with("GET /apis/crd.projectcalico.org/v1/")),
@@ -113,25 +113,25 @@ async fn trial_without_v3_reads_v1_only() {
 /// The API server checks an object before it looks for the name.
 #[tokio::test(start_paused = true)]
 async fn trial_checks_objects_that_a_migration_would_replace() {
-    let world = started();
-    copy_all(&world).await.unwrap();
+    let cluster = started();
+    copy_all(&cluster).await.unwrap();
     assert_eq!(
-        trial(&world.requests(), true)
+        trial(&cluster.requests(), true)
             .await
             .unwrap()
             .total(Category::Skipped),
         9
     );
-    world.server.with_store(|store| {
+    cluster.server.with_store(|store| {
         let pool = at(ApiGroup::CrdV1, "IPPool", "", "pool");
         let mut changed = store.get(&pool).unwrap().clone();
         changed["spec"]["blockSize"] = json!(64);
         store.put(&pool, changed);
     });
-    let changed = trial(&world.requests(), true).await.unwrap();
+    let changed = trial(&cluster.requests(), true).await.unwrap();
     assert_eq!(names(changed.list(Category::Copied)), ["IPPool/pool"]);
-    refuse(&world, "pool");
-    let outcome = trial(&world.requests(), true).await.unwrap();
+    refuse(&cluster, "pool");
+    let outcome = trial(&cluster.requests(), true).await.unwrap();
     assert_eq!(names(outcome.list(Category::Refused)), ["IPPool/pool"]);
     assert_eq!(
         (
@@ -155,22 +155,22 @@ async fn dry_run_requested_during_the_checks_locks_nothing() {
         }),
     ];
     for (case, moment) in moments {
-        let world = World::new();
-        world.start();
+        let cluster = MigratedCluster::new();
+        cluster.start();
         let request = async {
-            world.server.reached(moment).await;
-            change(&world, &object(), |found| {
+            cluster.server.reached(moment).await;
+            change(&cluster, &object(), |found| {
                 found["metadata"]["annotations"][DRY_RUN] = "first".into()
             });
         };
-        join(world.run_for(Duration::from_secs(60)), request).await;
+        join(cluster.run_for(Duration::from_secs(60)), request).await;
         assert!(
-            world.message().starts_with("dry run: "),
+            cluster.message().starts_with("dry run: "),
             "{case}: {}",
-            world.message()
+            cluster.message()
         );
         let lock = format!("PUT {}", cluster_information(ApiGroup::CrdV1).url_path());
-        assert!(!world.server.take_log().contains(&lock), "{case}");
+        assert!(!cluster.server.take_log().contains(&lock), "{case}");
     }
 }
 
@@ -178,24 +178,24 @@ async fn dry_run_requested_during_the_checks_locks_nothing() {
 #[tokio::test(start_paused = true)]
 async fn temporary_failure_of_the_checks_is_followed_by_a_pause_that_depends_on_their_time() {
     for is_dry_run in [false, true] {
-        let world = started();
+        let cluster = started();
         if is_dry_run {
-            change(&world, &object(), |found| {
+            change(&cluster, &object(), |found| {
                 found["metadata"]["annotations"][DRY_RUN] = "first".into()
             });
         }
-        world.server.fail(|request: &ReceivedRequest| {
+        cluster.server.fail(|request: &ReceivedRequest| {
             let is_tried =
                 request.method == Method::POST && request.uri.path().ends_with("/v3/tiers");
             is_tried.then(|| failure(500, "InternalError", "the webhook is unreachable"))
         });
-        world.run_for(Duration::from_secs(600)).await;
-        let (phase, message) = (world.phase(), world.message());
+        cluster.run_for(Duration::from_secs(600)).await;
+        let (phase, message) = (cluster.phase(), cluster.message());
         assert!(
             phase == "Pending" && message.ends_with("the webhook is unreachable"),
             "{phase}: {message}"
         );
-        let log = world.server.take_log();
+        let log = cluster.server.take_log();
         let path = "POST /apis/projectcalico.org/v3/tiers?fieldValidation=Strict&dryRun=All";
         let requests = log.iter().filter(|line| *line == path).count();
         // Each of the checks sends the request five times, and takes 1.5 to 3 seconds for that.
@@ -206,36 +206,36 @@ async fn temporary_failure_of_the_checks_is_followed_by_a_pause_that_depends_on_
 /// The API server would otherwise drop the field.
 #[tokio::test(start_paused = true)]
 async fn object_with_a_field_that_v3_lacks_is_refused_before_the_lock() {
-    let world = started();
-    let spec = world.server.object(&office_in_v1()).unwrap()["spec"].take();
+    let cluster = started();
+    let spec = cluster.server.object(&office_in_v1()).unwrap()["spec"].take();
     edit(
-        &world,
+        &cluster,
         &office_in_v1(),
         "/spec",
         json!({ "nets": [], UNKNOWN_FIELD: { "a": "b" } }),
     );
-    world.run_for(Duration::from_secs(60)).await;
-    let (phase, message) = (world.phase(), world.message());
+    cluster.run_for(Duration::from_secs(60)).await;
+    let (phase, message) = (cluster.phase(), cluster.message());
     let expected =
         "projectcalico.org/v3 refuses 1 object: GlobalNetworkSet/office: strict decoding error: ";
     assert!(
         phase == "Pending" && message.starts_with(expected),
         "{phase}: {message}"
     );
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
-    assert_eq!(world.server.object(&office_in_v3()), None);
-    edit(&world, &office_in_v1(), "/spec", spec);
-    world
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
+    assert_eq!(cluster.server.object(&office_in_v3()), None);
+    edit(&cluster, &office_in_v1(), "/spec", spec);
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn report_is_written_when_it_changes() {
-    let world = world_with_each_outcome();
-    let requests = world.requests();
+    let cluster = cluster_with_each_outcome();
+    let requests = cluster.requests();
     let mut outcome = trial(&requests, true).await.unwrap();
-    world.server.take_log();
+    cluster.server.take_log();
     for _ in 0..2 {
         report::write(&requests, "calico-system", &outcome, true)
             .await
@@ -245,14 +245,14 @@ async fn report_is_written_when_it_changes() {
     report::write(&requests, "calico-system", &outcome, true)
         .await
         .unwrap();
-    let methods: Vec<_> = world
+    let methods: Vec<_> = cluster
         .server
         .take_log()
         .iter()
         .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(methods, ["GET", "POST", "GET", "GET", "PUT"]);
-    let written = world.server.with_store(|store| {
+    let written = cluster.server.with_store(|store| {
         store
             .of_kind("", "configmaps")
             .map(|found| found["data"].clone())

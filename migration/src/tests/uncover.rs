@@ -9,35 +9,37 @@ use serde_json::json;
 
 use super::{change, has_last_copy, is_gone, is_v1_locked, is_v1_ready};
 use crate::marks::ATTEMPT;
-use crate::testing::{ObjectStore, ReceivedRequest, World, api_service, failure, is_in_phase};
+use crate::testing::{
+    MigratedCluster, ObjectStore, ReceivedRequest, api_service, failure, is_in_phase,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Returns a world whose objects are copied under the lock, and whose APIService another program
 /// has restored then.
-async fn covered() -> World {
-    let world = World::new();
-    world.start();
-    world.run_until(has_last_copy).await;
-    world.aggregate();
-    world
+async fn covered() -> MigratedCluster {
+    let cluster = MigratedCluster::new();
+    cluster.start();
+    cluster.run_until(has_last_copy).await;
+    cluster.aggregate();
+    cluster
 }
 
 /// Restores the APIService 300 times, each time at once after its removal.
-async fn restore_again_and_again(world: &World) {
+async fn restore_again_and_again(cluster: &MigratedCluster) {
     let is_removed = |store: &ObjectStore| {
         store
             .get(&api_service())
             .is_none_or(|found| found["spec"]["service"].is_null())
     };
     for _ in 0..300 {
-        world.server.reached(is_removed).await;
-        world.aggregate();
+        cluster.server.reached(is_removed).await;
+        cluster.aggregate();
     }
 }
 
-fn refuse_removal(world: &World) {
-    world.server.fail(|request: &ReceivedRequest| {
+fn refuse_removal(cluster: &MigratedCluster) {
+    cluster.server.fail(|request: &ReceivedRequest| {
         let is_removal =
             request.method == Method::DELETE && request.uri.path() == api_service().url_path();
         is_removal.then(|| failure(403, "Forbidden", "managed by another program"))
@@ -47,21 +49,21 @@ fn refuse_removal(world: &World) {
 #[tokio::test(start_paused = true)]
 async fn api_service_restored_under_the_lock_again_and_again_ends_the_lock() {
     for is_deleted in [false, true] {
-        let world = covered().await;
+        let cluster = covered().await;
         // The aggregated API server serves v3 too.
-        world.server.fail(|request: &ReceivedRequest| {
+        cluster.server.fail(|request: &ReceivedRequest| {
             let is_probe = request.method == Method::GET && request.uri.query() == Some("limit=1");
             is_probe.then(|| (200, json!({})))
         });
         if is_deleted {
-            world.delete().await;
+            cluster.delete().await;
         }
         tokio::select! {
             biased;
-            () = restore_again_and_again(&world) => panic!("v1 stays locked: {}", world.message()),
-            _ = world.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")) => {}
+            () = restore_again_and_again(&cluster) => panic!("v1 stays locked: {}", cluster.message()),
+            _ = cluster.run_until(|store| is_v1_ready(store) && is_in_phase(store, "Pending")) => {}
         }
-        let message = world.message();
+        let message = cluster.message();
         assert!(
             message.starts_with("another program restores APIService v3.projectcalico.org, "),
             "{message}"
@@ -70,8 +72,8 @@ async fn api_service_restored_under_the_lock_again_and_again_ends_the_lock() {
             message.contains("; the datastore is not locked"),
             "{message}"
         );
-        world.server.end_faults();
-        world
+        cluster.server.end_faults();
+        cluster
             .run_until(|store| {
                 if is_deleted {
                     is_gone(store)
@@ -80,43 +82,43 @@ async fn api_service_restored_under_the_lock_again_and_again_ends_the_lock() {
                 }
             })
             .await;
-        assert_eq!(world.server.violations(), Vec::<String>::new());
+        assert_eq!(cluster.server.violations(), Vec::<String>::new());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_removal_of_an_api_service_under_the_lock_ends_the_lock() {
-    let world = covered().await;
-    refuse_removal(&world);
-    world.run_for(MINUTE).await;
-    assert!(world.server.with_store(|store| is_v1_ready(store)));
-    let message = world.message();
+    let cluster = covered().await;
+    refuse_removal(&cluster);
+    cluster.run_for(MINUTE).await;
+    assert!(cluster.server.with_store(|store| is_v1_ready(store)));
+    let message = cluster.message();
     assert!(
         message.starts_with("managed by another program; the datastore is not locked"),
         "{message}"
     );
-    world.server.end_faults();
-    world
+    cluster.server.end_faults();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
 async fn confirmed_lock_with_a_hidden_v3_is_kept_and_explained() {
-    let world = covered().await;
-    change(&world, &cluster_information(ApiGroup::CrdV1), |found| {
+    let cluster = covered().await;
+    change(&cluster, &cluster_information(ApiGroup::CrdV1), |found| {
         found["metadata"]["annotations"][ATTEMPT] = "7".into();
     });
-    refuse_removal(&world);
-    world.run_for(10 * MINUTE).await;
-    assert!(world.server.with_store(|store| is_v1_locked(store)));
+    refuse_removal(&cluster);
+    cluster.run_for(10 * MINUTE).await;
+    assert!(cluster.server.with_store(|store| is_v1_locked(store)));
     let expected = "APIService v3.projectcalico.org hides whether v3 is open, and v1 stays locked: \
                     managed by another program";
-    assert_eq!(world.message(), expected);
-    world.server.end_faults();
-    world
+    assert_eq!(cluster.message(), expected);
+    cluster.server.end_faults();
+    cluster
         .run_until(|store| is_in_phase(store, "Complete"))
         .await;
-    assert_eq!(world.server.violations(), Vec::<String>::new());
+    assert_eq!(cluster.server.violations(), Vec::<String>::new());
 }

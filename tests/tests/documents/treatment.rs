@@ -47,7 +47,7 @@ const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
 const NOT_RUN: [(&str, &str, &str, &str); 43] = [
-    (TESTING, "Commands", "cargo test", IN_CARGO),
+    (TESTING, "One suite or one test", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (
         TROUBLESHOOTING,

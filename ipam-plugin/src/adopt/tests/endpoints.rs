@@ -4,14 +4,14 @@ use libcalico::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 
 use super::*;
 
-impl World {
+impl AdoptingNode {
     fn with_endpoint(namespace: &str, spec: WorkloadEndpointSpec) -> Self {
-        let world = World {
+        let adopting = AdoptingNode {
             source: ClaimSource::Endpoints,
-            ..World::on(MemoryStore::transactional())
+            ..AdoptingNode::on(MemoryStore::transactional())
         };
-        world.put_endpoint(namespace, spec);
-        world
+        adopting.put_endpoint(namespace, spec);
+        adopting
     }
 
     fn put_endpoint(&self, namespace: &str, spec: WorkloadEndpointSpec) {
@@ -36,26 +36,26 @@ async fn container_of_another_network_is_a_conflict() {
         profiles: vec![network.into()],
         ..WorkloadEndpointSpec::default()
     };
-    let mut world = World::with_endpoint("default", spec("other"));
+    let mut adopting = AdoptingNode::with_endpoint("default", spec("other"));
     let (alias, routes) = (
         Some(InterfaceAlias::for_container("c1")),
         vec!["10.65.1.1/32".into()],
     );
-    world.links.0.push(HostLink {
+    adopting.links.0.push(HostLink {
         name: "calic1".into(),
         alias,
         routes,
         ..HostLink::default()
     });
     assert!(
-        world
+        adopting
             .conflict()
             .await
             .starts_with("interface calic1 was created for another pod or on another network")
     );
-    world.put_endpoint("default", spec("net"));
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
-    assert!(world.cluster.handle("net.c1").is_some());
+    adopting.put_endpoint("default", spec("net"));
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    assert!(adopting.cluster.handle("net.c1").is_some());
 }
 
 fn of_pod(pod: &str) -> WorkloadEndpointSpec {
@@ -73,42 +73,46 @@ fn of_pod(pod: &str) -> WorkloadEndpointSpec {
 /// The restore brings back the endpoint of a completed job, whose address another pod has since.
 #[tokio::test]
 async fn endpoint_of_an_ended_pod_uses_no_address() {
-    let mut world = World::with_endpoint("ns", of_pod("web"));
-    world.run_pod("web", "10.65.1.1");
-    world.put_endpoint("ns", of_pod("job"));
+    let mut adopting = AdoptingNode::with_endpoint("ns", of_pod("web"));
+    adopting.run_pod("web", "10.65.1.1");
+    adopting.put_endpoint("ns", of_pod("job"));
     let job = |phase: &str| {
         changed(
             pod("job", "10.65.1.2"),
             &json!({ "status": { "phase": phase } }),
         )
     };
-    world.put_pod(job("Running"));
+    adopting.put_pod(job("Running"));
     assert!(
-        world
+        adopting
             .adopt()
             .await
             .iter()
             .all(|outcome| matches!(outcome, AdoptOutcome::Conflict(_)))
     );
-    world.put_pod(job("Succeeded"));
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    adopting.put_pod(job("Succeeded"));
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
 }
 
 #[tokio::test]
 async fn endpoint_of_a_starting_pod_claims_its_address() {
-    let mut world = World::with_endpoint("ns", of_pod("web"));
-    world.run_pod("web", "10.65.1.1");
+    let mut adopting = AdoptingNode::with_endpoint("ns", of_pod("web"));
+    adopting.run_pod("web", "10.65.1.1");
     let unreported = json!({ "status": { "phase": "Pending", "podIP": "", "podIPs": [] } });
-    world.put_pod(changed(pod("web", "10.65.1.1"), &unreported));
-    assert_eq!(world.adopt().await, [], "its ADD may be under way");
-    world.put_pod(changed(
+    adopting.put_pod(changed(pod("web", "10.65.1.1"), &unreported));
+    assert_eq!(adopting.adopt().await, [], "its ADD may be under way");
+    adopting.put_pod(changed(
         pod("web", "10.65.1.1"),
         &json!({ "status": { "phase": "Pending" } }),
     ));
-    assert_eq!(world.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
     let stopping = json!({ "metadata": { "deletionTimestamp": "2026-08-22T01:00:00Z" } });
-    world.put_pod(changed(pod("web", "10.65.1.1"), &stopping));
-    assert_eq!(world.adopt().await, [AdoptOutcome::Held(cidr(BLOCK))]);
-    world.links.0.clear();
-    assert_eq!(world.adopt().await, [], "its DEL has removed the interface");
+    adopting.put_pod(changed(pod("web", "10.65.1.1"), &stopping));
+    assert_eq!(adopting.adopt().await, [AdoptOutcome::Held(cidr(BLOCK))]);
+    adopting.links.0.clear();
+    assert_eq!(
+        adopting.adopt().await,
+        [],
+        "its DEL has removed the interface"
+    );
 }

@@ -4,17 +4,17 @@ use super::*;
 use allocation::alloc::inputs::AllocationInputs;
 
 /// With `keeps_handles`, only the block is lost; otherwise the handles and the affinity too.
-async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> World {
-    let mut world = World::on(store);
-    world.run_allocated_pods().await;
-    world.remove(Block::path(&cidr(BLOCK)));
+async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> AdoptingNode {
+    let mut adopting = AdoptingNode::on(store);
+    adopting.run_allocated_pods().await;
+    adopting.remove(Block::path(&cidr(BLOCK)));
     if !keeps_handles {
-        world.remove(BlockAffinity::path(&affinity_key("node1", BLOCK)));
+        adopting.remove(BlockAffinity::path(&affinity_key("node1", BLOCK)));
         (0..10).for_each(|number| {
-            world.remove(Handle::path(&HandleId::new(format!("net.c-web-{number}"))))
+            adopting.remove(Handle::path(&HandleId::new(format!("net.c-web-{number}"))))
         });
     }
-    world
+    adopting
 }
 
 #[tokio::test]
@@ -30,8 +30,8 @@ async fn adopt_killed_at_each_write_ends_in_the_same_state() {
             complete.cluster.store.pairs().paths(),
         );
         for (at, applied) in (0..48).flat_map(|at| (0..3).map(move |applied| (at, applied))) {
-            let world = lossy_world(store(), keeps_handles).await;
-            world
+            let adopting = lossy_world(store(), keeps_handles).await;
+            adopting
                 .cluster
                 .store
                 .before_each(move |nth, writes, _| match nth.cmp(&at) {
@@ -39,15 +39,15 @@ async fn adopt_killed_at_each_write_ends_in_the_same_state() {
                     std::cmp::Ordering::Equal if writes.is_some() => Fault::Cut(applied),
                     _ => Fault::Refused,
                 });
-            _ = world.try_adopt(false).await;
-            world.cluster.store.end_faults();
-            let outcomes = world.adopt().await;
+            _ = adopting.try_adopt(false).await;
+            adopting.cluster.store.end_faults();
+            let outcomes = adopting.adopt().await;
             let is_conflict = |outcome: &AdoptOutcome| matches!(outcome, AdoptOutcome::Conflict(_));
             assert!(
                 !outcomes.iter().any(is_conflict),
                 "killed at {at} after {applied}: {outcomes:?}"
             );
-            let pairs = world.cluster.store.pairs();
+            let pairs = adopting.cluster.store.pairs();
             assert_eq!(held(&pairs), expected, "killed at {at} after {applied}");
             assert_eq!(pairs.paths(), paths, "killed at {at} after {applied}");
             assert_consistent(&pairs, true);
@@ -83,11 +83,11 @@ async fn adopt_beside_an_add_never_assigns_twice() {
             .into_iter()
             .flat_map(|ip| (0..12).map(move |at| (ip, at)))
         {
-            let mut world = World::on(store());
-            world.run_pod("web", "10.65.1.0");
-            let rival = World::on(MemoryStore::transactional()).cluster;
+            let mut adopting = AdoptingNode::on(store());
+            adopting.run_pod("web", "10.65.1.0");
+            let rival = AdoptingNode::on(MemoryStore::transactional()).cluster;
             if !is_missing {
-                assign(&world.cluster, "net.first", "10.65.1.9").await;
+                assign(&adopting.cluster, "net.first", "10.65.1.9").await;
                 assign(&rival, "net.first", "10.65.1.9").await;
             }
             assign(&rival, "net.rival", address).await;
@@ -97,7 +97,7 @@ async fn adopt_beside_an_add_never_assigns_twice() {
                 state: AffinityState::Confirmed,
                 ..affinity
             };
-            world.cluster.store.before_each(move |nth, _, pairs| {
+            adopting.cluster.store.before_each(move |nth, _, pairs| {
                 let present = pairs.get::<Block>(&cidr(BLOCK));
                 if nth == at
                     && present.is_none_or(|block| block.allocation(ip("10.65.1.0")).is_none())
@@ -111,9 +111,9 @@ async fn adopt_beside_an_add_never_assigns_twice() {
                 }
                 Fault::None
             });
-            let outcomes = world.adopt().await;
-            world.cluster.store.end_faults();
-            let pairs = world.cluster.store.pairs();
+            let outcomes = adopting.adopt().await;
+            adopting.cluster.store.end_faults();
+            let pairs = adopting.cluster.store.pairs();
             let holders = held(&pairs);
             let holder = holders
                 .iter()
@@ -134,8 +134,8 @@ async fn adopt_beside_a_del_leaves_no_address_without_handle() {
         .into_iter()
         .flat_map(|store| (0..24).map(move |at| (store, at)))
     {
-        let world = lossy_world(store(), true).await;
-        world.cluster.store.before_each(move |nth, _, pairs| {
+        let adopting = lossy_world(store(), true).await;
+        adopting.cluster.store.before_each(move |nth, _, pairs| {
             if nth == at && pairs.get::<Block>(&cidr(BLOCK)).is_none() {
                 (0..10).for_each(|number| {
                     pairs.remove(&Handle::path(&HandleId::new(format!("net.c-web-{number}"))))
@@ -143,15 +143,15 @@ async fn adopt_beside_a_del_leaves_no_address_without_handle() {
             }
             Fault::None
         });
-        let adopted = world.try_adopt(false).await.unwrap();
-        world.cluster.store.end_faults();
+        let adopted = adopting.try_adopt(false).await.unwrap();
+        adopting.cluster.store.end_faults();
         let is_adopted =
             |adopted: &AdoptedAddress| matches!(adopted.outcome, AdoptOutcome::Adopted(_));
         assert!(
             adopted.addresses.iter().all(is_adopted),
             "at {at}: {adopted:?}"
         );
-        assert_consistent(&world.cluster.store.pairs(), false);
+        assert_consistent(&adopting.cluster.store.pairs(), false);
     }
 }
 
@@ -161,17 +161,17 @@ async fn adopt_beside_a_del_leaves_no_address_without_handle() {
 async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
     let web = || HandleId::new("net.c-web");
     for store in stores() {
-        let world = |store| {
-            let mut world = World::on(store);
-            world.run_pod("web", "10.65.1.1");
-            world
+        let adopting = |store| {
+            let mut adopting = AdoptingNode::on(store);
+            adopting.run_pod("web", "10.65.1.1");
+            adopting
         };
-        let other = world(store());
+        let other = adopting(store());
         assert_eq!(other.adopt().await, [AdoptOutcome::Adopted(cidr(BLOCK))]);
         for (counts, creates) in
             (0..20).flat_map(|counts| (counts..20).map(move |creates| (counts, creates)))
         {
-            let world = world(store());
+            let adopting = adopting(store());
             let (handle, block) = (
                 other.cluster.handle("net.c-web").unwrap(),
                 other.cluster.block(BLOCK).unwrap(),
@@ -181,7 +181,7 @@ async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
                 ..BlockAffinity::default()
             };
             let mut has_counted = false;
-            world.cluster.store.before_each(move |nth, _, pairs| {
+            adopting.cluster.store.before_each(move |nth, _, pairs| {
                 if nth == counts && pairs.get::<Handle>(&web()).is_none() {
                     pairs.put(Handle::path(&web()), handle.encode().unwrap());
                     has_counted = true;
@@ -195,11 +195,11 @@ async fn adopt_beside_another_adopt_leaves_no_address_without_handle() {
                 }
                 Fault::None
             });
-            let outcomes = world.adopt().await;
-            world.cluster.store.end_faults();
+            let outcomes = adopting.adopt().await;
+            adopting.cluster.store.end_faults();
             let is_conflict = matches!(outcomes[..], [AdoptOutcome::Conflict(_)]);
             assert!(!is_conflict, "{counts} {creates}: {outcomes:?}");
-            let pairs = world.cluster.store.pairs();
+            let pairs = adopting.cluster.store.pairs();
             assert_eq!(
                 held(&pairs),
                 [(web(), vec![ip("10.65.1.1")])].into(),

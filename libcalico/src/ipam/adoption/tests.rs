@@ -28,7 +28,7 @@ fn pod(name: &str) -> Claimant {
 }
 
 /// The objects of a cluster with the pool 10.65.0.0/16 in blocks of 64.
-struct World {
+struct AdoptedCluster {
     users: BTreeMap<IpAddr, BTreeSet<Claimant>>,
     pools: Vec<IpPool>,
     ranges: BTreeSet<Cidr>,
@@ -36,13 +36,13 @@ struct World {
     cooldown_seconds: i64,
 }
 
-impl World {
+impl AdoptedCluster {
     fn new() -> Self {
         let spec = IpPoolSpec {
             cidr: "10.65.0.0/16".into(),
             ..IpPoolSpec::default()
         };
-        World {
+        AdoptedCluster {
             users: BTreeMap::new(),
             pools: vec![IpPool::new("pool4", spec)],
             ranges: BTreeSet::new(),
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn plan(&self, claim: &Claim) -> Adoption {
-        let World {
+        let AdoptedCluster {
             users,
             pools,
             ranges,
@@ -114,23 +114,23 @@ fn block(range: &str, taken: &[(&str, &str, &str)]) -> Block {
 
 #[test]
 fn free_address_is_allocated_in_its_block_or_a_new_one() {
-    let mut world = World::new();
+    let mut adopted = AdoptedCluster::new();
     let expected = |block: &str| Adoption::Allocate {
         handle: HandleId::new("net.c1"),
         block: cidr(block),
     };
-    assert_eq!(world.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
-    world.insert(block("10.65.0.0/26", &[("10.65.0.8", "net.c8", "db")]));
-    assert_eq!(world.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
-    world.pools[0].spec.disabled = true;
+    assert_eq!(adopted.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
+    adopted.insert(block("10.65.0.0/26", &[("10.65.0.8", "net.c8", "db")]));
+    assert_eq!(adopted.plan(&claim("10.65.0.9")), expected("10.65.0.0/26"));
+    adopted.pools[0].spec.disabled = true;
     assert_eq!(
-        world.plan(&claim("10.65.1.9")),
+        adopted.plan(&claim("10.65.1.9")),
         expected("10.65.1.0/26"),
         "the pool is disabled"
     );
-    world.pools[0].spec.block_size = Some(28);
+    adopted.pools[0].spec.block_size = Some(28);
     assert_eq!(
-        world.plan(&claim("10.65.0.9")),
+        adopted.plan(&claim("10.65.0.9")),
         expected("10.65.0.0/26"),
         "the block has a former size"
     );
@@ -138,24 +138,24 @@ fn free_address_is_allocated_in_its_block_or_a_new_one() {
 
 #[test]
 fn address_of_two_pods_is_a_conflict() {
-    let mut world = World::new();
-    world
+    let mut adopted = AdoptedCluster::new();
+    adopted
         .users
         .insert(ip("10.65.0.9"), [pod("web"), pod("thief")].into());
     assert_eq!(
-        world.conflict(&claim("10.65.0.9")),
+        adopted.conflict(&claim("10.65.0.9")),
         "pod ns/thief uses it too; delete one of the pods"
     );
-    world.insert(block("10.65.0.0/26", &[("10.65.0.9", "net.c1", "web")]));
+    adopted.insert(block("10.65.0.0/26", &[("10.65.0.9", "net.c1", "web")]));
     assert!(
-        world
+        adopted
             .conflict(&claim("10.65.0.9"))
             .starts_with("pod ns/thief"),
         "also if it is allocated"
     );
-    world.users.insert(ip("10.65.0.9"), [pod("web")].into());
+    adopted.users.insert(ip("10.65.0.9"), [pod("web")].into());
     assert_eq!(
-        world.plan(&claim("10.65.0.9")),
+        adopted.plan(&claim("10.65.0.9")),
         Adoption::Held {
             block: cidr("10.65.0.0/26")
         }
@@ -164,20 +164,20 @@ fn address_of_two_pods_is_a_conflict() {
 
 #[test]
 fn address_of_another_handle_names_its_holder() {
-    let mut world = World::new();
-    world.insert(block(
+    let mut adopted = AdoptedCluster::new();
+    adopted.insert(block(
         "10.65.0.0/26",
         &[
             ("10.65.0.9", "net.c8", "db"),
             ("10.65.0.10", "net.c0", "web"),
         ],
     ));
-    let of_another = world.conflict(&claim("10.65.0.9"));
+    let of_another = adopted.conflict(&claim("10.65.0.9"));
     assert!(
         of_another.starts_with("allocated to another owner: 10.65.0.9 (handle net.c8, node node1"),
         "{of_another}"
     );
-    let of_other_container = world.conflict(&claim("10.65.0.10"));
+    let of_other_container = adopted.conflict(&claim("10.65.0.10"));
     assert!(
         of_other_container.starts_with("allocated to another container of the pod: "),
         "{of_other_container}"
@@ -186,8 +186,8 @@ fn address_of_another_handle_names_its_holder() {
 
 #[test]
 fn address_of_a_virtual_machine_is_held_only_by_its_recorded_pod() {
-    let mut world = World::new();
-    world.insert(block(
+    let mut adopted = AdoptedCluster::new();
+    adopted.insert(block(
         "10.65.0.0/26",
         &[
             ("10.65.0.9", "net.vmi.ns.vm", "web"),
@@ -199,13 +199,13 @@ fn address_of_a_virtual_machine_is_held_only_by_its_recorded_pod() {
         ..claim(address)
     };
     assert_eq!(
-        world.plan(&claim("10.65.0.9")),
+        adopted.plan(&claim("10.65.0.9")),
         Adoption::Held {
             block: cidr("10.65.0.0/26")
         }
     );
     assert!(
-        world
+        adopted
             .conflict(&claim("10.65.0.10"))
             .starts_with("allocated to another owner")
     );
@@ -213,56 +213,56 @@ fn address_of_a_virtual_machine_is_held_only_by_its_recorded_pod() {
 
 #[test]
 fn cooling_address_names_the_end_of_its_cooldown() {
-    let mut world = World {
+    let mut adopted = AdoptedCluster {
         cooldown_seconds: 300,
-        ..World::new()
+        ..AdoptedCluster::new()
     };
     let mut cooling = block("10.65.0.0/26", &[("10.65.0.9", "net.c8", "db")]);
     cooling.attributes[0].released_at = Some("2026-08-22T01:00:00Z".into());
-    world.insert(cooling);
+    adopted.insert(cooling);
     assert_eq!(
-        world.conflict(&claim("10.65.0.9")),
+        adopted.conflict(&claim("10.65.0.9")),
         "cooling down until 2026-08-22T01:05:00Z after a release; adopt it then"
     );
-    world.cooldown_seconds = 60;
+    adopted.cooldown_seconds = 60;
     assert!(
-        matches!(world.plan(&claim("10.65.0.9")), Adoption::Allocate { .. }),
+        matches!(adopted.plan(&claim("10.65.0.9")), Adoption::Allocate { .. }),
         "the cooldown has elapsed"
     );
 }
 
 #[test]
 fn address_without_usable_pool_or_block_is_a_conflict() {
-    let mut world = World::new();
+    let mut adopted = AdoptedCluster::new();
     assert_eq!(
-        world.conflict(&claim("192.0.2.1")),
+        adopted.conflict(&claim("192.0.2.1")),
         "no IP pool contains it"
     );
-    world.pools[0].spec.block_size = Some(8);
+    adopted.pools[0].spec.block_size = Some(8);
     assert_eq!(
-        world.conflict(&claim("10.65.0.9")),
+        adopted.conflict(&claim("10.65.0.9")),
         "IP pool pool4: its blockSize 8 is outside 20..32"
     );
-    world.pools[0].spec.block_size = None;
-    world.ranges.insert(cidr("10.65.0.0/28"));
+    adopted.pools[0].spec.block_size = None;
+    adopted.ranges.insert(cidr("10.65.0.0/28"));
     let overlapping = "blocks of different sizes overlap there: 10.65.0.0/28";
-    assert_eq!(world.conflict(&claim("10.65.0.20")), overlapping);
+    assert_eq!(adopted.conflict(&claim("10.65.0.20")), overlapping);
     assert!(
-        world
+        adopted
             .conflict(&claim("10.65.0.9"))
             .starts_with("block 10.65.0.0/28 cannot be read")
     );
-    world.ranges.insert(cidr("10.65.0.0/26"));
+    adopted.ranges.insert(cidr("10.65.0.0/26"));
     assert!(
-        world
+        adopted
             .conflict(&claim("10.65.0.9"))
             .ends_with("10.65.0.0/26 and 10.65.0.0/28")
     );
     let mut corrupt = block("10.65.1.0/26", &[]);
     corrupt.allocations.pop();
-    world.insert(corrupt);
+    adopted.insert(corrupt);
     assert!(
-        world
+        adopted
             .conflict(&claim("10.65.1.9"))
             .starts_with("block 10.65.1.0/26 is corrupt")
     );
@@ -274,7 +274,7 @@ fn unproven_owner_is_a_conflict() {
         handle: Err(Failure::new("no proof")),
         ..claim("10.65.0.9")
     };
-    assert_eq!(World::new().conflict(&claim), "no proof");
+    assert_eq!(AdoptedCluster::new().conflict(&claim), "no proof");
 }
 
 /// Alias, ready sandboxes, container of the endpoint, and the expected container or text.

@@ -24,7 +24,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// Stored objects for a test to damage.
-struct World {
+struct StoredObjects {
     pools: Vec<Cidr>,
     blocks: Vec<Block>,
     handles: BTreeMap<HandleId, Handle>,
@@ -35,10 +35,10 @@ struct World {
     in_flight: Duration,
 }
 
-impl World {
+impl StoredObjects {
     fn healthy() -> Self {
         let owner = AffinityOwner::Host("node1".into());
-        let mut world = World {
+        let mut stored = StoredObjects {
             pools: vec![cidr("10.0.0.0/24")],
             blocks: vec![Block::new(cidr("10.0.0.0/30"), &owner, NOW).unwrap()],
             handles: BTreeMap::new(),
@@ -48,9 +48,9 @@ impl World {
             owners: Owners::default(),
             in_flight: Duration::ZERO,
         };
-        world.allocate("net.c1", &[]);
-        world.allocate("net.c2", &[]);
-        world
+        stored.allocate("net.c1", &[]);
+        stored.allocate("net.c2", &[]);
+        stored
     }
 
     fn allocate(&mut self, handle: &str, attributes: &[(&str, &str)]) {
@@ -157,16 +157,19 @@ const NOTHING: [String; 0] = [];
 
 #[test]
 fn consistent_datastore_has_no_findings() {
-    assert_eq!(World::healthy().texts(), NOTHING);
+    assert_eq!(StoredObjects::healthy().texts(), NOTHING);
 }
 
 #[test]
 fn finding_without_an_endpoint_carries_the_data_needed_for_release() {
-    let mut world = World::healthy();
-    world.endpoints.remove(1);
-    let sequence_number = world.blocks[0].allocation(ip("10.0.0.1")).unwrap().sequence;
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints.remove(1);
+    let sequence_number = stored.blocks[0]
+        .allocation(ip("10.0.0.1"))
+        .unwrap()
+        .sequence;
     assert_eq!(
-        world.findings(),
+        stored.findings(),
         [Finding::AddressWithoutEndpoint(AllocatedAddress {
             address: ip("10.0.0.1"),
             block: cidr("10.0.0.0/30"),
@@ -176,7 +179,7 @@ fn finding_without_an_endpoint_carries_the_data_needed_for_release() {
         })]
     );
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["address without endpoint: 10.0.0.1 (handle net.c2)"]
     );
 }
@@ -189,32 +192,32 @@ fn addresses_that_never_have_an_endpoint_are_not_reported() {
         "wireguard-tunnel-addr-node1",
         "lb-0a1b",
     ] {
-        let mut world = World::healthy();
-        world.allocate(handle, &[]);
-        assert_eq!(world.texts(), NOTHING, "{handle}");
+        let mut stored = StoredObjects::healthy();
+        stored.allocate(handle, &[]);
+        assert_eq!(stored.texts(), NOTHING, "{handle}");
     }
-    let mut world = World::healthy();
-    world.allocate("anything", &[("type", "ipipTunnelAddress")]);
-    assert_eq!(world.texts(), NOTHING);
+    let mut stored = StoredObjects::healthy();
+    stored.allocate("anything", &[("type", "ipipTunnelAddress")]);
+    assert_eq!(stored.texts(), NOTHING);
 
-    let mut world = World::healthy();
+    let mut stored = StoredObjects::healthy();
     let reserved = HostReserved {
         start: 3,
         end: 1,
         handle: HandleId::new(WINDOWS_RESERVED_HANDLE),
         note: String::new(),
     };
-    let block = world.add_block("10.0.0.8/29");
+    let block = stored.add_block("10.0.0.8/29");
     *block = block.clone().with_host_reserved(&reserved);
-    assert_eq!(world.texts(), NOTHING);
+    assert_eq!(stored.texts(), NOTHING);
 
-    let mut world = World::healthy();
-    world.blocks[0]
+    let mut stored = StoredObjects::healthy();
+    stored.blocks[0]
         .release_by_handle(&HandleId::new("net.c2"), None, 60, NOW)
         .unwrap();
-    world.handles.remove(&HandleId::new("net.c2"));
-    world.endpoints.remove(1);
-    assert_eq!(world.texts(), NOTHING, "a cooling address");
+    stored.handles.remove(&HandleId::new("net.c2"));
+    stored.endpoints.remove(1);
+    assert_eq!(stored.texts(), NOTHING, "a cooling address");
 }
 
 #[test]
@@ -227,9 +230,9 @@ fn recent_allocation_is_no_leak_until_its_in_flight_time_passes() {
         ("2025-08-22 01:01:59 +0000 UTC", 1),
         ("a while ago", 1),
     ] {
-        let mut world = World::healthy();
-        world.in_flight = Duration::seconds(60);
-        world.allocate(
+        let mut stored = StoredObjects::healthy();
+        stored.in_flight = Duration::seconds(60);
+        stored.allocate(
             "net.c3",
             &[
                 ("timestamp", since),
@@ -238,7 +241,7 @@ fn recent_allocation_is_no_leak_until_its_in_flight_time_passes() {
                 ("namespace", "n"),
             ],
         );
-        let texts = world.texts();
+        let texts = stored.texts();
         assert_eq!(texts.len(), findings, "{since}: {texts:?}");
         if findings == 1 {
             let expected = format!(
@@ -252,60 +255,60 @@ fn recent_allocation_is_no_leak_until_its_in_flight_time_passes() {
 
 #[test]
 fn endpoint_with_a_free_or_foreign_address_is_reported() {
-    let mut world = World::healthy();
-    world.endpoints.push(endpoint("c9", "10.0.0.77"));
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints.push(endpoint("c9", "10.0.0.77"));
     // An address of another plugin is in no pool.
-    world.endpoints.push(endpoint("c8", "192.168.0.1"));
+    stored.endpoints.push(endpoint("c8", "192.168.0.1"));
     let expected =
         "endpoint without address: default/c9 on node node1 has 10.0.0.77, which is not allocated";
-    assert_eq!(world.texts(), [expected]);
+    assert_eq!(stored.texts(), [expected]);
 
-    let mut world = World::healthy();
-    world.endpoints[1].container_id = Some("c3".into());
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints[1].container_id = Some("c3".into());
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         [
             "address of another container: 10.0.0.1 (handle net.c2) is on endpoint default/c2 of \
              container c3"
         ]
     );
-    world.endpoints[1].container_id = None;
-    assert_eq!(world.texts(), NOTHING);
+    stored.endpoints[1].container_id = None;
+    assert_eq!(stored.texts(), NOTHING);
 
-    let mut world = World::healthy();
-    world.endpoints[1].container_id = Some("2".into());
-    assert_eq!(world.texts().len(), 1);
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints[1].container_id = Some("2".into());
+    assert_eq!(stored.texts().len(), 1);
 }
 
 #[test]
 fn vmi_handle_on_another_containers_endpoint_is_not_reported() {
-    let mut world = World::healthy();
-    world.allocate("net.vmi.default.vm1", &[]);
-    world.endpoints.push(endpoint("c3", "10.0.0.2"));
-    assert_eq!(world.texts(), NOTHING);
+    let mut stored = StoredObjects::healthy();
+    stored.allocate("net.vmi.default.vm1", &[]);
+    stored.endpoints.push(endpoint("c3", "10.0.0.2"));
+    assert_eq!(stored.texts(), NOTHING);
 }
 
 #[test]
 fn doubly_allocated_address_is_reported() {
-    let mut world = World::healthy();
-    world.endpoints[1].addresses = vec![ip("10.0.0.0"), ip("10.0.0.1")];
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints[1].addresses = vec![ip("10.0.0.0"), ip("10.0.0.1")];
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["double allocation: 10.0.0.0 is held by endpoint default/c1 and endpoint default/c2"]
     );
 
-    let mut world = World::healthy();
-    let first = world.blocks[0].clone();
-    world.add_block("10.0.0.0/31").allocations = vec![Some(0), None];
-    world.blocks[1].unallocated = vec![1];
-    world.blocks[1].attributes = vec![first.attributes[0].clone()];
-    world
+    let mut stored = StoredObjects::healthy();
+    let first = stored.blocks[0].clone();
+    stored.add_block("10.0.0.0/31").allocations = vec![Some(0), None];
+    stored.blocks[1].unallocated = vec![1];
+    stored.blocks[1].attributes = vec![first.attributes[0].clone()];
+    stored
         .handles
         .get_mut(&HandleId::new("net.c1"))
         .unwrap()
         .increment(cidr("10.0.0.0/31"), 1);
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         [
             "overlapping blocks: 10.0.0.0/30 and 10.0.0.0/31; see the block size of a pool in \
              docs/faq.md",
@@ -317,34 +320,34 @@ fn doubly_allocated_address_is_reported() {
 
 #[test]
 fn handles_that_disagree_with_blocks_are_reported() {
-    let mut world = World::healthy();
-    world
+    let mut stored = StoredObjects::healthy();
+    stored
         .handles
         .entry(HandleId::new("net.gone"))
         .or_default()
         .increment(cidr("10.0.0.0/30"), 2);
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["orphan handle: net.gone counts 2 addresses, but no block names the handle"]
     );
-    let Finding::OrphanHandle { revision, .. } = &world.findings()[0] else {
+    let Finding::OrphanHandle { revision, .. } = &stored.findings()[0] else {
         panic!()
     };
     assert_eq!(revision, "7");
 
-    let mut world = World::healthy();
-    world.handles.remove(&HandleId::new("net.c1"));
+    let mut stored = StoredObjects::healthy();
+    stored.handles.remove(&HandleId::new("net.c1"));
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["missing handle: the handle of 10.0.0.0 (handle net.c1) does not exist"]
     );
 
-    let mut world = World::healthy();
-    let handle = world.handles.get_mut(&HandleId::new("net.c1")).unwrap();
+    let mut stored = StoredObjects::healthy();
+    let handle = stored.handles.get_mut(&HandleId::new("net.c1")).unwrap();
     handle.increment(cidr("10.0.0.0/30"), 1);
     handle.increment(cidr("10.0.0.4/30"), 1);
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         [
             "count mismatch: handle net.c1 counts 2 addresses in 10.0.0.0/30, but has 1",
             "count mismatch: handle net.c1 counts 1 addresses in 10.0.0.4/30, but has 0",
@@ -353,8 +356,8 @@ fn handles_that_disagree_with_blocks_are_reported() {
 
     // A count that is too low, even a negative one, is reported as well.
     for count in [0, -1] {
-        let mut world = World::healthy();
-        world.handles.insert(
+        let mut stored = StoredObjects::healthy();
+        stored.handles.insert(
             HandleId::new("net.c1"),
             Handle {
                 block: [(cidr("10.0.0.0/30"), count)].into(),
@@ -362,7 +365,7 @@ fn handles_that_disagree_with_blocks_are_reported() {
             },
         );
         assert_eq!(
-            world.texts(),
+            stored.texts(),
             [format!(
                 "count mismatch: handle net.c1 counts {count} addresses in 10.0.0.0/30, but has 1"
             )]
@@ -372,11 +375,11 @@ fn handles_that_disagree_with_blocks_are_reported() {
 
 #[test]
 fn overlapping_blocks_and_blocks_outside_pools_are_reported() {
-    let mut world = World::healthy();
-    world.add_block("10.0.0.64/26");
-    world.add_block("10.0.0.64/27");
-    world.add_block("10.0.0.96/28");
-    world.add_block("10.0.0.64/30");
+    let mut stored = StoredObjects::healthy();
+    stored.add_block("10.0.0.64/26");
+    stored.add_block("10.0.0.64/27");
+    stored.add_block("10.0.0.96/28");
+    stored.add_block("10.0.0.64/30");
     let pairs = [
         "10.0.0.64/26 and 10.0.0.64/27",
         "10.0.0.64/26 and 10.0.0.64/30",
@@ -386,27 +389,27 @@ fn overlapping_blocks_and_blocks_outside_pools_are_reported() {
     let texts = pairs.map(|pair| {
         format!("overlapping blocks: {pair}; see the block size of a pool in docs/faq.md")
     });
-    assert_eq!(world.texts(), texts);
-    let mut world = World::healthy();
-    world.pools = vec![cidr("10.1.0.0/16")];
+    assert_eq!(stored.texts(), texts);
+    let mut stored = StoredObjects::healthy();
+    stored.pools = vec![cidr("10.1.0.0/16")];
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["block outside pools: 10.0.0.0/30 of host:node1, 2 addresses in use"]
     );
 }
 
 #[test]
 fn inconsistent_blocks_are_reported() {
-    let mut world = World::healthy();
-    world.blocks[0].unallocated.push(0);
+    let mut stored = StoredObjects::healthy();
+    stored.blocks[0].unallocated.push(0);
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 0 in its free list is allocated"]
     );
-    let mut world = World::healthy();
-    world.blocks[0].unallocated.pop();
+    let mut stored = StoredObjects::healthy();
+    stored.blocks[0].unallocated.pop();
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["corrupt block: block 10.0.0.0/30 is corrupt: ordinal 3 is neither allocated nor free"]
     );
 }
@@ -416,17 +419,17 @@ fn empty_block_that_is_marked_for_deletion_is_noted() {
     let note = "unfinished deletion: block 10.0.0.8/30 is marked for deletion; an ADD that needs \
                 room or garbage collection deletes it";
     for has_affinity in [true, false] {
-        let mut world = World::healthy();
-        world.add_block("10.0.0.8/30").deleted = true;
+        let mut stored = StoredObjects::healthy();
+        stored.add_block("10.0.0.8/30").deleted = true;
         if !has_affinity {
-            world.affinities.pop();
+            stored.affinities.pop();
         }
-        assert_eq!(world.texts(), [note]);
-        assert!(world.findings()[0].is_note());
+        assert_eq!(stored.texts(), [note]);
+        assert!(stored.findings()[0].is_note());
     }
-    let mut world = World::healthy();
-    world.blocks[0].deleted = true;
-    assert_eq!(world.texts(), NOTHING, "a block in use is not deleted");
+    let mut stored = StoredObjects::healthy();
+    stored.blocks[0].deleted = true;
+    assert_eq!(stored.texts(), NOTHING, "a block in use is not deleted");
 }
 
 #[test]
@@ -465,17 +468,17 @@ fn affinities_that_disagree_with_blocks_are_reported() {
             ],
         ),
     ] {
-        let world = World {
+        let stored = StoredObjects {
             affinities: claims,
-            ..World::healthy()
+            ..StoredObjects::healthy()
         };
-        assert_eq!(world.texts(), expected);
+        assert_eq!(stored.texts(), expected);
     }
-    let mut world = World::healthy();
-    world.blocks[0].clear_affinity();
-    world.affinities.clear();
+    let mut stored = StoredObjects::healthy();
+    stored.blocks[0].clear_affinity();
+    stored.affinities.clear();
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         NOTHING,
         "a block without owner needs no affinity"
     );
@@ -490,22 +493,22 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
             ("an empty block", "node1", "10.0.0.8/30"),
             ("another's block", "node2", "10.0.0.0/30"),
         ] {
-            let mut world = World::healthy();
-            world.add_block("10.0.0.8/30");
-            world
+            let mut stored = StoredObjects::healthy();
+            stored.add_block("10.0.0.8/30");
+            stored
                 .affinities
                 .retain(|(key, _)| key.cidr != cidr(range) || node == "node2");
-            world.affinities.push(affinity(node, range, state));
+            stored.affinities.push(affinity(node, range, state));
             let expected = format!(
                 "unfinished affinity: host:{node} to {range} is {word}; the owner's next use of \
                  the block or garbage collection completes or deletes it"
             );
-            assert_eq!(world.texts(), [expected], "{what}");
-            assert!(world.findings()[0].is_note(), "{what}");
+            assert_eq!(stored.texts(), [expected], "{what}");
+            assert!(stored.findings()[0].is_note(), "{what}");
         }
-        let mut world = World::healthy();
-        world.affinities = vec![affinity("node1", "10.0.0.0/30", state)];
-        let findings = world.findings();
+        let mut stored = StoredObjects::healthy();
+        stored.affinities = vec![affinity("node1", "10.0.0.0/30", state)];
+        let findings = stored.findings();
         assert!(
             matches!(findings[..], [Finding::BlockWithoutAffinity { .. }])
                 && !findings[0].is_note()
@@ -515,30 +518,30 @@ fn unfinished_affinity_without_addresses_is_only_noted() {
 
 #[test]
 fn json_report_round_trips() {
-    let mut world = World::healthy();
-    world.endpoints = vec![
+    let mut stored = StoredObjects::healthy();
+    stored.endpoints = vec![
         endpoint("c9", "10.0.0.77"),
         endpoint("c3", "10.0.0.1"),
         endpoint("c4", "10.0.0.1"),
     ];
-    world.handles.remove(&HandleId::new("net.c1"));
-    world
+    stored.handles.remove(&HandleId::new("net.c1"));
+    stored
         .handles
         .entry(HandleId::new("net.gone"))
         .or_default()
         .increment(cidr("10.0.0.0/30"), 2);
-    world
+    stored
         .handles
         .entry(HandleId::new("net.c2"))
         .or_default()
         .increment(cidr("10.0.0.0/30"), 2);
-    world.affinities = vec![
+    stored.affinities = vec![
         affinity("node2", "10.0.0.4/30", AffinityState::Confirmed),
         affinity("node2", "10.0.0.8/30", AffinityState::Pending),
     ];
-    world.add_block("10.9.0.0/30").unallocated.pop();
-    world.add_block("10.9.0.0/31");
-    let findings = world.findings();
+    stored.add_block("10.9.0.0/30").unallocated.pop();
+    stored.add_block("10.9.0.0/31");
+    let findings = stored.findings();
     let kinds: std::collections::HashSet<_> = findings.iter().map(std::mem::discriminant).collect();
     assert_eq!(kinds.len(), 12, "{findings:#?}");
     let report = serde_json::to_string(&findings).unwrap();

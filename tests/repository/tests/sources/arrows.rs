@@ -3,14 +3,18 @@
 //! module are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use regex::Regex;
 
 use crate::{Source, program_sources};
 
 /// A module: its crate's folder, and its path within the crate.
 type Module = (String, Vec<String>);
+
+/// The modules that each module imports from.
+type Arrows = BTreeMap<Module, BTreeSet<Module>>;
 
 struct Modules {
     texts: BTreeMap<Module, (String, String)>,
@@ -20,6 +24,17 @@ struct Modules {
 
 /// Circles of top-level modules that docs/architecture.md explains.
 const EXPLAINED: [&str; 1] = ["libcalico::ipam, libcalico::kubernetes, libcalico::store"];
+
+/// Returns the modules of all programs, and the arrows between them, which all tests share: their
+/// search takes seconds.
+fn graph() -> Result<&'static (Modules, Arrows)> {
+    static GRAPH: LazyLock<Result<(Modules, Arrows)>> = LazyLock::new(|| {
+        let modules = Modules::read()?;
+        let arrows = modules.arrows()?;
+        Ok((modules, arrows))
+    });
+    GRAPH.as_ref().map_err(|error| anyhow!("{error:#}"))
+}
 
 impl Modules {
     fn read() -> Result<Modules> {
@@ -119,12 +134,12 @@ impl Modules {
         None
     }
 
-    fn arrows(&self) -> Result<BTreeMap<Module, BTreeSet<Module>>> {
+    fn arrows(&self) -> Result<Arrows> {
         let import = Regex::new(r"(?m)^\s*use\s+([^;]+);")?;
         let any_import = Regex::new(r"\buse\s+[^;]+;")?;
         let rooted = Regex::new(r"\b(?:crate|super|self)(?:::\w+)+")?;
         let relative = Regex::new(r"(^|[^:\w])(\w+(?:::\w+)+)")?;
-        let mut arrows = BTreeMap::<Module, BTreeSet<Module>>::new();
+        let mut arrows = Arrows::new();
         for (here, (_, text)) in &self.texts {
             let mut paths: Vec<String> = import
                 .captures_iter(text)
@@ -159,9 +174,8 @@ impl Modules {
 
 /// Returns the arrows of all crates, by the paths of the files.
 pub(crate) fn file_arrows() -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let modules = Modules::read()?;
+    let (modules, arrows) = graph()?;
     let file = |module: &Module| modules.texts[module].0.clone();
-    let arrows = modules.arrows()?;
     Ok(arrows
         .iter()
         .map(|(from, targets)| (file(from), targets.iter().map(file).collect()))
@@ -227,8 +241,8 @@ fn circles<N: Ord + Clone>(arrows: &BTreeMap<N, BTreeSet<N>>) -> Vec<BTreeSet<N>
 
 #[test]
 fn no_two_files_import_each_other() -> Result<()> {
-    let modules = Modules::read()?;
-    let circles = circles(&modules.arrows()?);
+    let (modules, arrows) = graph()?;
+    let circles = circles(arrows);
     let files = |circle: &BTreeSet<Module>| {
         circle
             .iter()
@@ -252,8 +266,8 @@ fn top_level_import_cycles_are_explained_in_the_architecture() -> Result<()> {
         format!("{package}::{}", names.first().map_or("lib", String::as_str))
     };
     let mut arrows = BTreeMap::<String, BTreeSet<String>>::new();
-    for (from, targets) in Modules::read()?.arrows()? {
-        let from = top(&from);
+    for (from, targets) in &graph()?.1 {
+        let from = top(from);
         for to in targets
             .iter()
             .map(top)

@@ -1,12 +1,13 @@
-//! Documents name tests, files and messages that exist.
+//! Documents name suites, tests, files and messages that exist.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use repository::{PROGRAM_CRATES, workspace};
 
-use crate::{all_files, program_sources};
+use crate::{all_files, module_name, program_sources};
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
@@ -23,28 +24,35 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
     Ok(rows.map(str::to_owned).collect())
 }
 
-/// The second column of the tables has files, the third tests.
-#[test]
-fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
-    let workspace = workspace();
-    let rows = rows("docs/testing.md", "| behavior | files | tests |")?;
-    ensure!(rows.len() > 60, "{} rows", rows.len());
-    for row in rows {
-        let cells: Vec<_> = row.split('|').collect();
-        let [_, _, files, tests, _] = cells.as_slice() else {
-            bail!("{} cells in {row}", cells.len())
-        };
-        let mut text = String::new();
-        for file in quoted(files) {
-            text += &fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned())?;
-        }
-        for test in quoted(tests) {
-            ensure!(
-                text.contains(&format!("fn {test}(")) || text.contains(&format!("{test}:")),
-                "no test {test} in {files}"
-            );
+/// Returns the suites: the files of `tests/tests`, and the folders with `main.rs`.
+fn suites() -> Result<BTreeSet<String>> {
+    let mut suites = BTreeSet::new();
+    for entry in fs::read_dir(workspace().join("tests/tests"))? {
+        let path = entry?.path();
+        let is_file = path.extension().is_some_and(|extension| extension == "rs");
+        if is_file || path.join("main.rs").is_file() {
+            suites.insert(module_name(&path)?);
         }
     }
+    Ok(suites)
+}
+
+/// The first column of the table has suites.
+#[test]
+fn testing_page_has_each_suite_once() -> Result<()> {
+    let (suites, mut named) = (suites()?, BTreeSet::new());
+    ensure!(suites.len() > 60, "{} suites", suites.len());
+    for row in rows("docs/testing.md", "| suite | area |")? {
+        for suite in quoted(row.split('|').nth(1).unwrap_or_default()) {
+            ensure!(suites.contains(suite), "tests/tests has no suite {suite}");
+            ensure!(named.insert(suite.to_owned()), "{suite} has two places");
+        }
+    }
+    let missing: Vec<_> = suites.difference(&named).collect();
+    ensure!(
+        missing.is_empty(),
+        "the table of docs/testing.md lacks {missing:?}"
+    );
     Ok(())
 }
 
@@ -199,9 +207,15 @@ fn pages_name_files_and_folders_that_exist() -> Result<()> {
         .into_iter()
         .filter(|page| page.extension().is_some_and(|extension| extension == "md"));
     let mut missing = Vec::new();
-    for page in pages
-        .chain(["CONTRIBUTING.md", "README.md", "SECURITY.md"].map(|page| workspace().join(page)))
-    {
+    for page in pages.chain(
+        [
+            "CONTRIBUTING.md",
+            "README.md",
+            "SECURITY.md",
+            "tests/README.md",
+        ]
+        .map(|page| workspace().join(page)),
+    ) {
         for found in path.captures_iter(&fs::read_to_string(&page)?) {
             if !workspace().join(&found[1]).exists() {
                 missing.push(format!("{}: {}", page.display(), &found[1]));

@@ -43,7 +43,7 @@ struct Server {
     after_read: Option<fn(&mut Value)>,
 }
 
-struct Scene {
+struct Serving {
     calico: Arc<Datastore>,
     server: Arc<Mutex<Server>>,
     reconciler: ServiceReconciler,
@@ -211,35 +211,38 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
     }
 }
 
-impl Scene {
+impl Serving {
     async fn new(service: Value, pools: &[IpPool]) -> Self {
         let (dir, calico) = embedded();
         let server = Arc::new(Mutex::new(Server {
             service,
             ..Server::default()
         }));
-        let scene = Scene {
+        let serving = Serving {
             reconciler: reconciler(&server, &calico),
             calico,
             server,
             _dir: dir,
         };
         for pool in pools {
-            scene.calico.create(&pool.key(), pool).await.unwrap();
+            serving.calico.create(&pool.key(), pool).await.unwrap();
         }
-        scene.on_event().await;
-        scene
+        serving.on_event().await;
+        serving
     }
 
     /// Returns a scene with a pool and a Service that has an address of the pool.
     async fn served(annotations: Value) -> Self {
-        let scene = Scene::new(stored_service(annotations), &[stored_pool().value]).await;
-        assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
-        assert_eq!(scene.shown(), scene.held().await);
-        assert_eq!(scene.shown().len(), 1);
-        scene.server.lock().unwrap().written.clear();
-        scene.on_event().await;
-        scene
+        let serving = Serving::new(stored_service(annotations), &[stored_pool().value]).await;
+        assert_eq!(
+            serving.reconcile().await.unwrap(),
+            NextReconcile::AwaitChange
+        );
+        assert_eq!(serving.shown(), serving.held().await);
+        assert_eq!(serving.shown().len(), 1);
+        serving.server.lock().unwrap().written.clear();
+        serving.on_event().await;
+        serving
     }
 
     async fn on_event(&self) {
@@ -336,42 +339,48 @@ impl Scene {
 
 #[tokio::test]
 async fn live_service_and_not_the_cache_decides_the_release() {
-    let scene = Scene::served(wants("10.0.0.5")).await;
-    scene.annotate(wants("10.0.0.7"));
-    scene.on_event().await;
+    let serving = Serving::served(wants("10.0.0.5")).await;
+    serving.annotate(wants("10.0.0.7"));
+    serving.on_event().await;
     // The Service was changed back, and the cache does not show that yet.
-    scene.annotate(wants("10.0.0.5"));
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    serving.annotate(wants("10.0.0.5"));
     assert_eq!(
-        (scene.held().await, scene.written()),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        (serving.held().await, serving.written()),
         (texts(&["10.0.0.5"]), vec![])
     );
 }
 
 #[tokio::test]
 async fn unreadable_pool_releases_no_service_address() {
-    let scene = Scene::served(wants("10.0.0.5")).await;
+    let serving = Serving::served(wants("10.0.0.5")).await;
     let no_range =
         json!({"metadata": {"name": "p"}, "spec": {"cidr": "x", "allowedUses": ["LoadBalancer"]}});
     for bytes in [b"\"no pool\"".to_vec(), no_range.to_string().into_bytes()] {
-        scene.overwrite_pool(bytes).await;
-        scene.on_event().await;
-        let failure = scene.reconcile().await.unwrap_err();
+        serving.overwrite_pool(bytes).await;
+        serving.on_event().await;
+        let failure = serving.reconcile().await.unwrap_err();
         assert!(
             matches!(&failure, ReconcileError::Retry(text) if text.contains("IPPool p")),
             "{failure}"
         );
         assert_eq!(
-            (scene.held().await, scene.written()),
+            (serving.held().await, serving.written()),
             (texts(&["10.0.0.5"]), vec![])
         );
     }
     // A Service that is no longer managed loses its addresses anyway.
-    scene.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
-    scene.on_event().await;
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    serving.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
+    serving.on_event().await;
     assert_eq!(
-        (scene.held().await, scene.written()),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        (serving.held().await, serving.written()),
         (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))])
     );
 }
@@ -382,40 +391,49 @@ async fn unknown_assign_ips_value_neither_assigns_nor_releases() {
         let spec = json!({"controllers": {"loadBalancer": {"assignIPs": word}}});
         watch::channel(Arc::new(configured(spec))).1
     };
-    let mut scene = Scene::served(json!({})).await;
-    let held = scene.held().await;
-    scene.reconciler.context.settings = assigning("Allservices");
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    let mut serving = Serving::served(json!({})).await;
+    let held = serving.held().await;
+    serving.reconciler.context.settings = assigning("Allservices");
     assert_eq!(
-        (scene.held().await, scene.shown(), scene.written()),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        (serving.held().await, serving.shown(), serving.written()),
         (held.clone(), held.clone(), vec![])
     );
-    scene.reconciler.context.settings = assigning("RequestedServicesOnly");
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    serving.reconciler.context.settings = assigning("RequestedServicesOnly");
     assert_eq!(
-        (scene.held().await, scene.written()),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        (serving.held().await, serving.written()),
         (texts(&[]), vec![(texts(&[]), held)])
     );
 }
 
 #[tokio::test]
 async fn service_addresses_are_released_when_no_pool_exists() {
-    let scene = Scene::served(wants("10.0.0.5")).await;
+    let serving = Serving::served(wants("10.0.0.5")).await;
     let pool = ObjectKey::global("p");
-    let kept = scene.calico.get::<IpPool>(&pool).await.unwrap().value;
-    scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
-    scene.on_event().await;
-    scene.calico.create(&pool, &kept).await.unwrap();
+    let kept = serving.calico.get::<IpPool>(&pool).await.unwrap().value;
+    serving.calico.delete::<IpPool>(&pool, None).await.unwrap();
+    serving.on_event().await;
+    serving.calico.create(&pool, &kept).await.unwrap();
     assert_eq!(
-        scene.reconcile().await.unwrap(),
+        serving.reconcile().await.unwrap(),
         NextReconcile::After(CACHE_LAG),
         "there is one again"
     );
-    assert_eq!(scene.held().await, texts(&["10.0.0.5"]));
-    scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    assert_eq!(serving.held().await, texts(&["10.0.0.5"]));
+    serving.calico.delete::<IpPool>(&pool, None).await.unwrap();
     assert_eq!(
-        (scene.held().await, scene.written()),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        (serving.held().await, serving.written()),
         (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))])
     );
 }

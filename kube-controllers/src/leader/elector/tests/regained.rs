@@ -4,7 +4,7 @@ use super::*;
 
 /// A replica that writes without a Lease, beside a replica that held the Lease when the role lost
 /// the permission.
-struct Scene {
+struct RegainedLease {
     server: Server,
     role: watch::Sender<Answer>,
     weather: Weather,
@@ -12,7 +12,7 @@ struct Scene {
     alone: Replica,
 }
 
-async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
+async fn replicas(with_standby: bool) -> (RegainedLease, Option<Replica>) {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
     let weather = Weather::Changing(answer);
@@ -24,7 +24,7 @@ async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     let mut alone = replica(&server, "alone", weather.clone(), false);
     in_the_end(alone.leadership.gained()).await;
     (
-        Scene {
+        RegainedLease {
             server,
             role,
             weather,
@@ -59,22 +59,22 @@ async fn refused_holder_waits_for_a_leaseless_replica_when_leases_are_allowed_ag
     // The role allows Leases again at various times between the attempts of the replica without a
     // Lease, which are 5 s apart.
     for distance in 0..5 {
-        let (scene, _) = scene(false).await;
+        let (replicas, _) = replicas(false).await;
         seconds(distance).await;
-        scene.role.send_replace(Answer::Allowed);
-        assert_eq!(watched(&scene.server, 600).await, "before");
-        assert_eq!(scene.server.holder(), "before");
+        replicas.role.send_replace(Answer::Allowed);
+        assert_eq!(watched(&replicas.server, 600).await, "before");
+        assert_eq!(replicas.server.holder(), "before");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_standby_waits_for_a_leaseless_replica_when_leases_are_allowed_again() {
     for distance in 0..5 {
-        let (scene, standby) = scene(true).await;
-        scene.before.task.abort();
+        let (replicas, standby) = replicas(true).await;
+        replicas.before.task.abort();
         seconds(30 + distance).await;
-        scene.role.send_replace(Answer::Allowed);
-        let leader = watched(&scene.server, 600).await;
+        replicas.role.send_replace(Answer::Allowed);
+        let leader = watched(&replicas.server, 600).await;
         assert!(
             ["standby", "alone"].contains(&leader.as_str()),
             "{leader:?}"
@@ -82,7 +82,7 @@ async fn refused_standby_waits_for_a_leaseless_replica_when_leases_are_allowed_a
         // A failed assertion in the server makes the task of a replica panic.
         assert!(
             standby.is_some_and(|standby| !standby.task.is_finished())
-                && !scene.alone.task.is_finished()
+                && !replicas.alone.task.is_finished()
         );
     }
 }
@@ -91,12 +91,12 @@ async fn refused_standby_waits_for_a_leaseless_replica_when_leases_are_allowed_a
 /// long as the wait.
 #[tokio::test(start_paused = true)]
 async fn lease_of_a_dead_waiting_holder_is_acquired_after_the_wait() {
-    let (scene, _) = scene(false).await;
-    scene.role.send_replace(Answer::Allowed);
-    let third = replica(&scene.server, "third", scene.weather.clone(), false);
+    let (replicas, _) = replicas(false).await;
+    replicas.role.send_replace(Answer::Allowed);
+    let third = replica(&replicas.server, "third", replicas.weather.clone(), false);
     seconds(3).await;
-    scene.before.task.abort();
-    scene.alone.task.abort();
+    replicas.before.task.abort();
+    replicas.alone.task.abort();
     let died = Instant::now();
     let mut leadership = third.leadership.clone();
     in_the_end(leadership.gained()).await;

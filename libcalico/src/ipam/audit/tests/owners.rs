@@ -17,13 +17,13 @@ fn service(name: &str, ingress: Value) -> Service {
 }
 
 /// Returns a world in which the block has no address in use.
-fn empty() -> World {
-    let mut world = World {
+fn empty() -> StoredObjects {
+    let mut stored = StoredObjects {
         endpoints: Vec::new(),
         handles: BTreeMap::new(),
-        ..World::healthy()
+        ..StoredObjects::healthy()
     };
-    world.blocks = vec![
+    stored.blocks = vec![
         Block::new(
             cidr("10.0.0.0/30"),
             &AffinityOwner::Host("node1".into()),
@@ -31,7 +31,7 @@ fn empty() -> World {
         )
         .unwrap(),
     ];
-    world
+    stored
 }
 
 fn tunnels(spec: NodeSpec) -> Owners {
@@ -42,34 +42,34 @@ fn tunnels(spec: NodeSpec) -> Owners {
 
 #[test]
 fn service_address_without_allocation_is_found() {
-    let mut world = empty();
+    let mut stored = empty();
     let services = [
         service("lb", json!([{"ip": "10.0.0.9"}])),
         service("away", json!([{"ip": "192.0.2.1"}])),
     ];
-    world
+    stored
         .owners
         .set_services(&services, Some(AssignIps::AllServices));
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["owner without address: Service(ns/lb) has 10.0.0.9, which is not allocated"]
     );
     for assign in [Some(AssignIps::RequestedServicesOnly), None] {
-        world.owners = Owners::default();
-        world.owners.set_services(&services, assign);
-        assert_eq!(world.texts(), NOTHING, "{assign:?}");
+        stored.owners = Owners::default();
+        stored.owners.set_services(&services, assign);
+        assert_eq!(stored.texts(), NOTHING, "{assign:?}");
     }
 }
 
 #[test]
 fn service_with_a_host_name_is_skipped() {
-    let mut world = empty();
+    let mut stored = empty();
     let named = service("lb", json!([{"hostname": "lb.example"}, {"ip": ""}]));
-    world
+    stored
         .owners
         .set_services([&named], Some(AssignIps::AllServices));
-    assert_eq!(world.owners.addresses, []);
-    assert_eq!(world.texts(), NOTHING);
+    assert_eq!(stored.owners.addresses, []);
+    assert_eq!(stored.texts(), NOTHING);
 }
 
 #[test]
@@ -79,36 +79,38 @@ fn allocation_of_a_missing_service_is_a_leak_if_services_were_read() {
         ("service", "lb"),
         ("type", "LoadBalancer"),
     ];
-    let mut world = empty();
-    world.allocate("lb-x", &of_service);
-    assert_eq!(world.texts(), NOTHING, "Services were not read");
-    world.owners.set_services([&service("lb", json!([]))], None);
-    assert_eq!(world.texts(), NOTHING);
-    world.owners.set_services(&[], None);
+    let mut stored = empty();
+    stored.allocate("lb-x", &of_service);
+    assert_eq!(stored.texts(), NOTHING, "Services were not read");
+    stored
+        .owners
+        .set_services([&service("lb", json!([]))], None);
+    assert_eq!(stored.texts(), NOTHING);
+    stored.owners.set_services(&[], None);
     assert!(matches!(
-        world.findings()[..],
+        stored.findings()[..],
         [Finding::AddressWithoutEndpoint(_)]
     ));
 }
 
 #[test]
 fn tunnel_address_without_allocation_is_found() {
-    let mut world = empty();
-    world.owners = tunnels(NodeSpec {
+    let mut stored = empty();
+    stored.owners = tunnels(NodeSpec {
         ipv4_vxlan_tunnel_addr: "10.0.0.250".into(),
         ..NodeSpec::default()
     });
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         ["owner without address: Node(node2) has 10.0.0.250, which is not allocated"]
     );
 }
 
 #[test]
 fn ipv6_tunnel_address_is_in_use() {
-    let mut world = empty();
-    world.pools.push(cidr("fd00::/120"));
-    world.blocks = vec![
+    let mut stored = empty();
+    stored.pools.push(cidr("fd00::/120"));
+    stored.blocks = vec![
         Block::new(
             cidr("fd00::/124"),
             &AffinityOwner::Host("node1".into()),
@@ -116,24 +118,24 @@ fn ipv6_tunnel_address_is_in_use() {
         )
         .unwrap(),
     ];
-    world.affinities = vec![affinity("node1", "fd00::/124", AffinityState::Confirmed)];
-    world.allocate("nobodys", &[]);
+    stored.affinities = vec![affinity("node1", "fd00::/124", AffinityState::Confirmed)];
+    stored.allocate("nobodys", &[]);
     assert!(matches!(
-        world.findings()[..],
+        stored.findings()[..],
         [Finding::AddressWithoutEndpoint(_)]
     ));
-    let address = world.blocks[0].allocated().next().unwrap().ip.to_string();
-    world.owners = tunnels(NodeSpec {
+    let address = stored.blocks[0].allocated().next().unwrap().ip.to_string();
+    stored.owners = tunnels(NodeSpec {
         ipv6_vxlan_tunnel_addr: address,
         ..NodeSpec::default()
     });
-    assert_eq!(world.texts(), NOTHING);
+    assert_eq!(stored.texts(), NOTHING);
 }
 
 #[test]
 fn address_of_a_stopped_virtual_machine_is_no_leak() {
-    let mut world = empty();
-    world.allocate(
+    let mut stored = empty();
+    stored.allocate(
         "net.vmi.ns.vm",
         &[
             ("namespace", "ns"),
@@ -148,15 +150,15 @@ fn address_of_a_stopped_virtual_machine_is_no_leak() {
         (VmiLookup::Undefined, 1),
         (VmiLookup::Absent, 1),
     ] {
-        world.owners.machines = [(key(), lookup)].into();
-        assert_eq!(world.findings().len(), leaks, "{lookup:?}");
+        stored.owners.machines = [(key(), lookup)].into();
+        assert_eq!(stored.findings().len(), leaks, "{lookup:?}");
     }
-    world.pods = Pods::from([(
+    stored.pods = Pods::from([(
         ObjectKey::namespaced("ns", "virt-launcher-vm-x"),
         Lookup::Unknown,
     )]);
     assert_eq!(
-        world.texts(),
+        stored.texts(),
         NOTHING,
         "a pod that cannot be read may have the address"
     );

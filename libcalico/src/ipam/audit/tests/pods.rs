@@ -21,12 +21,12 @@ const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "
 
 /// Returns the leaks found for an address that is allocated to the pod `ns/p`.
 fn leaks(pod: Option<&Pod>) -> Vec<String> {
-    let mut world = World {
+    let mut stored = StoredObjects {
         endpoints: Vec::new(),
         handles: BTreeMap::new(),
-        ..World::healthy()
+        ..StoredObjects::healthy()
     };
-    world.blocks = vec![
+    stored.blocks = vec![
         Block::new(
             cidr("10.0.0.0/30"),
             &AffinityOwner::Host("node1".into()),
@@ -34,22 +34,22 @@ fn leaks(pod: Option<&Pod>) -> Vec<String> {
         )
         .unwrap(),
     ];
-    world.allocate("net.c1", &OF_POD);
+    stored.allocate("net.c1", &OF_POD);
     if let Some(pod) = pod {
         let shown = endpoint_of_pod(pod, "cali").unwrap().endpoint;
         let address = |text: &String| text.parse::<Cidr>().unwrap().network();
         let addresses = shown.spec.ip_networks.iter().map(address).collect();
-        world.endpoints = vec![AuditedEndpoint {
+        stored.endpoints = vec![AuditedEndpoint {
             name: "ns/p".into(),
             addresses,
             ..AuditedEndpoint::default()
         }];
-        world.pods = Pods::from([(
+        stored.pods = Pods::from([(
             ObjectKey::namespaced("ns", "p"),
             Lookup::Present(pod.clone()),
         )]);
     }
-    let leaks = world
+    let leaks = stored
         .findings()
         .into_iter()
         .filter(|finding| matches!(finding, Finding::AddressWithoutEndpoint(_)));
@@ -96,9 +96,9 @@ fn pod_addresses_in_status_or_annotations_are_no_leak() {
 fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
     let silent = pod(|pod| pod["status"] = json!({"phase": "Pending"}));
     assert_eq!(leaks(Some(&silent)).len(), 1);
-    let mut world = World::healthy();
-    world.allocate("net.c3", &OF_POD);
-    let held = world.blocks[0].allocation(ip("10.0.0.2")).unwrap();
+    let mut stored = StoredObjects::healthy();
+    stored.allocate("net.c3", &OF_POD);
+    let held = stored.blocks[0].allocation(ip("10.0.0.2")).unwrap();
     let in_use_reason = |lookup: Option<Lookup<Pod>>| {
         let pods: Pods = lookup
             .map(|lookup| (ObjectKey::namespaced("ns", "p"), lookup))
@@ -128,12 +128,12 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
 #[test]
 fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_pod_ends() {
     let found = |first: &Pod| {
-        let mut world = World {
+        let mut stored = StoredObjects {
             endpoints: Vec::new(),
             handles: BTreeMap::new(),
-            ..World::healthy()
+            ..StoredObjects::healthy()
         };
-        world.blocks = vec![
+        stored.blocks = vec![
             Block::new(
                 cidr("10.0.0.0/30"),
                 &AffinityOwner::Host("node1".into()),
@@ -141,7 +141,7 @@ fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_po
             )
             .unwrap(),
         ];
-        world.allocate(
+        stored.allocate(
             "net.c2",
             &[("namespace", "ns"), ("pod", "q"), ("node", "node1")],
         );
@@ -158,18 +158,18 @@ fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_po
                 .collect();
             let container_id = (!spec.container_id.is_empty()).then_some(spec.container_id);
             let name = format!("ns/{}", spec.pod);
-            world.endpoints.push(AuditedEndpoint {
+            stored.endpoints.push(AuditedEndpoint {
                 name,
                 addresses,
                 container_id,
                 ..AuditedEndpoint::default()
             });
-            world.pods.insert(
+            stored.pods.insert(
                 ObjectKey::namespaced("ns", spec.pod),
                 Lookup::Present(pod.clone()),
             );
         }
-        world.texts()
+        stored.texts()
     };
     // As a DEL leaves them, with an annotation that makes each next ADD fail.
     let annotations = |more: [&str; 2]| {
@@ -207,12 +207,12 @@ fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_po
 
 #[test]
 fn address_of_a_stopped_vm_is_no_leak() {
-    let mut world = World {
+    let mut stored = StoredObjects {
         endpoints: Vec::new(),
         handles: BTreeMap::new(),
-        ..World::healthy()
+        ..StoredObjects::healthy()
     };
-    world.blocks = vec![
+    stored.blocks = vec![
         Block::new(
             cidr("10.0.0.0/30"),
             &AffinityOwner::Host("node1".into()),
@@ -220,7 +220,7 @@ fn address_of_a_stopped_vm_is_no_leak() {
         )
         .unwrap(),
     ];
-    world.allocate(
+    stored.allocate(
         "net.vmi.ns.vm",
         &[
             ("namespace", "ns"),
@@ -228,19 +228,19 @@ fn address_of_a_stopped_vm_is_no_leak() {
             ("vmi-name", "vm"),
         ],
     );
-    world.allocate("net.vmi.ns.cleared", &[]);
-    assert_eq!(world.texts(), NOTHING);
+    stored.allocate("net.vmi.ns.cleared", &[]);
+    assert_eq!(stored.texts(), NOTHING);
 }
 
 /// Kubelet reports one interface of a pod.
 #[test]
 fn second_interface_of_a_running_container_is_no_leak() {
-    let mut world = World {
+    let mut stored = StoredObjects {
         endpoints: Vec::new(),
         handles: BTreeMap::new(),
-        ..World::healthy()
+        ..StoredObjects::healthy()
     };
-    world.blocks = vec![
+    stored.blocks = vec![
         Block::new(
             cidr("10.0.0.0/29"),
             &AffinityOwner::Host("node1".into()),
@@ -248,21 +248,21 @@ fn second_interface_of_a_running_container_is_no_leak() {
         )
         .unwrap(),
     ];
-    world.affinities = vec![affinity("node1", "10.0.0.0/29", AffinityState::Confirmed)];
+    stored.affinities = vec![affinity("node1", "10.0.0.0/29", AffinityState::Confirmed)];
     let [running, before] = ["a", "b"].map(|digit| digit.repeat(64));
     for handle in [
         format!("net.{running}"),
         format!("macvlan.{running}"),
         format!("macvlan.{before}"),
     ] {
-        world.allocate(&handle, &OF_POD);
+        stored.allocate(&handle, &OF_POD);
     }
-    world.endpoints = vec![endpoint(&running, "10.0.0.0")];
-    world.pods = Pods::from([(
+    stored.endpoints = vec![endpoint(&running, "10.0.0.0")];
+    stored.pods = Pods::from([(
         ObjectKey::namespaced("ns", "p"),
         Lookup::Present(pod(|_| {})),
     )]);
-    let leaks = world.texts();
+    let leaks = stored.texts();
     assert!(
         leaks.len() == 1 && leaks[0].contains("10.0.0.2"),
         "{leaks:?}"

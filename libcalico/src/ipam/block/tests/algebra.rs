@@ -37,7 +37,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 /// A block and the expected state after each operation.
-struct World {
+struct ModelBlock {
     block: Block,
     handles: BTreeMap<HandleId, Handle>,
     free: VecDeque<usize>,
@@ -46,12 +46,12 @@ struct World {
     now: OffsetDateTime,
 }
 
-impl World {
+impl ModelBlock {
     fn new(cooldown: i64, reserved: &[u8]) -> Self {
         let ranges = reserved
             .iter()
             .map(|ordinal| Cidr::host(ip(&format!("10.0.0.{ordinal}"))));
-        World {
+        ModelBlock {
             block: Block::new(cidr("10.0.0.0/29"), &host("node1"), NOW).unwrap(),
             handles: BTreeMap::new(),
             free: (0..CAPACITY).collect(),
@@ -250,10 +250,10 @@ proptest! {
         cooldown in prop_oneof![Just(0i64), 1..60i64],
         reserved in prop::collection::vec(0..8u8, 0..3),
     ) {
-        let mut world = World::new(cooldown, &reserved);
+        let mut model = ModelBlock::new(cooldown, &reserved);
         for operation in &operations {
-            world.apply(operation);
-            world.check();
+            model.apply(operation);
+            model.check();
         }
     }
 }

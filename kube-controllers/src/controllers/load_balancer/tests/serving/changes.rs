@@ -5,7 +5,7 @@ use super::families::service_of;
 use super::trimming::three_pools;
 use super::*;
 
-impl Scene {
+impl Serving {
     /// Returns all addresses that are allocated, and that no cooldown holds.
     async fn allocated(&self) -> Vec<String> {
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
@@ -31,20 +31,20 @@ impl Scene {
 
 #[tokio::test]
 async fn change_of_the_type_releases_and_assigns_addresses() {
-    let scene = Scene::new(service_of(json!(["IPv4", "IPv6"])), &three_pools()).await;
-    scene.settle().await;
+    let serving = Serving::new(service_of(json!(["IPv4", "IPv6"])), &three_pools()).await;
+    serving.settle().await;
     for other in ["NodePort", "ClusterIP", "ExternalName"] {
-        scene.assert_has(&scene.allocated().await, &["10.0.0.", "fd00::"], other);
-        scene.spec("type", json!(other));
+        serving.assert_has(&serving.allocated().await, &["10.0.0.", "fd00::"], other);
+        serving.spec("type", json!(other));
         // The API server removes the status of a Service whose type is no longer LoadBalancer.
-        scene.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
-        assert_eq!(scene.settle().await, 0);
-        scene.assert_has(&scene.allocated().await, &[], other);
-        scene.spec("type", json!("LoadBalancer"));
-        assert_eq!(scene.settle().await, 1, "one write shows both addresses");
+        serving.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
+        assert_eq!(serving.settle().await, 0);
+        serving.assert_has(&serving.allocated().await, &[], other);
+        serving.spec("type", json!("LoadBalancer"));
+        assert_eq!(serving.settle().await, 1, "one write shows both addresses");
     }
-    scene.assert_has(
-        &scene.allocated().await,
+    serving.assert_has(
+        &serving.allocated().await,
         &["10.0.0.", "fd00::"],
         "LoadBalancer",
     );
@@ -52,8 +52,8 @@ async fn change_of_the_type_releases_and_assigns_addresses() {
 
 #[tokio::test]
 async fn change_of_the_class_releases_and_assigns_addresses() {
-    let scene = Scene::new(service_of(json!(["IPv4"])), &three_pools()).await;
-    scene.settle().await;
+    let serving = Serving::new(service_of(json!(["IPv4"])), &three_pools()).await;
+    serving.settle().await;
     let served = &["10.0.0."][..];
     for (class, prefixes, writes) in [
         (json!("calico"), served, 0),
@@ -64,9 +64,9 @@ async fn change_of_the_class_releases_and_assigns_addresses() {
         (json!("other"), &[], 1),
         (Value::Null, served, 1),
     ] {
-        scene.spec("loadBalancerClass", class.clone());
-        assert_eq!(scene.settle().await, writes, "{class}");
-        scene.assert_has(&scene.allocated().await, prefixes, &class.to_string());
+        serving.spec("loadBalancerClass", class.clone());
+        assert_eq!(serving.settle().await, writes, "{class}");
+        serving.assert_has(&serving.allocated().await, prefixes, &class.to_string());
     }
 }
 
@@ -81,15 +81,15 @@ async fn each_change_of_the_families_is_one_write_of_the_status() {
     ];
     for (before, had) in &all {
         for (after, has) in &all {
-            let scene = Scene::new(service_of(before.clone()), &three_pools()).await;
-            scene.settle().await;
-            let (change, first) = (format!("{before} to {after}"), scene.shown());
-            scene.assert_has(&scene.allocated().await, had, &change);
-            scene.spec("ipFamilies", after.clone());
-            assert_eq!(scene.settle().await, usize::from(had != has), "{change}");
-            scene.assert_has(&scene.allocated().await, has, &change);
+            let serving = Serving::new(service_of(before.clone()), &three_pools()).await;
+            serving.settle().await;
+            let (change, first) = (format!("{before} to {after}"), serving.shown());
+            serving.assert_has(&serving.allocated().await, had, &change);
+            serving.spec("ipFamilies", after.clone());
+            assert_eq!(serving.settle().await, usize::from(had != has), "{change}");
+            serving.assert_has(&serving.allocated().await, has, &change);
             let stays = |ip: &String| {
-                !has.iter().any(|prefix| ip.starts_with(prefix)) || scene.shown().contains(ip)
+                !has.iter().any(|prefix| ip.starts_with(prefix)) || serving.shown().contains(ip)
             };
             assert!(
                 first.iter().all(stays),

@@ -23,26 +23,30 @@ async fn service_that_waits_for_a_cooling_address_returns_to_the_queue_once_afte
         (wants("10.0.0.5"), stored_pool().value),
         (json!({}), pool_of_one_address()),
     ] {
-        let scene = Scene::new(stored_service(annotations), &[pool]).await;
-        let queue = &scene.reconciler.reports.queue;
-        scene.calico.create(&IpamConfigKey, &config).await.unwrap();
-        scene.take("10.0.0.5", "n").await;
-        scene.look().await;
+        let serving = Serving::new(stored_service(annotations), &[pool]).await;
+        let queue = &serving.reconciler.reports.queue;
+        serving
+            .calico
+            .create(&IpamConfigKey, &config)
+            .await
+            .unwrap();
+        serving.take("10.0.0.5", "n").await;
+        serving.look().await;
         assert_eq!(
             (queue.len(), queue.first_deadline()),
             (0, None),
             "the address is in use"
         );
 
-        scene.pass_the_pause();
-        scene
+        serving.pass_the_pause();
+        serving
             .reconciler
             .addresses
             .release_all(&HandleId::new("lb-other"))
             .await
             .unwrap();
         for _ in 0..3 {
-            scene.look().await;
+            serving.look().await;
             assert!(
                 queue.is_empty() && queue.first_deadline().is_some(),
                 "the address is cooling down"
@@ -54,14 +58,14 @@ async fn service_that_waits_for_a_cooling_address_returns_to_the_queue_once_afte
         resume();
 
         // Without a cooldown, the address is free at once.
-        scene
+        serving
             .calico
             .delete::<IpamConfig>(&IpamConfigKey, None)
             .await
             .unwrap();
-        scene.look().await;
+        serving.look().await;
         assert_eq!(
-            (scene.shown(), queue.first_deadline()),
+            (serving.shown(), queue.first_deadline()),
             (texts(&["10.0.0.5"]), None)
         );
     }

@@ -15,7 +15,7 @@ pub(super) fn pool_of(name: &str, cidr: &str, block_size: u8) -> IpPool {
     IpPool::new(name, serde_json::from_value(spec).unwrap())
 }
 
-impl Scene {
+impl Serving {
     /// Returns the revisions of all blocks: each write of a block changes them.
     async fn revisions(&self) -> Vec<String> {
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
@@ -29,28 +29,28 @@ impl Scene {
 #[tokio::test]
 async fn ipv6_address_is_assigned_without_a_pool_of_ipv4() {
     for families in [json!(["IPv6"]), json!(["IPv6", "IPv4"])] {
-        let scene = Scene::new(
+        let serving = Serving::new(
             service_of(families.clone()),
             &[pool_of("v6", "fd00::/112", 122)],
         )
         .await;
-        scene.look().await;
-        let held = scene.held().await;
+        serving.look().await;
+        let held = serving.held().await;
         assert!(
             held.len() == 1 && held[0].starts_with("fd00::"),
             "{families}: {held:?}"
         );
-        assert_eq!(scene.shown(), held, "{families}");
+        assert_eq!(serving.shown(), held, "{families}");
     }
 }
 
 #[tokio::test]
 async fn assignment_of_ipv6_writes_no_block_of_ipv4() {
     let pools = [stored_pool().value, pool_of("v6", "fd00::/112", 122)];
-    let scene = Scene::new(service_of(json!(["IPv6"])), &pools).await;
-    scene.look().await;
-    assert_eq!(scene.held().await.len(), 1);
-    let blocks = scene.calico.list::<Block>(&None).await.unwrap();
+    let serving = Serving::new(service_of(json!(["IPv6"])), &pools).await;
+    serving.look().await;
+    assert_eq!(serving.held().await.len(), 1);
+    let blocks = serving.calico.list::<Block>(&None).await.unwrap();
     assert!(
         blocks
             .iter()
@@ -65,24 +65,28 @@ async fn service_that_waits_in_a_full_ipv6_pool_writes_no_block() {
     // With a cooldown, each IPv4 address that was assigned and released again would be lost for
     // that time.
     for cooldown in [0, 600] {
-        let scene = Scene::new(service_of(json!(["IPv4", "IPv6"])), &pools).await;
+        let serving = Serving::new(service_of(json!(["IPv4", "IPv6"])), &pools).await;
         let config = IpamConfig {
             ip_cooldown_seconds: cooldown,
             ..IpamConfig::absent()
         };
-        scene.calico.create(&IpamConfigKey, &config).await.unwrap();
-        scene.take("fd00::5", "n").await;
-        scene.look().await;
-        let (held, before) = (scene.held().await, scene.revisions().await);
-        assert_eq!((held.len(), scene.shown()), (1, held.clone()));
+        serving
+            .calico
+            .create(&IpamConfigKey, &config)
+            .await
+            .unwrap();
+        serving.take("fd00::5", "n").await;
+        serving.look().await;
+        let (held, before) = (serving.held().await, serving.revisions().await);
+        assert_eq!((held.len(), serving.shown()), (1, held.clone()));
         for _ in 0..3 {
-            scene.look().await;
+            serving.look().await;
             assert_eq!(
-                (scene.held().await, scene.revisions().await),
+                (serving.held().await, serving.revisions().await),
                 (held.clone(), before.clone())
             );
         }
-        let blocks = scene.calico.list::<Block>(&None).await.unwrap();
+        let blocks = serving.calico.list::<Block>(&None).await.unwrap();
         let cooling = blocks.iter().map(|block| {
             block
                 .value

@@ -18,7 +18,7 @@ pub(super) fn three_pools() -> [IpPool; 3] {
     ]
 }
 
-impl Scene {
+impl Serving {
     /// Reconciles until nothing changes. Returns the number of status writes.
     pub(super) async fn settle(&self) -> usize {
         for _ in 0..10 {
@@ -78,68 +78,68 @@ async fn dual_stack_service_with_pools_of_a_single_family_gets_both_families() {
         (json!({IPV6_POOLS: r#"["v6"]"#}), "10.0.0.", "fd00::"),
         (json!({}), "10.0.0.", "fd00::"),
     ] {
-        let scene = Scene::new(stored_service(pools.clone()), &three_pools()).await;
-        scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
-        assert_eq!(scene.settle().await, 1, "{pools}");
-        let shown = scene.shown();
+        let serving = Serving::new(stored_service(pools.clone()), &three_pools()).await;
+        serving.spec("ipFamilies", json!(["IPv4", "IPv6"]));
+        assert_eq!(serving.settle().await, 1, "{pools}");
+        let shown = serving.shown();
         assert!(
             shown.len() == 2 && shown[0].starts_with(v4) && shown[1].starts_with(v6),
             "{pools}: {shown:?}"
         );
-        assert_eq!(scene.held().await, shown);
+        assert_eq!(serving.held().await, shown);
     }
 }
 
 #[tokio::test]
 async fn pool_list_of_the_other_family_releases_no_address() {
-    let scene = Scene::new(
+    let serving = Serving::new(
         stored_service(json!({IPV6_POOLS: r#"["v6"]"#})),
         &three_pools(),
     )
     .await;
-    assert_eq!(scene.settle().await, 1);
+    assert_eq!(serving.settle().await, 1);
     assert!(
-        scene.shown()[0].starts_with("10.0.0."),
+        serving.shown()[0].starts_with("10.0.0."),
         "{:?}",
-        scene.shown()
+        serving.shown()
     );
 }
 
 #[tokio::test]
 async fn changed_load_balancer_ip_replaces_the_address() {
-    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
+    let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
     for ip in ["10.0.0.5", "10.0.0.6", "10.9.0.7"] {
-        scene.spec("loadBalancerIP", json!(ip));
+        serving.spec("loadBalancerIP", json!(ip));
         assert_eq!(
-            scene.settle().await,
+            serving.settle().await,
             1,
             "one write takes the old address away and shows the new one"
         );
         assert_eq!(
-            (scene.shown(), scene.held().await),
+            (serving.shown(), serving.held().await),
             (texts(&[ip]), texts(&[ip]))
         );
     }
     // The address is from a manual pool, which the Service no longer requests.
-    scene.spec("loadBalancerIP", Value::Null);
-    assert_eq!(scene.settle().await, 1);
+    serving.spec("loadBalancerIP", Value::Null);
+    assert_eq!(serving.settle().await, 1);
     assert!(
-        scene.shown()[0].starts_with("10.0.0."),
+        serving.shown()[0].starts_with("10.0.0."),
         "{:?}",
-        scene.shown()
+        serving.shown()
     );
-    assert_eq!(scene.held().await, scene.shown());
+    assert_eq!(serving.held().await, serving.shown());
 }
 
 #[tokio::test]
 async fn removed_load_balancer_ip_retains_the_address() {
-    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-    scene.spec("loadBalancerIP", json!("10.0.0.5"));
-    scene.settle().await;
-    scene.spec("loadBalancerIP", Value::Null);
-    assert_eq!(scene.settle().await, 0);
+    let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
+    serving.spec("loadBalancerIP", json!("10.0.0.5"));
+    serving.settle().await;
+    serving.spec("loadBalancerIP", Value::Null);
+    assert_eq!(serving.settle().await, 0);
     assert_eq!(
-        (scene.shown(), scene.held().await),
+        (serving.shown(), serving.held().await),
         (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
     );
 }
@@ -147,17 +147,17 @@ async fn removed_load_balancer_ip_retains_the_address() {
 #[tokio::test]
 async fn published_address_stays_while_the_requested_address_is_unavailable() {
     for asked in [json!({}), wants("10.0.0.5")] {
-        let scene = Scene::new(stored_service(asked), &three_pools()).await;
-        scene.spec("loadBalancerIP", json!("10.0.0.5"));
-        scene.settle().await;
+        let serving = Serving::new(stored_service(asked), &three_pools()).await;
+        serving.spec("loadBalancerIP", json!("10.0.0.5"));
+        serving.settle().await;
         // The address is in no pool, so it can never be assigned.
-        scene.spec("loadBalancerIP", json!("172.16.0.1"));
-        if scene.server.lock().unwrap().service["metadata"]["annotations"] != json!({}) {
-            scene.annotate(wants("172.16.0.1"));
+        serving.spec("loadBalancerIP", json!("172.16.0.1"));
+        if serving.server.lock().unwrap().service["metadata"]["annotations"] != json!({}) {
+            serving.annotate(wants("172.16.0.1"));
         }
-        assert_eq!(scene.settle().await, 0);
+        assert_eq!(serving.settle().await, 0);
         assert_eq!(
-            (scene.shown(), scene.held().await),
+            (serving.shown(), serving.held().await),
             (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
         );
     }
@@ -165,18 +165,21 @@ async fn published_address_stays_while_the_requested_address_is_unavailable() {
 
 #[tokio::test]
 async fn new_address_is_published_before_the_old_address_is_released() {
-    let scene = Scene::served(wants("10.0.0.5")).await;
-    scene.annotate(wants("10.0.0.7"));
-    scene.settle().await;
-    assert_eq!(scene.held().await, texts(&["10.0.0.7"]));
-    scene.annotate(wants("10.0.0.8"));
-    scene.on_event().await;
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    let serving = Serving::served(wants("10.0.0.5")).await;
+    serving.annotate(wants("10.0.0.7"));
+    serving.settle().await;
+    assert_eq!(serving.held().await, texts(&["10.0.0.7"]));
+    serving.annotate(wants("10.0.0.8"));
+    serving.on_event().await;
     assert_eq!(
-        scene.written(),
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
+    assert_eq!(
+        serving.written(),
         [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]
     );
-    assert_eq!(scene.held().await, texts(&["10.0.0.8"]));
+    assert_eq!(serving.held().await, texts(&["10.0.0.8"]));
 }
 
 #[tokio::test]
@@ -187,17 +190,17 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
         (Value::Null, &["10.0.0.3", "10.0.0.5"], "10.0.0.5"),
         (json!("10.0.0.3"), &["10.0.0.5"], "10.0.0.3"),
     ] {
-        let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-        scene
+        let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
+        serving
             .assign(&["10.0.0.9", "10.0.0.5", "10.0.0.3", "fd00::9", "fd00::3"])
             .await;
-        scene.spec("ipFamilies", json!(["IPv4", "IPv6"]));
-        scene.spec("loadBalancerIP", asked.clone());
-        scene.publish(published);
-        assert_eq!(scene.settle().await, 1);
+        serving.spec("ipFamilies", json!(["IPv4", "IPv6"]));
+        serving.spec("loadBalancerIP", asked.clone());
+        serving.publish(published);
+        assert_eq!(serving.settle().await, 1);
         let both = texts(&[kept, "fd00::9"]);
         assert_eq!(
-            (scene.shown(), scene.held().await),
+            (serving.shown(), serving.held().await),
             (both.clone(), both),
             "{asked} {published:?}"
         );
@@ -208,23 +211,27 @@ async fn surplus_release_retains_the_requested_published_or_oldest_address() {
 #[tokio::test]
 async fn surplus_release_retains_the_address_of_an_existing_pool() {
     let [v4, _, _] = three_pools();
-    let scene = Scene::new(
+    let serving = Serving::new(
         stored_service(json!({})),
         &[v4, pool("old", "172.16.0.0/24", "Automatic")],
     )
     .await;
-    scene.assign(&["172.16.0.1"]).await;
-    scene.publish(&["172.16.0.1"]);
-    scene
+    serving.assign(&["172.16.0.1"]).await;
+    serving.publish(&["172.16.0.1"]);
+    serving
         .calico
         .delete::<IpPool>(&ObjectKey::global("old"), None)
         .await
         .unwrap();
-    assert_eq!(scene.settle().await, 0, "a Service keeps its only address");
-    scene.assign(&["10.0.0.9"]).await;
-    assert_eq!(scene.settle().await, 1);
     assert_eq!(
-        (scene.shown(), scene.held().await),
+        serving.settle().await,
+        0,
+        "a Service keeps its only address"
+    );
+    serving.assign(&["10.0.0.9"]).await;
+    assert_eq!(serving.settle().await, 1);
+    assert_eq!(
+        (serving.shown(), serving.held().await),
         (texts(&["10.0.0.9"]), texts(&["10.0.0.9"]))
     );
 }
@@ -232,22 +239,22 @@ async fn surplus_release_retains_the_address_of_an_existing_pool() {
 /// Both replicas find that the Service has no address, and both assign one.
 #[tokio::test]
 async fn racing_writers_end_with_a_single_service_address() {
-    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-    let second = reconciler(&scene.server, &scene.calico);
-    scene.tell(&second).await;
-    scene.server.lock().unwrap().meeting = Some(Arc::new(Barrier::new(2)));
+    let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
+    let second = reconciler(&serving.server, &serving.calico);
+    serving.tell(&second).await;
+    serving.server.lock().unwrap().meeting = Some(Arc::new(Barrier::new(2)));
     let key = ObjectKey::namespaced("n", "s");
-    _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
-    scene.server.lock().unwrap().meeting = None;
+    _ = tokio::join!(serving.reconcile(), second.reconcile(&key));
+    serving.server.lock().unwrap().meeting = None;
     for _ in 0..3 {
-        scene.on_event().await;
-        scene.tell(&second).await;
-        _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
+        serving.on_event().await;
+        serving.tell(&second).await;
+        _ = tokio::join!(serving.reconcile(), second.reconcile(&key));
     }
-    assert_eq!(scene.settle().await, 1, "who lost wrote nothing");
+    assert_eq!(serving.settle().await, 1, "who lost wrote nothing");
     assert_eq!(
-        (scene.held().await.len(), scene.held().await),
-        (1, scene.shown())
+        (serving.held().await.len(), serving.held().await),
+        (1, serving.shown())
     );
 }
 
@@ -255,42 +262,42 @@ async fn racing_writers_end_with_a_single_service_address() {
 /// write.
 #[tokio::test]
 async fn foreign_address_is_retained_when_the_service_changed_after_the_read() {
-    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-    scene.assign(&["10.0.0.5", "10.0.0.9"]).await;
-    scene.publish(&["10.0.0.5"]);
-    scene.on_event().await;
-    scene.server.lock().unwrap().after_read =
+    let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
+    serving.assign(&["10.0.0.5", "10.0.0.9"]).await;
+    serving.publish(&["10.0.0.5"]);
+    serving.on_event().await;
+    serving.server.lock().unwrap().after_read =
         Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
     assert_eq!(
-        scene.reconcile().await.unwrap(),
+        serving.reconcile().await.unwrap(),
         NextReconcile::After(CACHE_LAG)
     );
-    assert_eq!(scene.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
-    assert_eq!(scene.settle().await, 1);
+    assert_eq!(serving.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
+    assert_eq!(serving.settle().await, 1);
     assert_eq!(
-        (scene.shown(), scene.held().await),
+        (serving.shown(), serving.held().await),
         (texts(&["10.0.0.9"]), texts(&["10.0.0.9"]))
     );
 }
 
 #[tokio::test]
 async fn address_is_retained_when_the_service_is_managed_again_after_the_read() {
-    let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-    scene.assign(&["10.0.0.5"]).await;
-    scene.spec("loadBalancerClass", json!("other"));
-    scene.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
-    scene.on_event().await;
-    scene.server.lock().unwrap().after_read = Some(|service| {
+    let serving = Serving::new(stored_service(json!({})), &three_pools()).await;
+    serving.assign(&["10.0.0.5"]).await;
+    serving.spec("loadBalancerClass", json!("other"));
+    serving.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
+    serving.on_event().await;
+    serving.server.lock().unwrap().after_read = Some(|service| {
         service["spec"]["loadBalancerClass"] = Value::Null;
         service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5"}]}});
     });
     assert_eq!(
-        scene.reconcile().await.unwrap(),
+        serving.reconcile().await.unwrap(),
         NextReconcile::After(CACHE_LAG)
     );
-    assert_eq!(scene.settle().await, 0);
+    assert_eq!(serving.settle().await, 0);
     assert_eq!(
-        (scene.shown(), scene.held().await),
+        (serving.shown(), serving.held().await),
         (texts(&["10.0.0.5"]), texts(&["10.0.0.5"]))
     );
 }

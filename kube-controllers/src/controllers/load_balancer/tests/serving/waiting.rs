@@ -19,7 +19,7 @@ fn of_class(class: &str, annotations: Value) -> Value {
     service
 }
 
-impl Scene {
+impl Serving {
     /// Assigns the address 10.0.0.5 to the Service `other` of the namespace.
     async fn take_address(&self, namespace: &str) {
         self.take("10.0.0.5", namespace).await;
@@ -150,35 +150,39 @@ async fn each_reason_is_told_once() {
             "loadBalancer.assignIPs has an unknown value",
         ),
     ] {
-        let mut scene = Scene::new(service, &pools).await;
+        let mut serving = Serving::new(service, &pools).await;
         if reason == WaitReason::NotEnabled {
-            scene.reconciler.context.settings =
+            serving.reconciler.context.settings =
                 watch::channel(Arc::new(configured(unknown.clone()))).1;
         }
         if let Some(namespace) = taken_in {
-            scene.take_address(namespace).await;
+            serving.take_address(namespace).await;
         }
         let (log, _logging) = Captured::on_this_thread(LogSeverity::Warning);
         for looks in 1..=3 {
-            assert_eq!(scene.look().await, NextReconcile::AwaitChange, "{reason:?}");
+            assert_eq!(
+                serving.look().await,
+                NextReconcile::AwaitChange,
+                "{reason:?}"
+            );
             let counts = (
-                scene.events().len(),
-                scene.posts(),
-                scene.waiting_for(reason),
+                serving.events().len(),
+                serving.posts(),
+                serving.waiting_for(reason),
             );
             assert_eq!(counts, (1, 1, 1), "{reason:?} after look {looks}");
         }
-        let events = scene.events();
+        let events = serving.events();
         assert!(
             events[0].0 == reason.event() && events[0].1.contains(text),
             "{events:?}"
         );
-        let counted = WaitReason::ALL.map(|other| scene.waiting_for(other));
+        let counted = WaitReason::ALL.map(|other| serving.waiting_for(other));
         assert_eq!(
             counted,
             WaitReason::ALL.map(|other| i64::from(other == reason))
         );
-        let event = scene.server.lock().unwrap().events[0].clone();
+        let event = serving.server.lock().unwrap().events[0].clone();
         assert_eq!(
             (&event["involvedObject"]["uid"], &event["type"]),
             (&json!("u"), &json!("Warning")),
@@ -203,20 +207,20 @@ async fn each_reason_is_told_once() {
 
 #[tokio::test]
 async fn changed_reason_is_told_again() {
-    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
-    scene.take_address("n").await;
-    scene.look().await;
-    scene.annotate(json!({ADDRESSES: "x"}));
-    assert!(!scene.is_due_later());
-    scene.look().await;
+    let serving = Serving::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
+    serving.take_address("n").await;
+    serving.look().await;
+    serving.annotate(json!({ADDRESSES: "x"}));
+    assert!(!serving.is_due_later());
+    serving.look().await;
     assert_eq!(
-        (scene.events().len(), scene.is_due_later()),
+        (serving.events().len(), serving.is_due_later()),
         (1, true),
         "the Event is too young"
     );
-    scene.pass_the_pause();
-    assert_eq!(scene.look().await, NextReconcile::AwaitChange);
-    let reasons: Vec<String> = scene
+    serving.pass_the_pause();
+    assert_eq!(serving.look().await, NextReconcile::AwaitChange);
+    let reasons: Vec<String> = serving
         .events()
         .into_iter()
         .map(|(reason, _)| reason)
@@ -224,21 +228,21 @@ async fn changed_reason_is_told_again() {
     assert_eq!(reasons, texts(&["AddressTaken", "InvalidAddressRequest"]));
     assert_eq!(
         (
-            scene.waiting_for(WaitReason::AddressTaken),
-            scene.waiting_for(WaitReason::InvalidRequest)
+            serving.waiting_for(WaitReason::AddressTaken),
+            serving.waiting_for(WaitReason::InvalidRequest)
         ),
         (0, 1)
     );
 
-    scene.annotate(wants("10.0.0.6"));
-    scene.look().await;
+    serving.annotate(wants("10.0.0.6"));
+    serving.look().await;
     assert_eq!(
-        (scene.shown(), scene.events().len()),
+        (serving.shown(), serving.events().len()),
         (texts(&["10.0.0.6"]), 2),
         "a served Service has no new Event"
     );
     assert_eq!(
-        WaitReason::ALL.map(|reason| scene.waiting_for(reason)),
+        WaitReason::ALL.map(|reason| serving.waiting_for(reason)),
         [0; 6]
     );
 }
@@ -246,16 +250,16 @@ async fn changed_reason_is_told_again() {
 /// Each change of the request has another text.
 #[tokio::test]
 async fn flapping_request_posts_one_event_a_minute() {
-    let scene = Scene::new(stored_service(json!({})), &[stored_pool().value]).await;
+    let serving = Serving::new(stored_service(json!({})), &[stored_pool().value]).await;
     for minute in 1..=3 {
         for round in 0..5 {
-            scene.annotate(json!({ADDRESSES: format!("{minute} {round}")}));
-            scene.look().await;
-            scene.annotate(wants("10.0.0.5"));
-            scene.look().await;
+            serving.annotate(json!({ADDRESSES: format!("{minute} {round}")}));
+            serving.look().await;
+            serving.annotate(wants("10.0.0.5"));
+            serving.look().await;
         }
-        assert_eq!(scene.posts(), minute);
-        scene.pass_the_pause();
+        assert_eq!(serving.posts(), minute);
+        serving.pass_the_pause();
     }
 }
 
@@ -264,59 +268,59 @@ async fn foreign_class_without_our_annotations_is_silent() {
     let mut with_address = of_class("other", json!({}));
     with_address["spec"]["loadBalancerIP"] = json!("10.0.0.5");
     for service in [of_class("other", json!({})), with_address] {
-        let scene = Scene::new(service, &[stored_pool().value]).await;
-        assert_eq!(scene.look().await, NextReconcile::AwaitChange);
-        assert_eq!(scene.posts(), 0);
+        let serving = Serving::new(service, &[stored_pool().value]).await;
+        assert_eq!(serving.look().await, NextReconcile::AwaitChange);
+        assert_eq!(serving.posts(), 0);
     }
 }
 
 #[tokio::test]
 async fn service_without_a_request_is_silent_in_a_cluster_without_pools() {
-    let scene = Scene::new(stored_service(json!({})), &[]).await;
-    assert_eq!(scene.look().await, NextReconcile::AwaitChange);
+    let serving = Serving::new(stored_service(json!({})), &[]).await;
+    assert_eq!(serving.look().await, NextReconcile::AwaitChange);
     assert_eq!(
-        (scene.posts(), scene.waiting_for(WaitReason::NoPool)),
+        (serving.posts(), serving.waiting_for(WaitReason::NoPool)),
         (0, 0)
     );
 }
 
 #[tokio::test]
 async fn served_service_posts_no_event() {
-    let scene = Scene::served(wants("10.0.0.5")).await;
-    scene.look().await;
-    assert_eq!(scene.posts(), 0);
+    let serving = Serving::served(wants("10.0.0.5")).await;
+    serving.look().await;
+    assert_eq!(serving.posts(), 0);
 }
 
 /// The name of the Event is the same on each replica, so the API server has one.
 #[tokio::test]
 async fn next_leader_finds_the_event_of_the_former_leader() {
-    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[]).await;
-    scene.look().await;
-    let next = reconciler(&scene.server, &scene.calico);
-    scene.tell(&next).await;
+    let serving = Serving::new(stored_service(wants("10.0.0.5")), &[]).await;
+    serving.look().await;
+    let next = reconciler(&serving.server, &serving.calico);
+    serving.tell(&next).await;
     for _ in 0..2 {
         assert_eq!(
             next.reconcile(&key()).await.unwrap(),
             NextReconcile::AwaitChange
         );
     }
-    assert_eq!((scene.events().len(), scene.posts()), (1, 2));
+    assert_eq!((serving.events().len(), serving.posts()), (1, 2));
 }
 
 #[tokio::test]
 async fn waiting_family_of_a_dual_stack_service_is_told_beside_the_served_one() {
     let mut service = stored_service(json!({}));
     service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
-    let scene = Scene::new(service, &[stored_pool().value]).await;
-    scene.look().await;
-    scene.look().await;
-    assert_eq!(scene.shown().len(), 1);
-    let events = scene.events();
+    let serving = Serving::new(service, &[stored_pool().value]).await;
+    serving.look().await;
+    serving.look().await;
+    assert_eq!(serving.shown().len(), 1);
+    let events = serving.events();
     assert!(
         events.len() == 1 && events[0].1.starts_with("no IPv6 address: "),
         "{events:?}"
     );
-    assert_eq!(scene.waiting_for(WaitReason::NoPool), 1);
+    assert_eq!(serving.waiting_for(WaitReason::NoPool), 1);
 }
 
 /// The requested IPv4 address has another owner, and the block of the requested IPv6 address is
@@ -329,16 +333,16 @@ async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_
         stored_pool().value,
         IpPool::new("v6", serde_json::from_value(v6).unwrap()),
     ];
-    let scene = Scene::new(stored_service(requests("10.0.0.5")), &pools).await;
-    scene.take("10.0.0.5", "n").await;
-    scene.take("10.0.0.7", "n").await;
+    let serving = Serving::new(stored_service(requests("10.0.0.5")), &pools).await;
+    serving.take("10.0.0.5", "n").await;
+    serving.take("10.0.0.7", "n").await;
     let damaged: Cidr = "fd00::/122".parse().unwrap();
     let (kind, path, op) = (
         Block::KIND,
         Block::path(&damaged),
         WriteOp::Create(b"\"no block\"".to_vec()),
     );
-    scene
+    serving
         .calico
         .write_one(Write {
             kind,
@@ -349,32 +353,32 @@ async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_
         .await
         .unwrap();
     let fails = async || {
-        scene.on_event().await;
-        let failure = scene.reconcile().await.unwrap_err();
+        serving.on_event().await;
+        let failure = serving.reconcile().await.unwrap_err();
         assert!(matches!(failure, ReconcileError::Permanent(_)), "{failure}");
     };
     for _ in 0..2 {
         fails().await;
-        let events = scene.events();
+        let events = serving.events();
         assert!(
             events.len() == 1 && events[0].1.starts_with("10.0.0.5 is held by "),
             "{events:?}"
         );
     }
-    assert!(!scene.is_due_later());
+    assert!(!serving.is_due_later());
 
-    scene.annotate(requests("10.0.0.7"));
+    serving.annotate(requests("10.0.0.7"));
     fails().await;
-    assert_eq!((scene.posts(), scene.is_due_later()), (1, true));
-    scene.pass_the_pause();
+    assert_eq!((serving.posts(), serving.is_due_later()), (1, true));
+    serving.pass_the_pause();
     for _ in 0..2 {
         fails().await;
-        assert_eq!(scene.posts(), 2);
+        assert_eq!(serving.posts(), 2);
     }
     assert!(
-        scene.events()[1].1.starts_with("10.0.0.7 is held by "),
+        serving.events()[1].1.starts_with("10.0.0.7 is held by "),
         "{:?}",
-        scene.events()
+        serving.events()
     );
 }
 
@@ -382,27 +386,30 @@ async fn wait_beside_a_permanent_failure_is_reported_at_once_and_a_change_after_
 async fn wait_is_reported_also_if_the_write_of_the_status_conflicts() {
     let mut service = stored_service(json!({}));
     service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
-    let scene = Scene::new(service, &[stored_pool().value]).await;
-    scene.server.lock().unwrap().after_read =
+    let serving = Serving::new(service, &[stored_pool().value]).await;
+    serving.server.lock().unwrap().after_read =
         Some(|service| service["metadata"]["labels"] = json!({"a": "b"}));
-    let failure = scene.reconcile().await.unwrap_err();
+    let failure = serving.reconcile().await.unwrap_err();
     assert!(matches!(failure, ReconcileError::Retry(_)), "{failure}");
-    assert_eq!((scene.shown().len(), scene.events().len()), (0, 1));
+    assert_eq!((serving.shown().len(), serving.events().len()), (0, 1));
 }
 
 /// The watch has not delivered the change yet.
 #[tokio::test]
 async fn invalid_request_in_the_live_service_is_reported_at_once() {
-    let scene = Scene::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
-    scene.annotate(json!({ADDRESSES: "10.0.0.5"}));
-    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::AwaitChange);
+    let serving = Serving::new(stored_service(wants("10.0.0.5")), &[stored_pool().value]).await;
+    serving.annotate(json!({ADDRESSES: "10.0.0.5"}));
+    assert_eq!(
+        serving.reconcile().await.unwrap(),
+        NextReconcile::AwaitChange
+    );
     assert_eq!(
         (
-            scene.events().len(),
-            scene.waiting_for(WaitReason::InvalidRequest)
+            serving.events().len(),
+            serving.waiting_for(WaitReason::InvalidRequest)
         ),
         (1, 1)
     );
-    scene.look().await;
-    assert_eq!(scene.posts(), 1);
+    serving.look().await;
+    assert_eq!(serving.posts(), 1);
 }

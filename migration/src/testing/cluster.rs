@@ -1,4 +1,4 @@
-//! [`World`]: a cluster before a migration, and the processes of kube-controllers that run on it.
+//! [`MigratedCluster`]: a cluster before a migration, and the processes of kube-controllers that run on it.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(crate) enum Ended {
 
 /// A cluster whose objects are in v1, with the definitions of both groups, the plugin's DaemonSet
 /// and some objects.
-pub(crate) struct World {
+pub(crate) struct MigratedCluster {
     pub(crate) server: ApiServer,
     /// The group in the environment of kube-controllers.
     pub(crate) configured: Option<ApiGroup>,
@@ -61,7 +61,7 @@ pub(crate) struct World {
     pub(crate) metrics: Metrics,
 }
 
-impl World {
+impl MigratedCluster {
     pub(crate) fn new() -> Self {
         let server = ApiServer::new();
         server.with_store(|store| {
@@ -85,7 +85,7 @@ impl World {
                 store.put(&at(ApiGroup::CrdV1, kind, namespace, name), object);
             }
         });
-        World {
+        MigratedCluster {
             server,
             configured: None,
             metrics: Metrics::new(),
@@ -147,7 +147,7 @@ impl World {
         self.run_as(Leadership::always(), condition).await
     }
 
-    /// Does the same as [`World::run_once`], with another right to write.
+    /// Does the same as [`MigratedCluster::run_once`], with another right to write.
     pub(crate) async fn run_as(
         &self,
         elected: Leadership,

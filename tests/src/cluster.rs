@@ -236,13 +236,13 @@ impl<'h> Cluster<'h> {
     /// Runs ADD for a pod and returns its result.
     #[track_caller]
     pub fn add(&self, pod: &Pod, conf: &Value) -> Value {
-        self.verb("ADD", pod, conf).run().unwrap().success()
+        self.verb("ADD", pod, conf).run().success()
     }
 
     /// Runs DEL for a pod.
     #[track_caller]
     pub fn delete(&self, pod: &Pod, conf: &Value) {
-        let answer = self.verb("DEL", pod, conf).run().unwrap().success();
+        let answer = self.verb("DEL", pod, conf).run().success();
         assert_eq!(answer, "", "DEL prints nothing");
     }
 
@@ -252,7 +252,7 @@ impl<'h> Cluster<'h> {
     pub fn await_replayed(&self, pod: &Pod, conf: &Value) {
         let mut last = None;
         let replayed = await_that(PATIENCE, || {
-            let outcome = self.verb("STATUS", pod, conf).run()?;
+            let outcome = self.verb("STATUS", pod, conf).try_run()?;
             let is_done = outcome.exit == Some(0) && journal_entries().is_empty();
             last = Some(outcome);
             Ok(is_done)

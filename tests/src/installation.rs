@@ -124,7 +124,7 @@ impl Container {
         variables
             .iter()
             .fold(self.install(), |call, (name, value)| call.env(name, *value))
-            .run()
+            .try_run()
     }
 
     /// Reads a file in the node's configuration directory.

@@ -75,18 +75,16 @@ pub fn on_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     }
 }
 
-/// Runs a test on a private host with an API server of the oldest supported version.
-pub fn on_oldest_kubernetes(test: impl FnOnce(&Host, &ApiServer) + Send) {
-    if !Etcd::installed() {
-        return skipped(etcd::REQUIRES);
-    }
-    if let Err(missing) = programs::oldest_api_server() {
-        return skipped(&missing.to_string());
-    }
-    isolated(|host| {
-        let _etcd = Etcd::start(host).unwrap();
-        test(host, &ApiServer::start_oldest(host).unwrap());
-    });
+/// Returns true if etcd and the API server of the oldest supported version are installed. Skips the
+/// calling test otherwise.
+pub fn is_oldest_installed() -> bool {
+    let missing = match programs::oldest_api_server() {
+        _ if !Etcd::installed() => etcd::REQUIRES.to_owned(),
+        Ok(_) => return true,
+        Err(missing) => missing.to_string(),
+    };
+    skipped(&missing);
+    false
 }
 
 /// Returns true if both servers are installed. Skips the calling test otherwise.

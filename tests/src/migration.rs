@@ -83,8 +83,7 @@ impl<'a> Migration<'a> {
             .admin()
             .patch(&format!("{path}/status"), &json!({ "status": status }))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 
     /// Creates or changes a DaemonSet or Deployment, rolled out.
@@ -166,25 +165,19 @@ impl<'a> Migration<'a> {
             .admin()
             .create(&DATASTORE_MIGRATIONS.collection(None), &object)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 
     /// Sets an annotation of the object, or removes it.
     pub fn annotate(&self, key: &str, value: Option<&str>) {
         let mut patch = json!({});
         patch["metadata"]["annotations"][key] = value.into();
-        self.api
-            .admin()
-            .patch(&path(), &patch)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.api.admin().patch(&path(), &patch).unwrap().success();
     }
 
     /// Deletes the object, which stays until its finalizer is gone.
     pub fn delete(&self) {
-        self.api.admin().delete(&path()).unwrap().success().unwrap();
+        self.api.admin().delete(&path()).unwrap().success();
     }
 
     /// Returns true if the object is missing.
@@ -291,7 +284,7 @@ fn text(value: &Value) -> String {
 pub fn set_ready(api: &ApiServer, ready: bool) {
     let path = cluster_information(ApiGroup::CrdV1).url_path();
     let spec = json!({ "spec": { "datastoreReady": ready } });
-    api.admin().patch(&path, &spec).unwrap().success().unwrap();
+    api.admin().patch(&path, &spec).unwrap().success();
 }
 
 /// Reproduces the state that a migration reaches with `Converged`: v1 is locked, and v3 has the
@@ -314,8 +307,7 @@ pub fn migrate(api: &ApiServer) {
         let items = admin
             .get(&format!("/apis/{v1}/{plural}"))
             .unwrap()
-            .success()
-            .unwrap()["items"]
+            .success()["items"]
             .take();
         for mut object in items.as_array().unwrap().clone() {
             let mut metadata = json!({
@@ -333,8 +325,7 @@ pub fn migrate(api: &ApiServer) {
             admin
                 .create(&format!("/apis/{v3}/{plural}"), &object)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
         }
     }
 }
@@ -348,7 +339,6 @@ pub fn handles(api: &ApiServer, group: ApiGroup) -> usize {
         .admin()
         .get(&format!("/apis/{}/ipamhandles", group.api_version()))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     list["items"].as_array().unwrap().len()
 }

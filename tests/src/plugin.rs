@@ -237,7 +237,16 @@ impl Call {
     }
 
     /// Runs the plugin to its end.
-    pub fn run(&self) -> Result<Outcome> {
+    ///
+    /// # Panics
+    /// Panics, with the caller's place, if the plugin does not start or does not end in time.
+    #[track_caller]
+    pub fn run(&self) -> Outcome {
+        self.try_run().unwrap()
+    }
+
+    /// Does the same as [`Call::run`], with an error instead of a panic.
+    pub fn try_run(&self) -> Result<Outcome> {
         let started = Instant::now();
         wait(self.spawn()?, started, self.deadline)
             .with_context(|| format!("{}", self.program.display()))
@@ -373,7 +382,7 @@ mod tests {
         let call = shell("cat; env | sort | cut -d= -f1; echo words >&2; exit 3")
             .env("CNI_COMMAND", "ADD")
             .stdin("{}");
-        let outcome = call.run().unwrap();
+        let outcome = call.run();
         assert_eq!(outcome.exit, Some(3));
         assert_eq!(outcome.stdout.lines().next(), Some("{}CNI_COMMAND"));
         assert!(!outcome.stdout.contains("HOME"), "{}", outcome.stdout);
@@ -382,11 +391,7 @@ mod tests {
 
     #[test]
     fn wrapper_starts_the_plugin_with_its_arguments() {
-        let outcome = shell("echo $0")
-            .args(["name"])
-            .under("env -u PATH")
-            .run()
-            .unwrap();
+        let outcome = shell("echo $0").args(["name"]).under("env -u PATH").run();
         assert_eq!(outcome.stdout, "name\n");
     }
 
@@ -394,14 +399,14 @@ mod tests {
     fn call_past_the_deadline_is_killed() {
         let error = shell("exec sleep 100")
             .deadline(Duration::from_millis(50))
-            .run()
+            .try_run()
             .unwrap_err();
         assert!(format!("{error:#}").contains("still running"), "{error:#}");
     }
 
     #[test]
     fn unread_stdin_does_not_block_the_call() {
-        let outcome = shell("exit 0").stdin(vec![b'x'; 1 << 20]).run().unwrap();
+        let outcome = shell("exit 0").stdin(vec![b'x'; 1 << 20]).run();
         assert_eq!(outcome.exit, Some(0));
     }
 
@@ -409,7 +414,6 @@ mod tests {
     fn error_object_on_stdout_is_parsed() {
         let error = shell(r#"echo '{"code":7,"msg":"m"}'; exit 1"#)
             .run()
-            .unwrap()
             .error();
         assert_eq!(
             error,

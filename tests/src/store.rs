@@ -125,7 +125,7 @@ impl Store {
             };
             call = call.env(&name, value.as_str().unwrap_or_default());
         }
-        call.run()
+        call.try_run()
     }
 
     /// Writes one pair without the plugins.
@@ -270,7 +270,7 @@ impl Local {
             .args(args.iter().copied())
             .env("DATASTORE_TYPE", "local")
             .env("DATASTORE_PATH", &self.path);
-        let outcome = call.run()?;
+        let outcome = call.try_run()?;
         ensure!(
             outcome.exit == Some(0),
             "calico-ipam {args:?}: {}{}",

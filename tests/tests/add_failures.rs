@@ -23,7 +23,6 @@ fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
         .verb("ADD", &cluster.pod(2), &conf)
         .env("CNI_ARGS", "IP=10.65.0.9")
         .run()
-        .unwrap()
         .success();
     (cluster.pod(1), conf)
 }
@@ -54,7 +53,6 @@ fn failed_add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
         .verb("ADD", pod, conf)
         .env("CNI_ARGS", ARGS)
         .run()
-        .unwrap()
         .error()
 }
 
@@ -86,7 +84,6 @@ fn add_replaces_the_route_of_a_dead_interface(cluster: &Cluster<'_>) {
         .verb("ADD", &pod, &conf)
         .env("CNI_ARGS", ARGS)
         .run()
-        .unwrap()
         .success();
     assert_eq!(result["ips"][0]["address"], format!("{ADDRESS}/32"));
     let routes = kernel::host().unwrap()["routes"].clone();
@@ -120,7 +117,6 @@ fn add_with_a_route_of_a_live_interface_fails_and_names_the_interface(cluster: &
         .verb("ADD", &pod, &conf)
         .env("CNI_ARGS", ARGS)
         .run()
-        .unwrap()
         .success();
 }
 
@@ -139,7 +135,6 @@ fn add_with_an_existing_pod_interface_fails_and_names_the_interface(cluster: &Cl
         .verb("ADD", &pod, &conf)
         .env("CNI_IFNAME", "eth1")
         .run()
-        .unwrap()
         .success();
     assert_eq!(result["interfaces"][1]["name"], "eth1");
     assert!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"].is_object());
@@ -154,7 +149,6 @@ fn add_of_a_second_interface_is_refused_and_the_first_stays(cluster: &Cluster<'_
         .verb("ADD", &pod, &conf)
         .env("CNI_IFNAME", "eth1")
         .run()
-        .unwrap()
         .error();
     assert_eq!(error.code, 4);
     assert!(
@@ -177,7 +171,7 @@ fn add_into_the_plugins_own_namespace_is_refused_without_changes(cluster: &Clust
         own.clone().env("CNI_NETNS_OVERRIDE", "0"),
         own.env("CNI_NETNS_OVERRIDE", "true"),
     ] {
-        let error = call.run().unwrap().error();
+        let error = call.run().error();
         assert_eq!(error.code, 8, "{error:?}");
         assert!(error.msg.contains("/proc/self/ns/net"), "{error:?}");
         assert_eq!(state(cluster), before);
@@ -206,7 +200,7 @@ fn add_with_invalid_endpoint_names_is_refused_without_changes(cluster: &Cluster<
             "ends-with-a-dash-",
         ),
     ] {
-        let error = call.run().unwrap().error();
+        let error = call.run().error();
         assert_eq!(error.code, code, "{error:?}");
         assert!(
             format!("{} {}", error.msg, error.details).contains(words),
@@ -254,11 +248,7 @@ fn failed_connections() -> u64 {
 fn add_with_etcd_unreachable_fails_with_a_transient_error(cluster: &Cluster<'_>) {
     let conf = cluster.conf("node1", json!({ "etcd_endpoints": "http://127.0.0.1:1" }));
     let before = failed_connections();
-    let error = cluster
-        .verb("ADD", &cluster.pod(1), &conf)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &cluster.pod(1), &conf).run().error();
     assert_eq!(
         (error.code, error.msg.contains("127.0.0.1:1")),
         (11, true),
@@ -285,7 +275,7 @@ fn add_on_an_exhausted_pool_fails_and_names_the_pool(cluster: &Cluster<'_>) {
         .iter()
         .for_each(|pod| drop(cluster.add(pod, &conf)));
     let before = state(cluster);
-    let error = cluster.verb("ADD", &pods[4], &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pods[4], &conf).run().error();
     let said = format!("{} {}", error.msg, error.details);
     for words in ["tiny", "4 of 4"] {
         assert!(said.contains(words), "{words:?} is not in {said}");
@@ -348,7 +338,7 @@ fn each_log_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_
         for (verb, conf, exit, words) in expected {
             _ = fs::remove_file(LOG);
             let call = cluster.verb(verb, &pod, conf).env("CNI_ARGS", args);
-            let outcome = call.run().unwrap();
+            let outcome = call.run();
             assert_eq!(
                 outcome.exit,
                 Some(exit),

@@ -172,7 +172,7 @@ fn add_restores_a_lost_interface_with_the_same_addresses(cluster: &Cluster<'_>) 
         cluster.assert_unchanged(&before);
     }
     conf["prevResult"] = first;
-    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.verb("CHECK", &pod, &conf).run().success();
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
 }
@@ -207,11 +207,10 @@ fn add_does_not_restore_a_lost_interface_with_reassigned_addresses(cluster: &Clu
         .verb("ADD", &other, &conf)
         .env("CNI_ARGS", format!("IP={address}"))
         .run()
-        .unwrap()
         .success();
     cluster.store.put(&key, &endpoint).unwrap();
 
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert_eq!(
         (error.code, error.msg.contains(&address)),
         (11, true),
@@ -232,7 +231,7 @@ fn add_of_a_second_network_adds_the_profile_only(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     let result = cluster.add(&pod, &conf);
     let (held, kernel) = (cluster.accounts().held, kernel::host().unwrap());
-    let again = cluster.verb("ADD", &pod, &second).run().unwrap().success();
+    let again = cluster.verb("ADD", &pod, &second).run().success();
     assert_eq!(again["ips"][0]["address"], result["ips"][0]["address"]);
     assert_eq!(
         (cluster.accounts().held, kernel::host().unwrap()),
@@ -292,7 +291,6 @@ fn mtu_comes_from_the_configuration_then_from_the_file(cluster: &Cluster<'_>) {
         let error = cluster
             .verb("ADD", &pod, &prepared(cluster, conf))
             .run()
-            .unwrap()
             .error();
         assert_eq!(
             (error.code, error.msg.contains(MTU_FILE)),
@@ -407,7 +405,6 @@ fn add_waits_for_readiness_gates(cluster: &Cluster<'_>) {
         .verb("ADD", &pod, &conf)
         .under(&wrapper)
         .run()
-        .unwrap()
         .success();
     assert_eq!(
         (
@@ -435,7 +432,6 @@ fn add_asks_readiness_gates_without_the_proxy_of_the_environment(cluster: &Clust
     proxied
         .fold(call, |call, name| call.env(name, "http://127.0.0.1:1"))
         .run()
-        .unwrap()
         .success();
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
@@ -496,7 +492,7 @@ fn netkit_device_type_creates_a_working_netkit_or_veth_pair(cluster: &Cluster<'_
     for end in links(cluster, &pod) {
         assert_eq!((&end["kind"], &end["mtu"]), (&kind, &json!(1440)), "{end}");
     }
-    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.verb("CHECK", &pod, &conf).run().success();
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
 }
@@ -509,7 +505,7 @@ fn log_is_written_to_file_and_stderr_never_to_stdout(cluster: &Cluster<'_>) {
         json!({ "log_level": "debug", "log_file_path": file }),
     );
     let pod = cluster.pod(1);
-    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("ADD", &pod, &conf).run();
     outcome.success();
     let log = fs::read_to_string(file).unwrap();
     for line in ["interface is up", "stages"] {
@@ -546,7 +542,7 @@ fn add_and_del_compress_nothing(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     for verb in ["ADD", "DEL", "ADD", "DEL"] {
         fs::write(log, &full).unwrap();
-        cluster.verb(verb, &pod, &conf).run().unwrap().success();
+        cluster.verb(verb, &pod, &conf).run().success();
         // Old enough for the agent.
         let rotated = File::options()
             .write(true)

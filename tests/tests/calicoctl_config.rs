@@ -80,14 +80,11 @@ fn check_with_a_calicoctl_config_works_on_etcd() {
         let outcome = call
             .env("ETCD_ENDPOINTS", DEAD)
             .env("ETCD_KEY_FILE", "/nowhere")
-            .run()
-            .unwrap();
+            .run();
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
         let without_certificate =
             calicoctl_config(&json!({ "etcdEndpoints": TLS, "etcdCACert": ours.text("ca.pem") }));
-        let outcome = check(&cluster, "--calicoctl-config", &without_certificate)
-            .run()
-            .unwrap();
+        let outcome = check(&cluster, "--calicoctl-config", &without_certificate).run();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
     });
 }
@@ -112,8 +109,7 @@ fn check_with_a_calicoctl_config_works_on_an_api_server(
         let outcome = call
             .env("KUBECONFIG", "/nowhere")
             .env("K8S_API_ENDPOINT", DEAD)
-            .run()
-            .unwrap();
+            .run();
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     }
 }
@@ -136,7 +132,6 @@ fn context_option_selects_the_cluster_of_a_kubeconfig(
         check(cluster, "--kubeconfig", &file)
             .args(context.iter().copied())
             .run()
-            .unwrap()
     };
     assert_eq!(check(&[]).exit, Some(1));
     let lab = check(&["--context", "lab"]);

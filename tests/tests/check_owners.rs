@@ -64,8 +64,7 @@ fn prepare(api: &ApiServer) -> Store {
     api.admin()
         .patch("/api/v1/namespaces/suite/services/web/status", &published)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     Store::Kubernetes(objects)
 }
 
@@ -83,7 +82,6 @@ fn check_as(account: &ServiceAccount, plugins: &Plugins) -> Outcome {
         .env("KUBECONFIG", account.kubeconfig.as_os_str());
     call.env("CALICO_API_GROUP", ApiGroup::CrdV1.api_version())
         .run()
-        .unwrap()
 }
 
 /// Creates an account that may read Calico's objects, and of Kubernetes' own these.
@@ -190,7 +188,7 @@ fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
             .env("DATASTORE_TYPE", "local")
             .env("DATASTORE_PATH", file);
         let call = call.env("KUBECONFIG", api.admin_kubeconfig());
-        let beside = call.run().unwrap();
+        let beside = call.run();
         assert!(
             beside.exit == Some(1) && beside.stdout.contains(SERVICE),
             "{beside:?}"
@@ -207,7 +205,7 @@ fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
         store
             .put("/calico/ipam/v2/assignment/ipv4/block/10.69.0.4-30", &block)
             .unwrap();
-        let of_another = call.run().unwrap();
+        let of_another = call.run();
         assert!(
             of_another.stdout.contains("may be that of another cluster"),
             "{of_another:?}"
@@ -280,18 +278,13 @@ fn address_of_a_stopped_machine_is_a_leak_only_after_the_machine() {
             let machine = json!({
                 "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": metadata,
             });
-            api.admin()
-                .create(MACHINES, &machine)
-                .unwrap()
-                .success()
-                .unwrap();
+            api.admin().create(MACHINES, &machine).unwrap().success();
         }
         assert!(!is_leaked(), "the machine exists");
         api.admin()
             .delete(&format!("{MACHINES}/vm"))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         assert!(is_leaked());
     });
 }

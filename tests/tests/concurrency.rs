@@ -69,8 +69,7 @@ fn at_a_time(
                     let outcome = cluster
                         .verb(verb, pod, &conf)
                         .deadline(RUNTIMES_LIMIT)
-                        .run()
-                        .unwrap();
+                        .run();
                     outcomes.lock().unwrap().push((*number, outcome));
                 }
             });
@@ -108,7 +107,7 @@ fn added_at_once(
         let links = kernel::pod_links(cluster.host, &pod.name).unwrap();
         assert!(links.is_empty(), "{pod:?}: {links:?}");
         *pod = cluster.sandbox(pod, 1000 + *number);
-        *outcome = cluster.verb("ADD", pod, &conf).run().unwrap();
+        *outcome = cluster.verb("ADD", pod, &conf).run();
     }
     outcomes
 }
@@ -185,7 +184,7 @@ fn delete_all_at_once(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
                 return Ok(true);
             }
             let conf = cluster.conf(&node_of(*number), json!({ "cniVersion": "1.1.0" }));
-            cluster.verb("STATUS", pod, &conf).run()?;
+            cluster.verb("STATUS", pod, &conf).try_run()?;
         }
         Ok(journal_entries().is_empty())
     });
@@ -278,15 +277,15 @@ fn only_address_of_a_pool_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     for turn in 0..TURNS {
         let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
         let (removal, mut added) = thread::scope(|scope| {
-            let removal = scope.spawn(|| cluster.verb("DEL", old, &conf).run().unwrap());
-            let added = cluster.verb("ADD", new, &conf).run().unwrap();
+            let removal = scope.spawn(|| cluster.verb("DEL", old, &conf).run());
+            let added = cluster.verb("ADD", new, &conf).run();
             (removal.join().unwrap(), added)
         });
         removal.success();
         if added.exit != Some(0) {
             let error = added.error();
             assert!(error.msg.contains("10.65.0.7/32"), "turn {turn}: {error:?}");
-            added = cluster.verb("ADD", new, &conf).run().unwrap();
+            added = cluster.verb("ADD", new, &conf).run();
         }
         let result = added.success();
         let host = kernel::host().unwrap();

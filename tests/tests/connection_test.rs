@@ -21,7 +21,6 @@ fn test_connection(cluster: &Cluster<'_>, conf: &Value) -> Outcome {
         .args(["-t"])
         .stdin(conf.to_string())
         .run()
-        .unwrap()
 }
 
 #[track_caller]
@@ -94,7 +93,6 @@ fn connection_test_with_an_invalid_configuration_returns_code_100(cluster: &Clus
             .args(["-t"])
             .stdin(stdin)
             .run()
-            .unwrap()
     };
     assert_refused(&test(""), "unexpected end of JSON input");
     assert_refused(&test("{"), "unexpected end of JSON input");
@@ -114,8 +112,7 @@ fn version_flag_prints_one_line_in_spite_of_cni_command() {
                 .call(program)
                 .args(args.iter().copied())
                 .env("CNI_COMMAND", "ADD")
-                .run()
-                .unwrap();
+                .run();
             assert_eq!(
                 (
                     outcome.exit,
@@ -133,14 +130,14 @@ fn version_flag_prints_one_line_in_spite_of_cni_command() {
 fn help_flag_lists_the_flags_and_an_unknown_flag_is_refused() {
     let plugins = Plugins::locate().unwrap();
     for args in ["-h", "--help"] {
-        let outcome = plugins.call("calico").args([args]).run().unwrap();
+        let outcome = plugins.call("calico").args([args]).run();
         let said = format!("{}{}", outcome.stdout, outcome.stderr);
         assert!(
             said.contains("Usage of Calico") && said.contains("Test datastore connection"),
             "{said}"
         );
     }
-    let outcome = plugins.call("calico").args(["--nonsense"]).run().unwrap();
+    let outcome = plugins.call("calico").args(["--nonsense"]).run();
     assert_eq!(outcome.exit, Some(2));
     assert!(outcome.stderr.contains("nonsense"), "{}", outcome.stderr);
 }
@@ -156,7 +153,7 @@ fn version_command_lists_supported_versions_and_echoes_the_requested() {
                 .env("CNI_COMMAND", "VERSION")
                 .without_env("CNI_PATH")
                 .stdin(stdin);
-            let outcome = call.run().unwrap();
+            let outcome = call.run();
             assert_eq!(
                 outcome.success(),
                 json!({ "cniVersion": asked, "supportedVersions": VERSIONS })

@@ -51,7 +51,7 @@ fn released(cluster: &Cluster<'_>, ago: Duration) {
 }
 
 fn assert_refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
-    let error = cluster.verb("ADD", pod, conf).run().unwrap().error();
+    let error = cluster.verb("ADD", pod, conf).run().error();
     let said = format!("{} {}", error.msg, error.details);
     assert!(said.contains("10.66.0.0/30"), "{error:?}");
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());

@@ -40,7 +40,7 @@ fn replays_once_the_definitions_exist(faulty: &mut Faulty<'_>, api: &ApiServer) 
     backup.retain(|key, _| !key.starts_with("pods/"));
 
     api.admin().undefine().unwrap();
-    assert_eq!(faulty.call("DEL", &pod).run().unwrap().success(), "");
+    assert_eq!(faulty.call("DEL", &pod).run().success(), "");
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     let [entry] = &journal_entries()[..] else {
         panic!("{:?}", journal_entries())
@@ -53,7 +53,7 @@ fn replays_once_the_definitions_exist(faulty: &mut Faulty<'_>, api: &ApiServer) 
             .contains("ClusterInformation(default)"),
         "{pending_del}"
     );
-    faulty.call("STATUS", &pod).run().unwrap().error();
+    faulty.call("STATUS", &pod).run().error();
     assert_eq!(journal_entries().len(), 1);
 
     api.define(objects.group().api_version()).unwrap();
@@ -88,10 +88,10 @@ fn deletes_with_an_unknown_group(faulty: &mut Faulty<'_>) {
     let pod = faulty.pod();
     faulty.run("ADD", &pod);
     faulty.conf["calico_api_group"] = json!("projectcalico.org/v7");
-    let refused = faulty.call("ADD", &pod).run().unwrap().error();
+    let refused = faulty.call("ADD", &pod).run().error();
     assert!(refused.msg.contains("calico_api_group"), "{refused:?}");
     faulty.proxy.arm(None);
-    let deleted = faulty.call("DEL", &pod).run().unwrap();
+    let deleted = faulty.call("DEL", &pod).run();
     assert_eq!(deleted.success(), "");
     let lines = deleted
         .stderr

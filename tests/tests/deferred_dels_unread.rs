@@ -29,7 +29,7 @@ fn add_with_an_unreadable_journal_directory_is_refused_without_changes(cluster: 
     let (pod, conf) = prepared(cluster);
     link_journal_to_itself();
     let before = cluster.state();
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(error.code == 5 && error.msg.contains(JOURNAL), "{error:?}");
     cluster.assert_unchanged(&before);
 
@@ -46,7 +46,7 @@ fn status_and_del_with_an_unreadable_journal_succeed_and_log_once(cluster: &Clus
     _ = fs::remove_dir_all(JOURNAL);
     link_journal_to_itself();
     for verb in ["STATUS", "DEL"] {
-        let outcome = cluster.verb(verb, &pod, &conf).run().unwrap();
+        let outcome = cluster.verb(verb, &pod, &conf).run();
         assert_eq!(outcome.success(), "", "{verb}");
         let lines = outcome
             .stderr
@@ -62,7 +62,7 @@ fn status_and_del_with_an_unreadable_journal_succeed_and_log_once(cluster: &Clus
 fn add_with_a_file_in_place_of_the_journal_succeeds_and_logs(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     fs::write(JOURNAL, "").unwrap();
-    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("ADD", &pod, &conf).run();
     outcome.success();
     assert!(outcome.stderr.contains(JOURNAL), "{}", outcome.stderr);
     cluster.delete(&pod, &conf);

@@ -53,7 +53,7 @@ fn del_without_cni_netns_removes_the_host_interface_too(cluster: &Cluster<'_>) {
         } else {
             call.without_env("CNI_NETNS")
         };
-        call.run().unwrap().success();
+        call.run().success();
         cluster.assert_nothing_left();
     }
 }
@@ -128,7 +128,6 @@ fn del_of_a_different_interface_changes_nothing(cluster: &Cluster<'_>) {
         .verb("DEL", &pod, &conf)
         .env("CNI_IFNAME", "eth1")
         .run()
-        .unwrap()
         .success();
     assert_eq!(cluster.state(), before);
     cluster.delete(&pod, &conf);
@@ -145,7 +144,6 @@ fn del_leaves_a_foreign_host_interface_of_the_same_name(cluster: &Cluster<'_>) {
         .verb("DEL", &pod, &conf)
         .env("CNI_NETNS", "")
         .run()
-        .unwrap()
         .success();
     assert!(kernel::host().unwrap()["links"]["cali00000001ccc"].is_object());
 }
@@ -167,7 +165,6 @@ fn del_with_a_netns_of_no_container_succeeds_and_keeps_the_hosts_eth0(cluster: &
             .verb("DEL", &pod, &conf)
             .env("CNI_NETNS", netns)
             .run()
-            .unwrap()
             .success();
         assert_eq!(
             (cluster.endpoints().len(), cluster.accounts().held.len()),
@@ -206,7 +203,7 @@ fn del_on_a_datastore_that_is_not_ready_fails_without_changes(cluster: &Cluster<
     for information in [not_ready, silent] {
         cluster.store.put(CLUSTER, &information).unwrap();
         let before = cluster.state();
-        let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+        let error = cluster.verb("DEL", &pod, &conf).run().error();
         assert_eq!(
             (error.code, error.msg.contains("not ready")),
             (11, true),
@@ -250,13 +247,9 @@ fn del_ignores_invalid_settings_that_only_add_uses(cluster: &Cluster<'_>) {
     wrong["mtu"] = json!("large");
     wrong["ipam"]["assign_ipv4"] = json!("perhaps");
     wrong["log_level"] = json!("info");
-    let error = cluster
-        .verb("ADD", &cluster.pod(2), &wrong)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &cluster.pod(2), &wrong).run().error();
     assert!(matches!(error.code, 6 | 7), "{error:?}");
-    let outcome = cluster.verb("DEL", &pod, &wrong).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &wrong).run();
     outcome.success();
     for key in ["num_queues", "mtu", "assign_ipv4"] {
         assert!(outcome.stderr.contains(key), "{key}: {}", outcome.stderr);

@@ -136,7 +136,7 @@ fn replay_killed_at_each_request_leaves_no_free_address_in_an_endpoint(faulty: &
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         faulty.proxy.go_away();
-        faulty.call("DEL", &pod).run().unwrap().success();
+        faulty.call("DEL", &pod).run().success();
         pod
     };
     let pod = pod_with_deferred_del(faulty);
@@ -190,9 +190,9 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add(faulty: &mut Fa
         panic!("not on etcd")
     };
     etcd.freeze().unwrap();
-    let error = faulty.call("ADD", &refused).run().unwrap().error();
+    let error = faulty.call("ADD", &refused).run().error();
     assert_eq!(error.code, 11, "try again: {error:?}");
-    faulty.call("DEL", &gone).run().unwrap().success();
+    faulty.call("DEL", &gone).run().success();
     etcd.thaw().unwrap();
     assert_eq!(
         kernel::host().unwrap()["links"],
@@ -203,8 +203,8 @@ fn del_with_frozen_etcd_succeeds_and_is_replayed_by_the_next_add(faulty: &mut Fa
     let next = faulty.pod();
     faulty.requests("ADD", &next);
     assert_eq!(cluster.accounts().held.len(), 2);
-    faulty.call("DEL", &refused).run().unwrap().success();
-    faulty.call("DEL", &next).run().unwrap().success();
+    faulty.call("DEL", &refused).run().success();
+    faulty.call("DEL", &next).run().success();
     cluster.assert_nothing_left();
 }
 
@@ -222,12 +222,12 @@ fn add_and_del_on_a_datastore_that_is_not_ready_change_nothing(faulty: &mut Faul
     let newcomer = faulty.pod();
     let before = cluster.state();
     for (verb, pod) in [("DEL", &pod), ("ADD", &newcomer)] {
-        let error = faulty.call(verb, pod).run().unwrap().error();
+        let error = faulty.call(verb, pod).run().error();
         assert!(error.msg.contains("not ready"), "{verb}: {error:?}");
     }
     cluster.assert_unchanged(&before);
     cluster.store.put(key, &content[key]).unwrap();
-    faulty.call("DEL", &pod).run().unwrap().success();
+    faulty.call("DEL", &pod).run().success();
     cluster.assert_nothing_left();
 }
 

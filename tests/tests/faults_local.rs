@@ -46,7 +46,6 @@ fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
         .verb(verb, pod, &conf(cluster))
         .under(&wrapper)
         .run()
-        .unwrap()
         .success();
     let mut by_thread: BTreeMap<String, usize> = BTreeMap::new();
     for line in fs::read_to_string(&trace)
@@ -115,8 +114,7 @@ fn killed_at_each(cluster: &Cluster<'_>, verb: &str, set: &str) {
         let outcome = cluster
             .verb(verb, &pod, &conf(cluster))
             .under(&wrapper)
-            .run()
-            .unwrap();
+            .run();
         killed += usize::from(outcome.exit.is_none());
         recover(cluster, &mut pods, &pod);
     }
@@ -190,7 +188,7 @@ fn add_on_a_full_disk_names_the_cause_and_leaves_no_interface(cluster: &mut Clus
         let filler = fill(disk, pages);
         pods += 1;
         let pod = cluster.pod(pods);
-        let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run().unwrap();
+        let outcome = cluster.verb("ADD", &pod, &conf(cluster)).run();
         if outcome.exit != Some(0) {
             let error: CniError = outcome.error();
             assert!(
@@ -224,11 +222,7 @@ fn del_on_a_full_disk_is_deferred(cluster: &mut Cluster<'_>) {
         // The next write needs space for a new log.
         local(cluster).checkpoint().unwrap();
         let filler = fill(disk, pages);
-        cluster
-            .verb("DEL", &pod, &conf(cluster))
-            .run()
-            .unwrap()
-            .success();
+        cluster.verb("DEL", &pod, &conf(cluster)).run().success();
         for entry in journal_entries() {
             let pending_del = fs::read_to_string(entry).unwrap();
             assert!(
@@ -259,21 +253,13 @@ fn add_on_a_read_only_disk_names_the_file(cluster: &mut Cluster<'_>) {
         .unwrap();
     };
     remount(MsFlags::MS_RDONLY);
-    let error = cluster
-        .verb("ADD", &newcomer, &conf(cluster))
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().error();
     let said = format!("{} {}", error.msg, error.details);
     assert!(
         said.contains("read-only") && said.contains(&disk.display().to_string()),
         "{error:?}"
     );
-    cluster
-        .verb("DEL", &there, &conf(cluster))
-        .run()
-        .unwrap()
-        .success();
+    cluster.verb("DEL", &there, &conf(cluster)).run().success();
     assert_eq!(
         (&kernel::host().unwrap()["links"], journal_entries().len()),
         (&json!({}), 1)
@@ -306,11 +292,7 @@ fn damaged_database_is_named_and_not_overwritten(cluster: &Cluster<'_>) {
             let _ = fs::remove_file(format!("{}{beside}", path.display()));
         }
         fs::write(&path, &bytes).unwrap();
-        let error = cluster
-            .verb("ADD", &pod, &conf(cluster))
-            .run()
-            .unwrap()
-            .error();
+        let error = cluster.verb("ADD", &pod, &conf(cluster)).run().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(
             said.contains(&path.display().to_string()),

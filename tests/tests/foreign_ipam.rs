@@ -64,10 +64,10 @@ fn host_local_assigns_and_releases_addresses(cluster: &Cluster<'_>) {
     );
 
     conf["prevResult"] = result;
-    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.verb("CHECK", &pod, &conf).run().success();
     fs::remove_file(data.join("10.88.0.2")).unwrap();
     fs::remove_file(data.join("fd00:88::2")).unwrap();
-    let error = cluster.verb("CHECK", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("CHECK", &pod, &conf).run().error();
     assert!(
         format!("{} {}", error.msg, error.details).contains("host-local"),
         "{error:?}"
@@ -90,7 +90,7 @@ fn failed_add_releases_the_address_of_host_local(cluster: &Cluster<'_>) {
     };
     let pod = cluster.pod(1);
     ip("link add other0 type veth peer name eth0 netns pod1").unwrap();
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(error.msg.contains("eth0"), "{error:?}");
     assert_eq!(leases(&data), Vec::<String>::new());
     ip("link delete other0").unwrap();
@@ -130,13 +130,7 @@ fn flannel_runs_calico_with_the_subnet_of_flanneld(cluster: &Cluster<'_>) {
             "subnetFile": subnet,
         "dataDir": stored, "ipam": { "dataDir": data }, "delegate": delegate });
     let pod = cluster.pod(1);
-    let call = |verb: &str, conf: &Value| {
-        cluster
-            .verb(verb, &pod, conf)
-            .program(&flannel)
-            .run()
-            .unwrap()
-    };
+    let call = |verb: &str, conf: &Value| cluster.verb(verb, &pod, conf).program(&flannel).run();
 
     let error = call("ADD", &conf).error();
     assert!(error.msg.contains("subnet.env"), "{error:?}");
@@ -175,7 +169,7 @@ fn status_and_gc_succeed_with_an_ipam_plugin_that_supports_no_such_command(clust
             .call("calico")
             .env("CNI_COMMAND", verb)
             .stdin(conf.to_string());
-        call.run().unwrap().success();
+        call.run().success();
     }
     assert!(cluster.endpoints().is_empty());
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
@@ -223,7 +217,7 @@ impl<'c> FakeIpam<'c> {
 
     fn failed_add(&self) -> CniError {
         let before = self.cluster.state();
-        let error = self.verb("ADD").run().unwrap().error();
+        let error = self.verb("ADD").run().error();
         assert_eq!(self.cluster.state(), before);
         error
     }
@@ -243,11 +237,7 @@ fn ipam_plugin_is_called_as_in_the_cni_specification(cluster: &Cluster<'_>) {
 test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24", "gateway": "10.99.0.1"}],
   "dns": {"nameservers": ["10.99.0.53"]}}'; echo 'a word of warning' >&2"#;
     let fake = FakeIpam::new(cluster, script);
-    let outcome = fake
-        .verb("ADD")
-        .env("CNI_ARGS", "COLOUR=red")
-        .run()
-        .unwrap();
+    let outcome = fake.verb("ADD").env("CNI_ARGS", "COLOUR=red").run();
     let result = outcome.success();
     assert_eq!(
         result["ips"],
@@ -255,7 +245,7 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
     );
     assert_eq!(result["dns"], json!({ "nameservers": ["10.99.0.53"] }));
     assert!(outcome.stderr.contains("a word of warning"));
-    fake.verb("DEL").run().unwrap().success();
+    fake.verb("DEL").run().success();
     assert_eq!(
         fake.calls(),
         ["ADD IgnoreUnknown=1;COLOUR=red", "DEL IgnoreUnknown=1"]
@@ -274,7 +264,7 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
 fn gc_skips_the_ipam_plugin_while_a_container_is_kept(cluster: &Cluster<'_>) {
     let script = r#"test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.99.0.7/24"}]}'; true"#;
     let fake = FakeIpam::new(cluster, script);
-    let added = fake.verb("ADD").run().unwrap().success();
+    let added = fake.verb("ADD").run().success();
     let ifname = added["interfaces"][0]["name"].as_str().unwrap();
     // Without its alias, nothing proves that the interface belongs to the container.
     ip(&format!("link set dev {ifname} alias other")).unwrap();
@@ -287,11 +277,7 @@ fn gc_skips_the_ipam_plugin_while_a_container_is_kept(cluster: &Cluster<'_>) {
         .call("calico")
         .env("CNI_COMMAND", "GC")
         .stdin(conf.to_string());
-    let error = gc
-        .env("CNI_PATH", fake.dir.as_os_str())
-        .run()
-        .unwrap()
-        .error();
+    let error = gc.env("CNI_PATH", fake.dir.as_os_str()).run().error();
     let left_out = format!(
         "is skipped, because these containers keep their addresses: {}",
         fake.pod.container_id
@@ -346,7 +332,7 @@ fn error_object_of_the_ipam_plugin_is_returned(cluster: &Cluster<'_>) {
         (error.code, error.msg.as_str(), error.details.as_str()),
         (117, "out of blue addresses", "of 12")
     );
-    let error = fake.verb("DEL").run().unwrap().error();
+    let error = fake.verb("DEL").run().error();
     assert_eq!(error.code, 117);
 }
 
@@ -370,7 +356,7 @@ fn status_with_a_hanging_ipam_plugin_fails_after_two_seconds(cluster: &Cluster<'
         .cluster
         .verb("STATUS", &fake.pod, &conf)
         .env("CNI_PATH", fake.dir.as_os_str());
-    let outcome = call.run().unwrap();
+    let outcome = call.run();
     let error = outcome.error();
     assert_eq!(
         (
@@ -392,7 +378,6 @@ fn missing_ipam_plugin_is_named_with_the_path(cluster: &Cluster<'_>) {
             .verb(verb)
             .env("CNI_PATH", "/nowhere:/opt/none")
             .run()
-            .unwrap()
             .error();
         assert!(
             error.msg.contains("fake-ipam") && error.msg.contains("/nowhere"),

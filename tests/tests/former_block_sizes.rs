@@ -125,8 +125,7 @@ fn former_block_that_covers_its_pool_serves_pods_until_it_is_empty(cluster: &Clu
     let refused = cluster.pod_on("node2", 3);
     let outcome = cluster
         .verb("ADD", &refused, &cluster.conf("node2", json!({})))
-        .run()
-        .unwrap();
+        .run();
     assert!(outcome.error().msg.contains(SMALL), "{outcome:?}");
     for pod in [&old, &next] {
         delete(cluster, "node1", pod);

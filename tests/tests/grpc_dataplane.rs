@@ -258,8 +258,7 @@ fn grpc_server_gets_the_annotations_of_a_kubernetes_pod(cluster: &Cluster<'_>) {
         .client()
         .create(&path, &pod)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     let workload = |script: &mut Script| script.added.pop().unwrap().workload.unwrap();
@@ -287,7 +286,7 @@ fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) 
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
     fake.script(|script| script.refusal = "out of taps".into());
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(
         error.msg.contains("out of taps") && error.details.contains("released"),
         "{error:?}"
@@ -301,7 +300,7 @@ fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'
     let fake = FakeDataplane::serve(cluster);
     let conf = fake.conf(cluster);
     let pod = cluster.pod(1);
-    let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let refused = || cluster.verb("ADD", &pod, &conf).run().error();
     let kept = "failed while setting up the interface; the interface may exist; DEL will release \
                 its addresses";
     // The server may still create the interface after the plugin stopped waiting.
@@ -347,7 +346,6 @@ fn interface_invalid_for_an_endpoint_is_deleted_again(cluster: &Cluster<'_>) {
         cluster
             .verb("ADD", &cluster.pod(number), &conf)
             .run()
-            .unwrap()
             .error();
         assert_eq!(fake.calls(), (number + 1, number + 1), "{name}, {mac}");
         cluster.assert_nothing_left();
@@ -361,7 +359,7 @@ fn del_refused_by_the_grpc_server_keeps_the_addresses_until_del_succeeds(cluster
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     fake.script(|script| script.refusal = "the tap is busy".into());
-    let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("DEL", &pod, &conf).run().error();
     assert!(error.msg.contains("the tap is busy"), "{error:?}");
     assert_eq!(
         (cluster.accounts().held.len(), cluster.endpoints().len()),
@@ -379,7 +377,7 @@ fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     conf["dataplane_options"]["socket"] = json!("unix:///run/lab/nobody.sock");
     let pod = cluster.pod(1);
     for verb in ["ADD", "DEL"] {
-        let error = cluster.verb(verb, &pod, &conf).run().unwrap().error();
+        let error = cluster.verb(verb, &pod, &conf).run().error();
         assert!(
             error.msg.contains("/run/lab/nobody.sock"),
             "{verb}: {error:?}"
@@ -402,7 +400,7 @@ fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Clu
             .call("calico")
             .env("CNI_COMMAND", "GC")
             .stdin(conf.to_string());
-        call.run().unwrap().success();
+        call.run().success();
     };
     gc(&conf);
     assert_eq!(cluster.state(), before);
@@ -420,17 +418,13 @@ fn grpc_dataplane_with_netns_override_accepts_the_plugins_own_namespace(cluster:
         netns: "/proc/self/ns/net".into(),
         ..cluster.pod(1)
     };
-    assert_eq!(
-        cluster.verb("ADD", &pod, &conf).run().unwrap().error().code,
-        8
-    );
+    assert_eq!(cluster.verb("ADD", &pod, &conf).run().error().code, 8);
     assert_eq!(fake.calls(), (0, 0));
     for verb in ["ADD", "DEL"] {
         cluster
             .verb(verb, &pod, &conf)
             .env("CNI_NETNS_OVERRIDE", "1")
             .run()
-            .unwrap()
             .success();
     }
     assert_eq!(fake.calls(), (1, 1));

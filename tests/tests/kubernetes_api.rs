@@ -38,8 +38,7 @@ fn objects_are_created_patched_and_deleted() {
         api.admin()
             .create("/api/v1/nodes", &node)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": "pod1", "namespace": "golden" },
@@ -53,16 +52,15 @@ fn objects_are_created_patched_and_deleted() {
             .admin()
             .patch(&format!("{path}/status"), &status)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         assert_eq!(kept["status"]["phase"], "Running");
-        api.admin().delete(path).unwrap().success().unwrap();
+        api.admin().delete(path).unwrap().success();
         let gone = api.admin().get(path).unwrap();
         assert_eq!(
             (gone.code, gone.reason().as_str()),
             (404, "pods \"pod1\" not found")
         );
-        assert!(gone.success().is_err());
+        assert!(gone.checked().is_err());
     });
 }
 
@@ -72,11 +70,7 @@ fn manifest_with_a_definition_and_its_object_is_applied() {
         let admin = kubernetes.api.admin();
         for _ in 0..2 {
             admin.apply(MANIFEST).unwrap();
-            let anchors = admin
-                .get("/apis/lab.example/v1/anchors")
-                .unwrap()
-                .success()
-                .unwrap();
+            let anchors = admin.get("/apis/lab.example/v1/anchors").unwrap().success();
             assert_eq!(anchors["items"].as_array().unwrap().len(), 1);
             assert_eq!(anchors["items"][0]["spec"], json!({ "chain": 3 }));
         }
@@ -177,7 +171,7 @@ fn objects_and_tokens_survive_a_restart_of_the_server() {
         let api = &mut kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
         let path = "/api/v1/namespaces/kube-system/serviceaccounts/plugin";
-        let before = api.admin().get(path).unwrap().success().unwrap();
+        let before = api.admin().get(path).unwrap().success();
         let version = || plugin.client.get("/version").map(|answer| answer.code);
         let audit = api.audit().unwrap();
         api.stop();
@@ -185,7 +179,7 @@ fn objects_and_tokens_survive_a_restart_of_the_server() {
         assert!(version().is_err());
         api.restart().unwrap();
         assert_eq!(version().unwrap(), 200);
-        assert_eq!(api.admin().get(path).unwrap().success().unwrap(), before);
+        assert_eq!(api.admin().get(path).unwrap().success(), before);
         assert_eq!(audit.of(&plugin.user).unwrap().len(), 1);
         // The objects are in etcd, beside any Calico data.
         assert!(

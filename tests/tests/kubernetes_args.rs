@@ -24,17 +24,11 @@ fn verb(cluster: &Cluster<'_>, verb: &str, sandbox: &Pod, conf: &Value, args: &s
 }
 
 fn add(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) -> Value {
-    verb(cluster, "ADD", sandbox, conf, ARGS)
-        .run()
-        .unwrap()
-        .success()
+    verb(cluster, "ADD", sandbox, conf, ARGS).run().success()
 }
 
 fn delete(cluster: &Cluster<'_>, sandbox: &Pod, conf: &Value) {
-    verb(cluster, "DEL", sandbox, conf, ARGS)
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "DEL", sandbox, conf, ARGS).run().success();
 }
 
 fn holders(cluster: &Cluster<'_>) -> Vec<String> {
@@ -78,17 +72,13 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
         (&json!("nginx"), &json!("default")),
         "{noted}"
     );
-    verb(cluster, "CHECK", &pod, &conf, ARGS)
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "CHECK", &pod, &conf, ARGS).run().success();
     delete(cluster, &pod, &conf);
     cluster.assert_nothing_left();
 
     let outcome = verb(cluster, "ADD", &pod, &conf, ARGS)
         .env("FELIX_INTERFACEPREFIX", "eni,veth")
-        .run()
-        .unwrap();
+        .run();
     assert_eq!(
         outcome.success()["interfaces"][2]["name"],
         HOST_LINK.replacen("cali", "eni", 1)
@@ -96,7 +86,6 @@ fn endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) {
     verb(cluster, "DEL", &pod, &conf, ARGS)
         .env("FELIX_INTERFACEPREFIX", "eni,veth")
         .run()
-        .unwrap()
         .success();
     assert!(holders(cluster).is_empty());
 }
@@ -140,10 +129,7 @@ fn new_sandbox_adopts_the_endpoint_which_survives_a_late_del(cluster: &Cluster<'
     assert_eq!(holders(cluster), [handle(&new)]);
     cluster.assert_in_order();
     conf["prevResult"] = result;
-    verb(cluster, "CHECK", &new, &conf, ARGS)
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "CHECK", &new, &conf, ARGS).run().success();
     delete(cluster, &new, &conf);
     cluster.assert_nothing_left();
 }
@@ -161,14 +147,12 @@ fn late_del_without_netns_keeps_the_new_sandboxs_interface(cluster: &Cluster<'_>
         verb(cluster, "DEL", &old, &conf, ARGS)
             .env("CNI_NETNS", "")
             .run()
-            .unwrap()
             .success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
         verb(cluster, "DEL", &new, &conf, ARGS)
             .env("CNI_NETNS", "")
             .run()
-            .unwrap()
             .success();
         cluster.assert_nothing_left();
     }
@@ -186,10 +170,7 @@ fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
         args("prod", "nginx"),
     ];
     for (pod, args) in pods.iter().zip(&args) {
-        verb(cluster, "ADD", pod, &conf, args)
-            .run()
-            .unwrap()
-            .success();
+        verb(cluster, "ADD", pod, &conf, args).run().success();
     }
     assert_eq!((cluster.endpoints().len(), holders(cluster).len()), (3, 3));
     assert_eq!(
@@ -198,7 +179,6 @@ fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
     );
     verb(cluster, "DEL", &pods[0], &conf, &args[0])
         .run()
-        .unwrap()
         .success();
     assert_eq!(holders(cluster).len(), 2);
     assert_eq!(
@@ -206,10 +186,7 @@ fn pods_of_the_same_name_in_two_namespaces_are_distinct(cluster: &Cluster<'_>) {
         2
     );
     for (pod, args) in pods.iter().zip(&args).skip(1) {
-        verb(cluster, "DEL", pod, &conf, args)
-            .run()
-            .unwrap()
-            .success();
+        verb(cluster, "DEL", pod, &conf, args).run().success();
     }
     cluster.assert_nothing_left();
 }
@@ -220,10 +197,7 @@ fn kubernetes_policy_without_a_kubeconfig_is_refused(cluster: &Cluster<'_>) {
     conf["policy"] = json!({ "type": "k8s" });
     let pod = cluster.pod(1);
     let before = cluster.state();
-    let error = verb(cluster, "ADD", &pod, &conf, ARGS)
-        .run()
-        .unwrap()
-        .error();
+    let error = verb(cluster, "ADD", &pod, &conf, ARGS).run().error();
     assert!(
         error.msg.contains("Kubernetes API for pod default/nginx"),
         "{error:?}"
@@ -244,7 +218,7 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
         ("info", Some("by which Felix reports the policy of the pod")),
     ] {
         conf["log_level"] = json!(level);
-        let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap();
+        let outcome = verb(cluster, "ADD", &pod, &conf, ARGS).run();
         outcome.success();
         match words {
             None => assert!(
@@ -263,10 +237,7 @@ fn add_waits_for_policy_no_longer_than_the_timeout(cluster: &Cluster<'_>) {
     fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
     // This is longer than the deadline of the call.
     conf["policy_setup_timeout_seconds"] = json!(3600);
-    verb(cluster, "ADD", &pod, &conf, ARGS)
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "ADD", &pod, &conf, ARGS).run().success();
 }
 
 /// The example of the users' documentation.
@@ -322,10 +293,7 @@ fn documented_manual_calls_name_missing_inputs_and_the_remedy(cluster: &Cluster<
         ),
         (WITH_NAME, ["K8S_POD_NAME", "CNI_ARGS"]),
     ] {
-        let error = by_hand(&cluster.plugins, filter, CONFLIST)
-            .run()
-            .unwrap()
-            .error();
+        let error = by_hand(&cluster.plugins, filter, CONFLIST).run().error();
         let said = format!("{} {}", error.msg, error.details);
         words
             .iter()
@@ -333,7 +301,7 @@ fn documented_manual_calls_name_missing_inputs_and_the_remedy(cluster: &Cluster<
     }
     // This machine lacks the kubeconfig of the documentation.
     let call = by_hand(&cluster.plugins, WITH_NAME, CONFLIST).env("CNI_ARGS", ARGS);
-    let error = call.run().unwrap().error();
+    let error = call.run().error();
     assert!(
         error
             .msg
@@ -355,7 +323,7 @@ fn documented_manual_calls_work_on_the_embedded_datastore(cluster: &Cluster<'_>)
     plugin.extend(cluster.store.conf());
     plugin.insert("nodename".into(), json!("node1"));
     let call = by_hand(&cluster.plugins, WITH_NAME, &list.to_string());
-    let result = call.run().unwrap().success();
+    let result = call.run().success();
     assert_eq!(
         (&result["cniVersion"], &result["interfaces"][0]["name"]),
         (&json!("0.3.1"), &json!("calitest-contai"))
@@ -366,6 +334,6 @@ fn documented_manual_calls_work_on_the_embedded_datastore(cluster: &Cluster<'_>)
     );
     let log = fs::read_to_string("/var/log/calico/cni/cni.log").unwrap();
     assert!(log.contains("INFO"), "{log}");
-    call.env("CNI_COMMAND", "DEL").run().unwrap().success();
+    call.env("CNI_COMMAND", "DEL").run().success();
     cluster.assert_nothing_left();
 }

@@ -34,7 +34,7 @@ fn define(api: &ApiServer) {
             let kept = api.admin().apply_object(&definition).unwrap();
             let name = definition["metadata"]["name"].as_str().unwrap();
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
-            let now = api.admin().get(&path).unwrap().success().unwrap();
+            let now = api.admin().get(&path).unwrap().success();
             let conditions = now["status"]["conditions"].as_array().unwrap();
             // A non-structural schema is accepted too, but results in another condition.
             let types: BTreeSet<_> = conditions
@@ -107,11 +107,7 @@ fn definitions_store_recorded_objects_completely() {
             assert!(objects.len() > 50, "{folder}: {}", objects.len());
             for (plural, object) in objects {
                 let collection = format!("/apis/{version}/{plural}");
-                let mut kept = admin
-                    .create(&collection, &object)
-                    .unwrap()
-                    .success()
-                    .unwrap();
+                let mut kept = admin.create(&collection, &object).unwrap().success();
                 for key in [
                     "uid",
                     "resourceVersion",
@@ -126,8 +122,7 @@ fn definitions_store_recorded_objects_completely() {
                 admin
                     .delete(&format!("{collection}/{name}"))
                     .unwrap()
-                    .success()
-                    .unwrap();
+                    .success();
             }
         }
     });
@@ -356,7 +351,7 @@ fn pools_reject_immutable_changes_and_update_status_separately() {
                 "spec": { "cidr": "10.0.0.0/16", "blockSize": 26, "newer": 1 },
                 "status": { "conditions": [] },
             });
-            let kept = admin.create(&collection, &pool).unwrap().success().unwrap();
+            let kept = admin.create(&collection, &pool).unwrap().success();
             let filled = json!({
                 "assignmentMode": "Automatic", "blockSize": 26, "cidr": "10.0.0.0/16",
                 "nodeSelector": "all()",
@@ -377,7 +372,7 @@ fn pools_reject_immutable_changes_and_update_status_separately() {
                 );
             }
             assert_eq!(
-                changed(json!({ "disabled": true })).success().unwrap()["spec"]["disabled"],
+                changed(json!({ "disabled": true })).success()["spec"]["disabled"],
                 true
             );
 
@@ -391,7 +386,7 @@ fn pools_reject_immutable_changes_and_update_status_separately() {
                 });
                 admin.patch(&format!("{path}/status"), &status).unwrap()
             };
-            let kept = conditions(condition.clone()).success().unwrap();
+            let kept = conditions(condition.clone()).success();
             assert_eq!(
                 (&kept["spec"]["disabled"], &kept["status"]["conditions"]),
                 (&json!(true), &json!([condition]))
@@ -460,8 +455,7 @@ fn definitions_fill_in_defaults_of_missing_fields() {
             let kept = admin
                 .create(&format!("/apis/{version}/{plural}"), &object)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
             assert_eq!(kept["spec"], expected, "{version} {kind}");
         }
     });

@@ -99,7 +99,7 @@ fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
         ] {
             let helper = CredentialPlugin::printing(api, &status);
             let (before, audit) = (helper.runs(), api.audit().unwrap());
-            let outcome = command(&helper.kubeconfig).run().unwrap();
+            let outcome = command(&helper.kubeconfig).run();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
             assert_eq!(helper.runs(), before + 1);
             assert!(!audit.of(user).unwrap().is_empty(), "{user}");
@@ -119,7 +119,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
             ("echo s3cret", "not the JSON or YAML of an ExecCredential"),
         ] {
             let helper = CredentialPlugin::install(api, script);
-            let outcome = command(&helper.kubeconfig).run().unwrap();
+            let outcome = command(&helper.kubeconfig).run();
             assert_eq!(outcome.exit, Some(1), "{outcome:?}");
             assert!(
                 outcome.stderr.contains(expected) && outcome.stderr.contains("helper/plugin"),
@@ -131,7 +131,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
             );
         }
         let helper = CredentialPlugin::printing(api, &json!({ "token": "wr0ng" }));
-        let outcome = command(&helper.kubeconfig).run().unwrap();
+        let outcome = command(&helper.kubeconfig).run();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
         assert!(helper.runs() >= 4, "a 401 runs the plugin once more");
         assert!(
@@ -168,7 +168,7 @@ fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
                 .env("KUBECONFIG", &helper.kubeconfig)
                 .env("CNI_COMMAND", "STATUS")
                 .stdin(conf.to_string());
-            let error = call.run().unwrap().error();
+            let error = call.run().error();
             let text = format!("{} {}", error.msg, error.details);
             assert!(
                 text.contains("which is not supported on a node"),

@@ -44,26 +44,25 @@ impl<'a> Machine<'a> {
             "/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{}s",
             kind.to_lowercase()
         );
-        let made = client.create(&path, &object).unwrap().success().unwrap();
+        let made = client.create(&path, &object).unwrap().success();
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
     /// Starts the deletion of the VM or the VMI, whose finalizer keeps the object.
     fn delete(&self, plural: &str) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{plural}/vm1");
-        self.client.delete(&path).unwrap().success().unwrap();
+        self.client.delete(&path).unwrap().success();
     }
 
     fn restart(&mut self) {
         let path =
             format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
-        let ended = self.client.get(&path).unwrap().success().unwrap();
+        let ended = self.client.get(&path).unwrap().success();
         self.delete("virtualmachineinstances");
         self.client
             .patch(&path, &json!({ "metadata": { "finalizers": [] } }))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let owners = &ended["metadata"]["ownerReferences"];
         self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
     }
@@ -88,7 +87,7 @@ impl<'a> Machine<'a> {
             "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "none" }] },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        self.client.create(&pods, &pod).unwrap().success().unwrap();
+        self.client.create(&pods, &pod).unwrap().success();
         let netns = cluster.host.add_pod(&sandbox).unwrap();
         Pod {
             name: sandbox,
@@ -205,11 +204,7 @@ fn vmi_keeps_its_addresses_from_pod_to_pod(cluster: &Cluster<'_>) {
         "{routes}"
     );
     conf["prevResult"] = result;
-    cluster
-        .verb("CHECK", &second, &conf)
-        .run()
-        .unwrap()
-        .success();
+    cluster.verb("CHECK", &second, &conf).run().success();
 
     // The VMI ends and the VM remains, so the addresses are kept.
     machine.delete("virtualmachineinstances");
@@ -228,11 +223,7 @@ fn vmi_keeps_its_addresses_in_a_live_migration(cluster: &Cluster<'_>) {
     let (conf, conf_there) = (conf(cluster), conf_of_target(cluster));
     let source = machine.pod(cluster, 1, None);
     let target = machine.pod(cluster, 2, Some("job"));
-    let error = cluster
-        .verb("ADD", &target, &conf_there)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &target, &conf_there).run().error();
     assert!(
         error
             .msg
@@ -271,7 +262,7 @@ fn vmi_keeps_its_addresses_in_a_live_migration(cluster: &Cluster<'_>) {
     for (pod, conf, result) in [(&source, &conf, &here), (&target, &conf_there, &there)] {
         let mut conf = conf.clone();
         conf["prevResult"] = result.clone();
-        cluster.verb("CHECK", pod, &conf).run().unwrap().success();
+        cluster.verb("CHECK", pod, &conf).run().success();
     }
     cluster.delete(&source, &conf);
     assert_eq!(owners(cluster), owned_by("", "2"));
@@ -303,7 +294,7 @@ fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs(cluster: &Clust
         cluster.accounts().held,
         kernel::host().unwrap()["routes"].clone(),
     );
-    let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &new, &conf).run().error();
     assert!(error.msg.contains("the address is in use"), "{error:?}");
     assert_eq!(
         (cluster.accounts().held, &kernel::host().unwrap()["routes"]),
@@ -321,7 +312,7 @@ fn restarted_vmi_keeps_its_addresses_while_the_old_launcher_runs(cluster: &Clust
     cluster.delete(&old, &conf);
     assert_eq!(owners(cluster), owned_by("2", ""));
     conf["prevResult"] = result;
-    cluster.verb("CHECK", &new, &conf).run().unwrap().success();
+    cluster.verb("CHECK", &new, &conf).run().success();
     cluster.delete(&new, &conf);
     assert_eq!(owners(cluster), None);
     cluster.assert_nothing_left();
@@ -333,7 +324,7 @@ fn failed_add_removes_the_pod_as_owner_and_keeps_the_vmi_addresses(cluster: &Clu
     let conf = conf(cluster);
     let pod = machine.pod(cluster, 1, None);
     ip("link add other0 type veth peer name eth0 netns vm1").unwrap();
-    cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    cluster.verb("ADD", &pod, &conf).run().error();
     assert_eq!(owners(cluster), owned_by("", ""));
     ip("link delete other0").unwrap();
     cluster.add(&pod, &conf);
@@ -348,7 +339,7 @@ fn failed_add_of_the_next_launcher_keeps_the_previous_owner(cluster: &Cluster<'_
     let [before, next] = [1, 2].map(|number| machine.pod(cluster, number, None));
     cluster.add(&before, &conf);
     ip("link add other0 type veth peer name eth0 netns vm2").unwrap();
-    cluster.verb("ADD", &next, &conf).run().unwrap().error();
+    cluster.verb("ADD", &next, &conf).run().error();
     assert_eq!(owners(cluster), owned_by("1", ""));
 }
 
@@ -397,7 +388,7 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle(cluste
     let before = cluster.state();
     machine.instance_uid = "00000000-0000-4000-8000-000000000000".into();
     let stray = machine.pod(cluster, 1, None);
-    let error = cluster.verb("ADD", &stray, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &stray, &conf).run().error();
     assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
     cluster.delete(&stray, &conf);
     cluster.remove_pod(&stray);
@@ -413,13 +404,12 @@ fn unknown_vmi_fails_the_add_and_disabled_persistence_uses_the_pod_handle(cluste
     });
     client.apply_object(&config).unwrap();
     let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
-    let instance = client.get(&path).unwrap().success().unwrap();
+    let instance = client.get(&path).unwrap().success();
     machine.instance_uid = instance["metadata"]["uid"].as_str().unwrap().to_owned();
     let target = machine.pod(cluster, 2, Some("job"));
     let error = cluster
         .verb("ADD", &target, &conf_of_target(cluster))
         .run()
-        .unwrap()
         .error();
     assert!(
         error
@@ -463,7 +453,7 @@ fn plugin_user_needs_and_uses_the_kubevirt_permissions(
     assert_eq!(part.0.len(), 2);
     for permission in &part.0 {
         api.grant(&user, &ours.without(permission)).unwrap();
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &pod, &conf).run().error();
         assert!(error.msg.starts_with("failed to get VMI info"), "{error:?}");
         assert!(
             error.msg.contains(&permission.resource),
@@ -481,7 +471,7 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods(cluster: &Cluster<'_>) {
         let call = cluster
             .plugins
             .verb("calico-ipam", verb, &pod.container_id, &pod.netns, conf);
-        call.env("CNI_ARGS", pod.args()).run().unwrap().success()
+        call.env("CNI_ARGS", pod.args()).run().success()
     };
     let (source, target) = (
         machine.pod(cluster, 1, None),
@@ -505,8 +495,7 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods(cluster: &Cluster<'_>) {
         .client()
         .delete(&pod_path("virt-launcher-vm1-2"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     verb("DEL", &target, &conf_there);
     assert_eq!(owners(cluster), owned_by("", "2"));
     let next = machine.pod(cluster, 3, None);
@@ -554,7 +543,7 @@ fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
         api.stop();
         let mut checked = conf.clone();
         checked["prevResult"] = again;
-        let error = cluster.verb("CHECK", &pod, &checked).run().unwrap().error();
+        let error = cluster.verb("CHECK", &pod, &checked).run().error();
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("Kubernetes API"), "{error:?}");
         cluster.delete(&pod, &conf);

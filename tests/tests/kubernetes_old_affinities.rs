@@ -29,14 +29,7 @@ fn write_old(cluster: &Cluster<'_>, node: &str, block: &str) -> String {
 }
 
 fn labels(cluster: &Cluster<'_>, path: &str) -> Value {
-    cluster
-        .objects()
-        .client()
-        .get(path)
-        .unwrap()
-        .success()
-        .unwrap()["metadata"]["labels"]
-        .clone()
+    cluster.objects().client().get(path).unwrap().success()["metadata"]["labels"].clone()
 }
 
 fn labels_are_written_once(cluster: &Cluster<'_>) {
@@ -55,7 +48,6 @@ fn labels_are_written_once(cluster: &Cluster<'_>) {
             .verb("ADD", pod, &conf)
             .env("CNI_ARGS", args)
             .run()
-            .unwrap()
             .success();
         assert_eq!(result["ips"][0]["address"], format!("{ip}/32"));
     };

@@ -51,7 +51,7 @@ fn create_pod(cluster: &Cluster<'_>, api: &ApiServer, annotations: Value) -> Pod
         },
     });
     let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-    api.admin().create(&pods, &pod).unwrap().success().unwrap();
+    api.admin().create(&pods, &pod).unwrap().success();
     sandbox(cluster)
 }
 
@@ -79,7 +79,7 @@ fn conf_of_admin(cluster: &Cluster<'_>, api: &ApiServer) -> Value {
 #[track_caller]
 fn refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
     let before = cluster.state();
-    let error = cluster.verb("ADD", pod, conf).run().unwrap().error();
+    let error = cluster.verb("ADD", pod, conf).run().error();
     cluster.assert_unchanged(&before);
     error
 }
@@ -95,8 +95,7 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
     api.admin()
         .patch(&format!("/api/v1/namespaces/{NAMESPACE}"), &namespace)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let (pod, mut conf) = (
         create_pod(cluster, api, json!({})),
         conf_of_admin(cluster, api),
@@ -132,7 +131,7 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
         (&json!([address]), &result["interfaces"][1]["mac"])
     );
     let path = pod_path(POD);
-    let kept = api.admin().get(&path).unwrap().success().unwrap();
+    let kept = api.admin().get(&path).unwrap().success();
     assert_eq!(kept["metadata"]["annotations"], Value::Null);
     assert_eq!(
         cluster.accounts().held.into_values().collect::<Vec<_>>(),
@@ -140,8 +139,8 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
     );
 
     conf["prevResult"] = result;
-    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
-    api.admin().delete(&path).unwrap().success().unwrap();
+    cluster.verb("CHECK", &pod, &conf).run().success();
+    api.admin().delete(&path).unwrap().success();
     if matches!(cluster.store, Store::Local(_)) {
         api.stop();
     }
@@ -317,11 +316,7 @@ fn only_namespace_labels_have_effect_without_kubernetes_policy(
 ) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });
-    api.admin()
-        .patch(&path, &labels)
-        .unwrap()
-        .success()
-        .unwrap();
+    api.admin().patch(&path, &labels).unwrap().success();
     cluster.load(&Content::dual_stack().of_namespaces("pool4", "team == 'red'"));
     let pod = create_pod(
         cluster,
@@ -377,8 +372,7 @@ fn listed_address_passes_to_the_next_sandbox(cluster: &Cluster<'_>, api: &mut Ap
     api.admin()
         .patch(&path, &json!({ "metadata": { "annotations": list } }))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let second = cluster.sandbox(&first, 2);
     assert_eq!(address(&cluster.add(&second, &conf)), "10.65.9.9/32");
     cluster.delete(&first, &conf);

@@ -60,7 +60,7 @@ impl WebPod<'_> {
     }
 
     fn get(&self, path: &str) -> Value {
-        self.client().get(path).unwrap().success().unwrap()
+        self.client().get(path).unwrap().success()
     }
 
     fn annotation(&self, name: &str) -> Value {
@@ -87,11 +87,7 @@ impl WebPod<'_> {
             "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
         });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        self.client()
-            .create(&pods, &pod)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.client().create(&pods, &pod).unwrap().success();
     }
 
     fn delete(&self) {
@@ -99,11 +95,7 @@ impl WebPod<'_> {
     }
 
     fn delete_pod(&self, name: &str) {
-        self.client()
-            .delete(&pod_path(name))
-            .unwrap()
-            .success()
-            .unwrap();
+        self.client().delete(&pod_path(name)).unwrap().success();
     }
 }
 
@@ -111,7 +103,7 @@ impl WebPod<'_> {
 fn add_connects_a_pod_and_repeated_del_releases_everything(web: &WebPod<'_>) {
     web.create();
     web.cluster.host.ensure_pod("c1").unwrap();
-    let result = web.verb("ADD", "c1").run().unwrap().success();
+    let result = web.verb("ADD", "c1").run().success();
     let address = result["ips"][0]["address"].clone();
     assert_eq!(result["interfaces"][0]["name"], HOST_LINK);
     assert_eq!(
@@ -137,10 +129,9 @@ fn add_connects_a_pod_and_repeated_del_releases_everything(web: &WebPod<'_>) {
     web.verb("CHECK", "c1")
         .stdin(check.to_string())
         .run()
-        .unwrap()
         .success();
     for _ in 0..2 {
-        web.verb("DEL", "c1").run().unwrap().success();
+        web.verb("DEL", "c1").run().success();
         assert_eq!(
             (web.annotation("podIP"), web.annotation("podIPs")),
             (json!(""), json!(""))
@@ -155,10 +146,10 @@ fn late_del_of_an_old_sandbox_keeps_the_new_sandboxs_address(web: &WebPod<'_>) {
     web.create();
     for sandbox in ["c1", "c2"] {
         web.cluster.host.ensure_pod(sandbox).unwrap();
-        web.verb("ADD", sandbox).run().unwrap().success();
+        web.verb("ADD", sandbox).run().success();
     }
     let address = web.annotation("podIP");
-    web.verb("DEL", "c1").run().unwrap().success();
+    web.verb("DEL", "c1").run().success();
     assert_eq!(
         (web.annotation("containerID"), web.annotation("podIP")),
         (json!("c2"), address)
@@ -166,7 +157,7 @@ fn late_del_of_an_old_sandbox_keeps_the_new_sandboxs_address(web: &WebPod<'_>) {
     assert_eq!(web.custom("ipamhandles").len(), 1);
     // The pod may be deleted from the API server before its last DEL.
     web.delete();
-    web.verb("DEL", "c2").run().unwrap().success();
+    web.verb("DEL", "c2").run().success();
     assert!(web.custom("ipamhandles").is_empty());
 }
 
@@ -174,7 +165,7 @@ fn late_del_of_an_old_sandbox_keeps_the_new_sandboxs_address(web: &WebPod<'_>) {
 fn gc_releases_unlisted_containers_of_pods_without_listing_pods(web: &WebPod<'_>) {
     web.create();
     web.cluster.host.ensure_pod("c1").unwrap();
-    web.verb("ADD", "c1").run().unwrap().success();
+    web.verb("ADD", "c1").run().success();
     let address = web.annotation("podIP");
     let gc = |valid: Value| {
         let mut conf = web.conf();
@@ -187,7 +178,7 @@ fn gc_releases_unlisted_containers_of_pods_without_listing_pods(web: &WebPod<'_>
             .call("calico")
             .env("CNI_COMMAND", "GC")
             .stdin(conf.to_string());
-        call.run().unwrap().success();
+        call.run().success();
         let lines = audit.lines().unwrap();
         assert!(
             !lines.iter().any(|line| line.starts_with("list pods")),
@@ -229,7 +220,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
     for sandbox in ["c1", "x1"] {
         web.cluster.host.ensure_pod(sandbox).unwrap();
     }
-    web.verb("ADD", "c1").run().unwrap().success();
+    web.verb("ADD", "c1").run().success();
     web.create_pod("web-2");
     let mut other = web.conf();
     other["name"] = json!("other-network");
@@ -241,7 +232,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
             .plugins
             .verb("calico", verb, "x1", &netns, &other)
             .env("CNI_ARGS", &args);
-        call.run().unwrap().success();
+        call.run().success();
     };
     call("ADD");
     let before = kernel::pod(web.cluster.host, "x1").unwrap();
@@ -250,8 +241,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
     web.client()
         .patch(&pod_path(POD), &change)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let mut conf = web.conf();
     conf["cniVersion"] = json!("1.1.0");
     conf["cni.dev/valid-attachments"] = json!([]);
@@ -262,7 +252,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
         .call("calico")
         .env("CNI_COMMAND", "GC")
         .stdin(conf.to_string());
-    gc.run().unwrap().success();
+    gc.run().success();
     assert_eq!(kernel::pod(web.cluster.host, "x1").unwrap(), before);
     assert_eq!(
         kernel::pod(web.cluster.host, "c1").unwrap()["links"],
@@ -279,13 +269,12 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
 fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing(web: &WebPod<'_>) {
     web.create();
     web.cluster.host.ensure_pod("c1").unwrap();
-    web.verb("ADD", "c1").run().unwrap().success();
+    web.verb("ADD", "c1").run().success();
     web.delete();
     let before = kernel::pod(web.cluster.host, "c1").unwrap();
     web.verb("DEL", "c1")
         .env("CNI_IFNAME", "net1")
         .run()
-        .unwrap()
         .success();
     assert_eq!(
         (
@@ -294,7 +283,7 @@ fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing(web: &WebPod<'_>) 
         ),
         (before, 1)
     );
-    web.verb("DEL", "c1").run().unwrap().success();
+    web.verb("DEL", "c1").run().success();
     assert!(web.custom("ipamhandles").is_empty());
     assert_eq!(
         kernel::pod(web.cluster.host, "c1").unwrap()["links"],
@@ -309,7 +298,7 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
         web.create();
         web.cluster.host.ensure_pod("c1").unwrap();
         let verb = |verb: &str, ifname: &str| web.verb(verb, "c1").env("CNI_IFNAME", ifname);
-        let result = verb("ADD", first).run().unwrap().success();
+        let result = verb("ADD", first).run().success();
         assert_eq!(result["interfaces"][1]["name"], first);
         let state = || {
             let stored = [
@@ -321,7 +310,7 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
         };
         let before = state();
         assert_eq!(
-            verb("ADD", second).run().unwrap().success(),
+            verb("ADD", second).run().success(),
             result,
             "{second} after {first}"
         );
@@ -330,7 +319,6 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
         verb("CHECK", second)
             .stdin(with_first.to_string())
             .run()
-            .unwrap()
             .success();
         for conf in [&web.conf(), &with_first] {
             for netns in [None, Some(""), Some("/var/run/netns/gone")] {
@@ -338,7 +326,7 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
                 let del = netns
                     .into_iter()
                     .fold(del, |del, netns| del.env("CNI_NETNS", netns));
-                del.run().unwrap().success();
+                del.run().success();
             }
         }
         let mut gc = web.conf();
@@ -350,9 +338,9 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
             .call("calico")
             .env("CNI_COMMAND", "GC")
             .stdin(gc.to_string());
-        call.run().unwrap().success();
+        call.run().success();
         assert_eq!(state(), before, "{second} after {first}");
-        verb("DEL", first).run().unwrap().success();
+        verb("DEL", first).run().success();
         assert!(web.custom("ipamhandles").is_empty());
         assert_eq!(
             kernel::pod(web.cluster.host, "c1").unwrap()["links"],
@@ -365,7 +353,7 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
 #[on(kubernetes_v1, kubernetes_v3)]
 fn add_of_a_missing_pod_names_the_pod_and_allocates_nothing(web: &WebPod<'_>) {
     web.cluster.host.ensure_pod("c1").unwrap();
-    let gone = web.verb("ADD", "c1").run().unwrap().error();
+    let gone = web.verb("ADD", "c1").run().error();
     assert_eq!(gone.msg, "pods \"web-1\" not found");
     assert!(web.custom("ipamhandles").is_empty() && web.custom("ipamblocks").is_empty());
 }

@@ -220,7 +220,7 @@ impl LimitedNode<'_> {
         let call = self
             .plugins
             .verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
-        let outcome = call.env("CNI_ARGS", args).run().unwrap();
+        let outcome = call.env("CNI_ARGS", args).run();
         if verb == "ADD" {
             std::fs::write(self.result_file(pod), &outcome.stdout).unwrap();
         }

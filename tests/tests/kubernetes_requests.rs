@@ -90,7 +90,7 @@ fn all_requests_with(
         .proxy
         .arm(Some((Point::EveryRequest, Fault::Delay(HELD))));
     let audit = control_plane.servers.api.audit().unwrap();
-    let outcome = cluster.verb(verb, pod, conf).run().unwrap();
+    let outcome = cluster.verb(verb, pod, conf).run();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     assert_eq!(
         control_plane.proxy.traffic().connections,
@@ -224,8 +224,7 @@ fn add_with_any_of_sends_two_more_at_most(
                 .client()
                 .create(&path, &pod)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
             let conf = conf_of(cluster, &["4"]);
             let sent =
                 all_requests_with(cluster, control_plane, "ADD", &cluster.pod(number), &conf);
@@ -269,7 +268,7 @@ fn endpoint_conflict_costs_a_del_two_requests(
         faults.push((Point::EveryRequest, Fault::Delay(HELD)));
         control_plane.proxy.arm_all(&faults);
         let audit = control_plane.servers.api.audit().unwrap();
-        cluster.verb("DEL", pod, &conf).run().unwrap().success();
+        cluster.verb("DEL", pod, &conf).run().success();
         assert_eq!(
             control_plane.proxy.requests().len(),
             8 + 2 * conflicts,
@@ -331,7 +330,7 @@ fn standalone_add_sends_one_read_more_in_the_same_round(
         let call = cluster
             .plugins
             .verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
-        call.env("CNI_ARGS", pod.args()).run().unwrap().success();
+        call.env("CNI_ARGS", pod.args()).run().success();
         let sent = audit.of(&control_plane.account.user).unwrap();
         let in_sequence = waves(&sent, HELD * 9 / 10);
         let (of_cluster, others): (Vec<_>, Vec<_>) = sent

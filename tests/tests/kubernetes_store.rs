@@ -137,8 +137,7 @@ fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
         let init = init
             .env("DATASTORE_TYPE", "kubernetes")
             .env("KUBECONFIG", kubeconfig.as_os_str())
-            .run()
-            .unwrap();
+            .run();
         assert_eq!(init.exit, Some(1), "{init:?}");
         assert!(
             init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"),
@@ -148,8 +147,7 @@ fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
             .admin()
             .get("/apis/crd.projectcalico.org/v1/clusterinformations")
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         assert_eq!(written["items"], json!([]));
     });
 }
@@ -161,7 +159,7 @@ fn block_update_removes_managed_fields(
 ) {
     let (api, group) = (&control_plane.servers.api, cluster.objects().group());
     let path = format!("/apis/{}/ipamblocks/10-65-0-0-26", group.api_version());
-    let get = || api.admin().get(&path).unwrap().success().unwrap();
+    let get = || api.admin().get(&path).unwrap().success();
     let owner = AffinityOwner::Host("node1".into());
     let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
     let store = open(api, group);
@@ -183,11 +181,7 @@ fn block_update_removes_managed_fields(
     assert_eq!(object["metadata"].get("managedFields"), None);
     // `managedFields` are still missing after upstream's next write.
     object["spec"]["sequenceNumber"] = 77.into();
-    api.admin()
-        .replace(&path, &object)
-        .unwrap()
-        .success()
-        .unwrap();
+    api.admin().replace(&path, &object).unwrap().success();
     assert_eq!(
         (
             &get()["spec"]["sequenceNumber"],
@@ -279,13 +273,9 @@ fn get_of_a_tombstone_completes_the_deletion(
         let owner = AffinityOwner::Host("node1".into());
         let block = Block::new(cidr(), &owner, OffsetDateTime::UNIX_EPOCH).unwrap();
         store.create::<Block>(&cidr(), &block).await.unwrap();
-        let mut object = api.admin().get(&path).unwrap().success().unwrap();
+        let mut object = api.admin().get(&path).unwrap().success();
         object["spec"]["deleted"] = true.into();
-        api.admin()
-            .replace(&path, &object)
-            .unwrap()
-            .success()
-            .unwrap();
+        api.admin().replace(&path, &object).unwrap().success();
         let gone = store.get::<Block>(&cidr()).await.unwrap_err();
         assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
     });
@@ -334,8 +324,7 @@ fn endpoint_is_stored_in_the_pods_annotations() {
             .admin()
             .get("/api/v1/namespaces/web/pods/p1")
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         assert_eq!(
             pod["metadata"]["annotations"],
             json!({

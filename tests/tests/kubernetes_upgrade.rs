@@ -90,7 +90,7 @@ fn converts_host_local_pods(cluster: &Cluster<'_>, control_plane: &mut ControlPl
         }
         let status = json!({ "status": { "phase": "Running", "podIP": ip, "podIPs": ips } });
         let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
-        admin.patch(&path, &status).unwrap().success().unwrap();
+        admin.patch(&path, &status).unwrap().success();
     }
     // A lease of a deleted pod that host-local did not release.
     fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
@@ -100,7 +100,7 @@ fn converts_host_local_pods(cluster: &Cluster<'_>, control_plane: &mut ControlPl
         user(control_plane),
         control_plane.servers.api.audit().unwrap(),
     );
-    let outcome = upgrade(cluster, &user).run().unwrap();
+    let outcome = upgrade(cluster, &user).run();
     assert_eq!(
         (outcome.exit, outcome.stdout.as_str()),
         (Some(0), ""),
@@ -125,7 +125,7 @@ fn converts_host_local_pods(cluster: &Cluster<'_>, control_plane: &mut ControlPl
     let expected = expected.map(|(ip, handle)| (ip.parse().unwrap(), handle));
     assert_eq!(held, expected.into());
     cluster.assert_in_order();
-    let node = admin.get("/api/v1/nodes/node1").unwrap().success().unwrap();
+    let node = admin.get("/api/v1/nodes/node1").unwrap().success();
     assert_eq!(
         node["metadata"]["annotations"]["projectcalico.org/IPv4IPIPTunnelAddr"],
         "10.244.7.1"
@@ -150,7 +150,7 @@ fn converts_host_local_pods(cluster: &Cluster<'_>, control_plane: &mut ControlPl
         cluster.accounts().held.into_values().collect::<Vec<_>>(),
         ["ipip-tunnel-addr-node1"]
     );
-    upgrade(cluster, &user).run().unwrap().success();
+    upgrade(cluster, &user).run().success();
 }
 
 #[test]
@@ -192,11 +192,7 @@ fn upgrade_with_host_local_planned_changes_nothing(
         ("CNI_NETWORK_CONFIG_FILE", file.to_str().unwrap()),
     ];
     for (variable, value) in planned {
-        let error = upgrade(cluster, &user)
-            .env(variable, value)
-            .run()
-            .unwrap()
-            .error();
+        let error = upgrade(cluster, &user).env(variable, value).run().error();
         assert_eq!(error.code, 7, "{error:?}");
         assert!(
             error.msg.contains("host-local") && error.details.contains("upgrade-ipam"),
@@ -215,7 +211,7 @@ fn upgrade_without_the_variable_warns(cluster: &Cluster<'_>, control_plane: &mut
     }
     let user = user(control_plane);
     let warning = "CNI_NETWORK_CONFIG is not set in this container";
-    let unknown = upgrade(cluster, &user).run().unwrap();
+    let unknown = upgrade(cluster, &user).run();
     assert!(
         unknown.exit == Some(0) && unknown.stderr.contains(warning),
         "{unknown:?}"
@@ -223,8 +219,7 @@ fn upgrade_without_the_variable_warns(cluster: &Cluster<'_>, control_plane: &mut
     let template = r#"{ "type": "calico", "mtu": __CNI_MTU__, "ipam": { "type": "calico-ipam" } }"#;
     let planned = upgrade(cluster, &user)
         .env("CNI_NETWORK_CONFIG", template)
-        .run()
-        .unwrap();
+        .run();
     assert!(
         planned.exit == Some(0) && !planned.stderr.contains(warning),
         "{planned:?}"
@@ -265,7 +260,7 @@ fn upgrade_retries_until_the_api_server_is_reachable(
     assert_eq!(ready(control_plane), false);
     let pod = cluster.pod(1);
     let conf = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
-    let refused = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let refused = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(refused.msg.contains("not ready"), "{refused:?}");
     proxy.resume();
     let outcome =
@@ -314,8 +309,7 @@ fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel(
         admin
             .patch(&format!("/api/v1/nodes/{node}"), &labels)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     let (moved, waits) = (
         cluster.conf("node1", json!({})),
@@ -341,14 +335,9 @@ fn add_after_the_documented_command_borrows_nothing_from_a_node_with_flannel(
         "configure --strictaffinity true",
         &config.display().to_string(),
     );
-    let configured = cluster
-        .plugins
-        .call("calico-ipam")
-        .args(arguments)
-        .run()
-        .unwrap();
+    let configured = cluster.plugins.call("calico-ipam").args(arguments).run();
     assert_eq!(configured.exit, Some(0), "{configured:?}");
-    let refused = cluster.verb("ADD", &third, &moved).run().unwrap().error();
+    let refused = cluster.verb("ADD", &third, &moved).run().error();
     assert!(
         refused
             .msg

@@ -18,13 +18,9 @@ fn session(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     let mut check = conf.clone();
     check["prevResult"] = cluster.add(&pod, &conf);
-    cluster.verb("CHECK", &pod, &check).run().unwrap().success();
+    cluster.verb("CHECK", &pod, &check).run().success();
     let refused = cluster.conf("node1", json!({ "num_queues": 5000 }));
-    cluster
-        .verb("ADD", &cluster.pod(2), &refused)
-        .run()
-        .unwrap()
-        .error();
+    cluster.verb("ADD", &cluster.pod(2), &refused).run().error();
     assert!(log.is_file());
     let running = servers(Some(std::process::id()));
     assert_eq!(

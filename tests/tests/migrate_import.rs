@@ -121,13 +121,7 @@ impl Import<'_> {
             .unwrap()
             .into_iter()
             .map(|(key, object)| (key, object["spec"].clone()));
-        let nodes = self
-            .api
-            .admin()
-            .get("/api/v1/nodes")
-            .unwrap()
-            .success()
-            .unwrap();
+        let nodes = self.api.admin().get("/api/v1/nodes").unwrap().success();
         let nodes = nodes["items"].as_array().unwrap().iter().map(|node| {
             let metadata = &node["metadata"];
             (
@@ -139,7 +133,7 @@ impl Import<'_> {
     }
 
     fn run(&self) -> Outcome {
-        let outcome = self.call.run().unwrap();
+        let outcome = self.call.run();
         assert_eq!(outcome.exit, Some(0), "{outcome:?}");
         outcome
     }
@@ -165,7 +159,7 @@ impl Import<'_> {
     fn assert_refused_with(&self, fault: Option<(Point, Fault)>, text: &str) {
         let before = self.state();
         self.proxy.arm(fault);
-        let outcome = self.call.run().unwrap();
+        let outcome = self.call.run();
         assert_eq!(
             self.proxy.fired(),
             fault.is_some(),
@@ -228,7 +222,7 @@ fn import_with_a_refused_object_is_continued_after_the_cause_is_gone(import: &Im
             .contains("run the command again, which continues"),
         "{outcome:?}"
     );
-    let unlocked = import.unlock.run().unwrap();
+    let unlocked = import.unlock.run();
     assert!(
         unlocked.exit == Some(1)
             && unlocked
@@ -251,7 +245,7 @@ fn import_with_a_refused_object_is_continued_after_the_cause_is_gone(import: &Im
     );
     assert_eq!(import.state(), state);
 
-    let unlocked = import.unlock.run().unwrap();
+    let unlocked = import.unlock.run();
     assert_eq!(
         (unlocked.exit, unlocked.stdout.as_str()),
         (Some(0), "Datastore unlocked.\n"),
@@ -269,12 +263,7 @@ fn assert_imports_without_addresses(import: &Import<'_>) {
     import.reset();
     let mut file = parse(&fs::read_to_string(&import.file).unwrap()).unwrap();
     file.ipam = IpamPart::default();
-    let outcome = import
-        .from_stdin
-        .clone()
-        .stdin(file.to_string())
-        .run()
-        .unwrap();
+    let outcome = import.from_stdin.clone().stdin(file.to_string()).run();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     let without_addresses = "Importing IPAM resources\nSuccessfully applied 0 IPAM resource(s)\n";
     assert!(outcome.stdout.contains(without_addresses), "{outcome:?}");
@@ -324,8 +313,7 @@ fn import_of_an_affinity_that_is_marked_as_deleted_replaces_the_affinity(import:
         .admin()
         .create(&format!("/apis/{group}/blockaffinities"), &affinity)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     import.run();
     let imported = import
         .state()
@@ -362,8 +350,7 @@ fn import_refuses_before_the_first_write(import: &Import<'_>) {
     admin
         .create(&format!("/apis/{group}/ippools"), &pool)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     import.assert_refused("IPPool(big): exists and differs in spec.");
 
     import.reset();
@@ -374,8 +361,7 @@ fn import_refuses_before_the_first_write(import: &Import<'_>) {
     admin
         .create(&format!("/apis/{group}/ipamhandles"), &handle)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     import.assert_refused("handle/net1.other: exists, but not in the file");
 
     import.reset();
@@ -392,9 +378,9 @@ fn import_refuses_before_the_first_write(import: &Import<'_>) {
 
     let definition =
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/bgppeers.crd.projectcalico.org";
-    admin.delete(definition).unwrap().success().unwrap();
+    admin.delete(definition).unwrap().success();
     await_that(PATIENCE, || {
-        let kinds = admin.get(&format!("/apis/{group}"))?.success()?.to_string();
+        let kinds = admin.get(&format!("/apis/{group}"))?.checked()?.to_string();
         Ok(!kinds.contains("\"bgppeers\""))
     })
     .unwrap();
@@ -409,8 +395,7 @@ fn run_on_etcd(cluster: &Cluster<'_>, arguments: &[&str]) -> Outcome {
     let outcome = call
         .env("DATASTORE_TYPE", "etcdv3")
         .env("ETCD_ENDPOINTS", etcd::ENDPOINT)
-        .run()
-        .unwrap();
+        .run();
     assert_eq!(outcome.exit, Some(0), "{outcome:?}");
     outcome
 }
@@ -464,12 +449,12 @@ fn moves_a_cluster(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) 
         let listed: Vec<Value> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
         let status = json!({ "status": { "phase": "Running", "podIP": ips[0], "podIPs": listed } });
         let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
-        admin.patch(&path, &status).unwrap().success().unwrap();
+        admin.patch(&path, &status).unwrap().success();
         addresses.extend(ips.into_iter().map(|ip| (ip.parse().unwrap(), handle(pod))));
     }
 
     run_on_etcd(cluster, &["migrate", "lock"]);
-    assert!(cluster.verb("ADD", &third, &in_etcd).run().unwrap().exit != Some(0));
+    assert!(cluster.verb("ADD", &third, &in_etcd).run().exit != Some(0));
     let file = cluster.host.dir("export").join("calico.yaml");
     let file = file.to_str().unwrap();
     run_on_etcd(cluster, &["migrate", "export", file]);
@@ -496,7 +481,7 @@ fn moves_a_cluster(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) 
         0
     );
     run(&["migrate", "import", "-f", file]);
-    assert!(cluster.verb("ADD", &third, &conf).run().unwrap().exit != Some(0));
+    assert!(cluster.verb("ADD", &third, &conf).run().exit != Some(0));
     assert_eq!(run(&["migrate", "unlock"]).stdout, "Datastore unlocked.\n");
 
     assert_eq!(cluster.accounts().held, addresses);

@@ -111,7 +111,7 @@ fn newcomer(state: &State<'_>, target: &Target<'_>) -> Result<()> {
     state.make(target)?;
     let before = accounts(target)?;
     if let Some((add, del)) = state.newcomer(target)? {
-        let outcome = add.run()?;
+        let outcome = add.try_run()?;
         let between = accounts(target)?;
         if outcome.exit == Some(0) {
             let address = |ip: &Value| {
@@ -166,7 +166,7 @@ fn newcomer(state: &State<'_>, target: &Target<'_>) -> Result<()> {
 }
 
 fn succeed(call: &Call) -> Result<()> {
-    let outcome = call.run()?;
+    let outcome = call.try_run()?;
     ensure!(
         outcome.exit == Some(0),
         "{}{}",

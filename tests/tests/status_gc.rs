@@ -37,7 +37,7 @@ fn verb(cluster: &Cluster<'_>, verb: &str, conf: &Value) -> Call {
 }
 
 fn unavailable(cluster: &Cluster<'_>, conf: &Value) -> CniError {
-    let error = verb(cluster, "STATUS", conf).run().unwrap().error();
+    let error = verb(cluster, "STATUS", conf).run().error();
     assert_eq!(error.code, 50, "{error:?}");
     error
 }
@@ -57,8 +57,7 @@ fn status_of_a_working_node_succeeds_with_few_requests(cluster: &Cluster<'_>) {
     let timings = cluster.host.dir("timings").join("status");
     let outcome = verb(cluster, "STATUS", &conf)
         .env("CALICO_TIMINGS", &timings)
-        .run()
-        .unwrap();
+        .run();
     assert_eq!(
         (outcome.success(), outcome.stderr.as_str()),
         (json!(""), "")
@@ -77,7 +76,7 @@ fn status_of_a_working_node_succeeds_with_few_requests(cluster: &Cluster<'_>) {
     );
     // STATUS exists since version 1.1.0.
     let old = cluster.conf("node1", json!({ "cniVersion": "1.0.0" }));
-    assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
+    assert_eq!(verb(cluster, "STATUS", &old).run().error().code, 1);
 }
 
 #[on(etcd, local)]
@@ -93,7 +92,7 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
     // On the embedded datastore, an ADD creates a missing Node.
     let makes_nodes = matches!(cluster.store, Store::Local(_));
     let assert_without_node = |conf: &Value, words: &str| match makes_nodes {
-        true => _ = verb(cluster, "STATUS", conf).run().unwrap().success(),
+        true => _ = verb(cluster, "STATUS", conf).run().success(),
         false => assert_unavailable(cluster, conf, words),
     };
     assert_without_node(&with(json!({ "nodename": "stranger" })), "Node(stranger)");
@@ -116,13 +115,13 @@ fn status_names_each_cause_of_a_failing_add(cluster: &Cluster<'_>) {
         .as_object_mut()
         .unwrap()
         .extend(v6.as_object().cloned().unwrap());
-    verb(cluster, "STATUS", &conf_v6).run().unwrap().success();
+    verb(cluster, "STATUS", &conf_v6).run().success();
     cluster.store.put(POOL, &content[POOL]).unwrap();
 
     cluster.store.delete(NODE).unwrap();
     assert_without_node(&conf, "Node(node1)");
     cluster.store.put(NODE, &content[NODE]).unwrap();
-    verb(cluster, "STATUS", &conf).run().unwrap().success();
+    verb(cluster, "STATUS", &conf).run().success();
 }
 
 /// A runtime calls STATUS every few seconds.
@@ -140,7 +139,7 @@ fn status_with_etcd_unreachable_fails_with_code_50(cluster: &Cluster<'_>) {
         ("http://192.0.2.77:2379", "no answer within "),
     ] {
         let conf = prepared(cluster, json!({ "etcd_endpoints": endpoints }));
-        let error = verb(cluster, "STATUS", &conf).run().unwrap().error();
+        let error = verb(cluster, "STATUS", &conf).run().error();
         assert_eq!(error.code, 50);
         assert!(error.msg.contains(says), "{error:?}");
     }
@@ -156,7 +155,7 @@ fn status_names_an_alarm_of_etcd_until_it_ends(cluster: &Cluster<'_>) {
         etcd.raise_alarm(alarm).unwrap();
         assert_unavailable(cluster, &conf, advice);
         etcd.ctl(&["alarm", "disarm"]).unwrap();
-        verb(cluster, "STATUS", &conf).run().unwrap().success();
+        verb(cluster, "STATUS", &conf).run().success();
     }
 }
 
@@ -176,12 +175,12 @@ fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore(clus
     const FILE: &str = "/var/lib/calico/nodename";
     let conf = prepared(cluster, json!({ "nodename_file_optional": false }));
     if matches!(cluster.store, Store::Local(_)) {
-        verb(cluster, "STATUS", &conf).run().unwrap().success();
+        verb(cluster, "STATUS", &conf).run().success();
         return;
     }
     assert_unavailable(cluster, &conf, FILE);
     let pod = cluster.pod(1);
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(
         error.msg.contains(FILE) && error.details.contains("calico/node"),
         "{error:?}"
@@ -189,11 +188,11 @@ fn nodename_file_is_required_on_etcd_and_optional_on_the_embedded_datastore(clus
     // The host name may be the name of another node, whose containers are not in the list.
     let mut unnamed = valid(&conf, &[]);
     unnamed["nodename"] = json!("");
-    let error = verb(cluster, "GC", &unnamed).run().unwrap().error();
+    let error = verb(cluster, "GC", &unnamed).run().error();
     assert!(error.msg.contains(FILE), "{error:?}");
     fs::create_dir_all("/var/lib/calico").unwrap();
     fs::write(FILE, "").unwrap();
-    verb(cluster, "STATUS", &conf).run().unwrap().success();
+    verb(cluster, "STATUS", &conf).run().success();
     cluster.add(&pod, &conf);
 }
 
@@ -229,7 +228,6 @@ fn status_queries_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
         verb(cluster, "STATUS", &conf(kind))
             .env("CNI_PATH", dir.as_os_str())
             .run()
-            .unwrap()
     };
     status("well").success();
     status("old").success();
@@ -284,13 +282,9 @@ fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>
         .plugins
         .verb("calico-ipam", "ADD", vm, &kept.netns, &here)
         .run()
-        .unwrap()
         .success();
 
-    verb(cluster, "GC", &valid(&here, &[kept]))
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "GC", &valid(&here, &[kept])).run().success();
     let expected = [
         handle(kept),
         handle(elsewhere),
@@ -324,16 +318,10 @@ fn gc_releases_unlisted_containers_of_its_node_and_network(cluster: &Cluster<'_>
     assert!(kernel::pod(cluster.host, &kept.name).unwrap()["links"]["eth0"].is_object());
 
     let before = cluster.state();
-    verb(cluster, "GC", &valid(&here, &[kept]))
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "GC", &valid(&here, &[kept])).run().success();
     assert_eq!(cluster.state(), before);
 
-    verb(cluster, "GC", &valid(&here, &[]))
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "GC", &valid(&here, &[])).run().success();
     assert_eq!(holders(cluster).len(), 4);
     assert_eq!(cluster.endpoints().len(), 3);
 }
@@ -356,10 +344,7 @@ fn gc_reports_all_failures_together_and_releases_the_rest(cluster: &Cluster<'_>)
             .put(handle_key(pod), &json!({ "block": "damaged" }))
             .unwrap();
     }
-    let error = verb(cluster, "GC", &valid(&conf, &[]))
-        .run()
-        .unwrap()
-        .error();
+    let error = verb(cluster, "GC", &valid(&conf, &[])).run().error();
     for pod in &pods[..2] {
         assert!(error.details.contains(&handle(pod)), "{error:?}");
     }
@@ -377,10 +362,7 @@ fn gc_reports_all_failures_together_and_releases_the_rest(cluster: &Cluster<'_>)
             .put(handle_key(pod), &content[handle_key(pod)])
             .unwrap();
     }
-    verb(cluster, "GC", &valid(&conf, &[]))
-        .run()
-        .unwrap()
-        .success();
+    verb(cluster, "GC", &valid(&conf, &[])).run().success();
     cluster.assert_nothing_left();
 }
 
@@ -390,7 +372,7 @@ fn gc_without_a_list_of_valid_attachments_is_refused(cluster: &Cluster<'_>) {
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     let before = cluster.state();
-    let error = verb(cluster, "GC", &conf).run().unwrap().error();
+    let error = verb(cluster, "GC", &conf).run().error();
     assert_eq!(
         (error.code, error.msg.contains("cni.dev/valid-attachments")),
         (7, true),
@@ -398,10 +380,7 @@ fn gc_without_a_list_of_valid_attachments_is_refused(cluster: &Cluster<'_>) {
     );
     let mut misspelt = conf.clone();
     misspelt["cni.dev/attachments"] = json!([]);
-    assert_eq!(
-        verb(cluster, "GC", &misspelt).run().unwrap().error().code,
-        7
-    );
+    assert_eq!(verb(cluster, "GC", &misspelt).run().error().code, 7);
     let not_ready = {
         let mut object = cluster.store.dump().unwrap()[CLUSTER].clone();
         object["spec"]["datastoreReady"] = json!(false);
@@ -409,10 +388,7 @@ fn gc_without_a_list_of_valid_attachments_is_refused(cluster: &Cluster<'_>) {
     };
     assert_eq!(cluster.state(), before);
     cluster.store.put(CLUSTER, &not_ready).unwrap();
-    let error = verb(cluster, "GC", &valid(&conf, &[]))
-        .run()
-        .unwrap()
-        .error();
+    let error = verb(cluster, "GC", &valid(&conf, &[])).run().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
     assert_eq!(cluster.accounts().held.len(), 1);
     assert!(Path::new(&pod.netns).exists());

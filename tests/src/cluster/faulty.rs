@@ -72,7 +72,7 @@ impl<'a> Faulty<'a> {
     #[track_caller]
     pub fn run(&self, verb: &str, pod: &Pod) -> Value {
         self.proxy.arm(None);
-        self.call(verb, pod).run().unwrap().success()
+        self.call(verb, pod).run().success()
     }
 
     /// Does the same as [`Cluster::await_replayed`], without a fault.

@@ -195,23 +195,23 @@ impl<'a> ControllersCluster<'a> {
 
     /// Reads the existing object at a URL path of the API server.
     pub fn read(&self, path: &str) -> Value {
-        self.admin().get(path).unwrap().success().unwrap()
+        self.admin().get(path).unwrap().success()
     }
 
     /// Creates an object in a collection of the API server.
     pub fn create(&self, collection: &str, object: &Value) {
         let answer = self.admin().create(collection, object);
-        answer.unwrap().success().unwrap();
+        answer.unwrap().success();
     }
 
     /// Merges a patch into the object at a URL path of the API server.
     pub fn merge(&self, path: &str, patch: &Value) {
-        self.admin().patch(path, patch).unwrap().success().unwrap();
+        self.admin().patch(path, patch).unwrap().success();
     }
 
     /// Deletes the object at a URL path of the API server.
     pub fn remove(&self, path: &str) {
-        self.admin().delete(path).unwrap().success().unwrap();
+        self.admin().delete(path).unwrap().success();
     }
 
     /// Creates a node with an address, for Kubernetes and for Calico.
@@ -286,7 +286,7 @@ impl<'a> ControllersCluster<'a> {
         if answer.code == 404 {
             Value::Null
         } else {
-            answer.success().unwrap()
+            answer.success()
         }
     }
 

@@ -62,7 +62,7 @@ pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
 /// Deletes a pod of the recordings.
 pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}");
-    client.delete(&path)?.success().context(path).map(drop)
+    client.delete(&path)?.checked().context(path).map(drop)
 }
 
 /// Returns a pod with the annotation of the recorder's `kubectl apply`.

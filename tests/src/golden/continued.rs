@@ -74,7 +74,7 @@ impl<'r> State<'r> {
         let patch = json!({ "metadata": { "annotations": annotations } });
         client
             .patch(&path, &patch)?
-            .success()
+            .checked()
             .context(path)
             .map(drop)
     }

@@ -149,7 +149,7 @@ pub(super) fn run(step: &Step, places: &Places, target: &Target<'_>) -> Result<(
     for (name, value) in &step.env {
         call = call.env(name, value);
     }
-    let outcome = call.run()?;
+    let outcome = call.try_run()?;
     let after =
         json!({ "host": kernel::host()?, "pods": kernel::pods(host)?, "store": store.dump()? });
     Ok((

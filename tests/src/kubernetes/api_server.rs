@@ -58,7 +58,7 @@ impl ApiServer {
     }
 
     /// Starts a server of the oldest supported version as [`ApiServer::start`] does.
-    pub(super) fn start_oldest(host: &Host) -> Result<ApiServer> {
+    pub fn start_oldest(host: &Host) -> Result<ApiServer> {
         Self::start_program(host, oldest_api_server()?, &[])
     }
 

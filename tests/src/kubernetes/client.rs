@@ -118,7 +118,7 @@ impl Client {
     pub fn events_of_controllers(&self, namespace: &str) -> Result<Vec<Value>> {
         let mut listed = self
             .get(&format!("/api/v1/namespaces/{namespace}/events"))?
-            .success()?;
+            .checked()?;
         let Value::Array(mut events) = listed["items"].take() else {
             return Ok(Vec::new());
         };
@@ -163,8 +163,17 @@ impl Client {
 }
 
 impl Answer {
+    /// Returns the object of a successful response.
+    ///
+    /// # Panics
+    /// Panics, with the caller's place, on any other response.
+    #[track_caller]
+    pub fn success(self) -> Value {
+        self.checked().unwrap()
+    }
+
     /// Returns the object of a successful response, and an error for any other response.
-    pub fn success(self) -> Result<Value> {
+    pub fn checked(self) -> Result<Value> {
         if !(200..300).contains(&self.code) {
             bail!("the API server answered {}: {}", self.code, self.reason());
         }

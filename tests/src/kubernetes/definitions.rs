@@ -27,16 +27,16 @@ impl Client {
     /// is served.
     pub fn undefine(&self) -> Result<()> {
         for name in self.calicos()? {
-            self.delete(&format!("{DEFINITIONS}/{name}"))?.success()?;
+            self.delete(&format!("{DEFINITIONS}/{name}"))?.checked()?;
         }
         await_that(PATIENCE, || {
-            let groups = self.get("/apis")?.success()?;
+            let groups = self.get("/apis")?.checked()?;
             Ok(self.calicos()?.is_empty() && !groups.to_string().contains("projectcalico.org"))
         })
     }
 
     fn calicos(&self) -> Result<Vec<String>> {
-        let all = self.get(DEFINITIONS)?.success()?;
+        let all = self.get(DEFINITIONS)?.checked()?;
         let names = all["items"]
             .as_array()
             .into_iter()
@@ -114,7 +114,7 @@ impl ApiServer {
     pub fn undefine_machines(&self) -> Result<()> {
         for (_, plural) in MACHINES {
             let path = format!("{DEFINITIONS}/{plural}.kubevirt.io");
-            self.admin().delete(&path)?.success()?;
+            self.admin().delete(&path)?.checked()?;
         }
         Ok(())
     }
@@ -122,7 +122,7 @@ impl ApiServer {
     /// Waits until the server lists an API group, a moment after it serves the group's kinds.
     pub fn await_group(&self, group: &str) -> Result<()> {
         await_that(PATIENCE, || {
-            let known = self.admin().get("/apis")?.success()?;
+            let known = self.admin().get("/apis")?.checked()?;
             Ok(known["groups"]
                 .as_array()
                 .into_iter()

@@ -92,7 +92,7 @@ impl Client {
             "application/apply-patch+yaml",
             &object.to_string(),
         )?;
-        answer.success().with_context(|| path.to_owned())
+        answer.checked().with_context(|| path.to_owned())
     }
 
     /// Returns the URL path of an object, from the server's discovery of its kind.
@@ -110,7 +110,7 @@ impl Client {
         } else {
             format!("/api/{version}")
         };
-        let resources = self.get(&group)?.success().with_context(|| group.clone())?;
+        let resources = self.get(&group)?.checked().with_context(|| group.clone())?;
         let resources = resources["resources"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
@@ -134,7 +134,7 @@ impl Client {
     /// Waits until a definition is accepted and its resources are served in every version.
     fn await_established(&self, path: &str) -> Result<()> {
         let deadline = Instant::now() + ESTABLISHED_WITHIN;
-        while !self.is_served(&self.get(path)?.success()?)? {
+        while !self.is_served(&self.get(path)?.checked()?)? {
             ensure!(Instant::now() < deadline, "{path} is not established");
             thread::sleep(PAUSE);
         }

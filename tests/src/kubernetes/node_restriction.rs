@@ -56,7 +56,7 @@ impl ApiServer {
         let made = self
             .admin()
             .create(&token_path(NAMESPACE, account), &request)?
-            .success()?;
+            .checked()?;
         token_in(&made).map(Identity::Token)
     }
 
@@ -113,7 +113,7 @@ impl ApiServer {
         });
         let annotations = json!({ "metadata": { "annotations": { "probe": "a" } } });
         let dry = |plural: &str| format!("/apis/{version}/{plural}?dryRun=All");
-        self.admin().create(&pods, &pod)?.success()?;
+        self.admin().create(&pods, &pod)?.checked()?;
         await_denial("calico-cni-pods", || {
             plugins.patch(&format!("{pods}/probe/status?dryRun=All"), &annotations)
         })?;
@@ -125,7 +125,7 @@ impl ApiServer {
         })?;
         self.admin()
             .delete(&format!("{pods}/probe"))?
-            .success()
+            .checked()
             .map(drop)
     }
 }

@@ -97,7 +97,7 @@ impl Objects {
             };
             self.client
                 .create(&collection, &object)?
-                .success()
+                .checked()
                 .with_context(|| key.clone())?;
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Objects {
         }
         self.client
             .replace(&self.collection(key), object)?
-            .success()
+            .checked()
             .with_context(|| key.to_owned())
             .map(drop)
     }
@@ -119,7 +119,7 @@ impl Objects {
     pub fn delete(&self, key: &str) -> Result<()> {
         self.client
             .delete(&self.collection(key))?
-            .success()
+            .checked()
             .with_context(|| key.to_owned())
             .map(drop)
     }
@@ -178,7 +178,7 @@ impl Objects {
             if !namespaced {
                 self.client
                     .delete(&collection)?
-                    .success()
+                    .checked()
                     .with_context(|| plural.clone())?;
             }
             for object in objects.iter().filter(|_| namespaced) {
@@ -190,7 +190,7 @@ impl Objects {
             let name = name(&pod)?.replace('/', "/pods/");
             self.client
                 .delete(&format!("/api/v1/namespaces/{name}"))?
-                .success()
+                .checked()
                 .context(name)?;
         }
         let left = self.dump_of(cleared.iter().map(String::as_str))?;
@@ -210,7 +210,7 @@ impl Objects {
 
     fn plurals(&self) -> Result<Vec<String>> {
         let path = format!("/apis/{}", self.group.api_version());
-        let known = self.client.get(&path)?.success().context(path)?;
+        let known = self.client.get(&path)?.checked().context(path)?;
         let names = known["resources"]
             .as_array()
             .into_iter()
@@ -226,7 +226,7 @@ impl Objects {
         let mut list = self
             .client
             .get(path)?
-            .success()
+            .checked()
             .with_context(|| path.to_owned())?;
         match list["items"].take() {
             Value::Array(items) => Ok(items),

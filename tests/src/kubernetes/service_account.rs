@@ -98,7 +98,7 @@ impl ApiServer {
         let made = self
             .admin()
             .create(&path, &token_request(json!({})))?
-            .success()
+            .checked()
             .with_context(|| path)?;
         token_in(&made)
     }
@@ -132,7 +132,7 @@ impl ApiServer {
             .get(&format!(
                 "/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"
             ))?
-            .success()?;
+            .checked()?;
         let first = |rule: &Value, list: &str| rule[list][0].as_str().map(str::to_owned);
         // The authorizer applies all rules of a role together.
         let rule = role["rules"]
@@ -180,7 +180,7 @@ impl ApiServer {
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-        Ok(self.admin().create(path, &review)?.success()?["status"]["allowed"] == true)
+        Ok(self.admin().create(path, &review)?.checked()?["status"]["allowed"] == true)
     }
 
     fn apply_account(&self, namespace: &str, name: &str) -> Result<()> {

@@ -418,7 +418,7 @@ mod tests {
                 await_own_writes(etcd);
                 let admin = api.admin();
                 assert_eq!(admin.get("/api/v1/nodes/node1").unwrap().code, 404);
-                let namespace = admin.get(NAMESPACE).unwrap().success().unwrap();
+                let namespace = admin.get(NAMESPACE).unwrap().success();
                 assert!(
                     namespace["metadata"]["annotations"].is_null(),
                     "{namespace}"

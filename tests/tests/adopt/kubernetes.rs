@@ -110,7 +110,7 @@ fn address_given_to_another_pod_meanwhile_names_both(
         &other.netns,
         &of_node2,
     );
-    add.env("CNI_ARGS", args).run().unwrap().success();
+    add.env("CNI_ARGS", args).run().success();
     let (report, outcome) = adopt(cluster, &[]);
     assert_eq!(outcome.exit, Some(1), "{outcome:?}");
     let rows = report["addresses"].as_array().unwrap();

@@ -52,8 +52,7 @@ fn report_running(control_plane: &ControlPlane<'_>, pod: &Pod, address: &str) {
         .admin()
         .patch(&path, &status)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 /// Deletes all blocks.

@@ -41,7 +41,7 @@ fn account_suffices(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>)
     let call = call
         .env("DATASTORE_TYPE", "kubernetes")
         .env("KUBECONFIG", &account.kubeconfig);
-    let outcome = call.run().unwrap();
+    let outcome = call.run();
     let object = pod.object.as_ref().unwrap();
     let expected = format!("{given} (pod {NAMESPACE}/{object}, block ");
     assert!(

@@ -45,7 +45,7 @@ fn tenant_annotations_adopt_no_address(
         });
         let patch = json!({ "metadata": { "annotations": annotations, "labels": labels } });
         let path = pod_path(tenant.object.as_ref().unwrap());
-        admin.patch(&path, &patch).unwrap().success().unwrap();
+        admin.patch(&path, &patch).unwrap().success();
         let expected = results(cluster, &["--dry-run"]);
         assert!(
             expected
@@ -79,11 +79,7 @@ fn pod_with_a_colliding_interface_name_adopts_no_address(
             "metadata": { "name": name, "namespace": "team-a" },
             "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
         });
-        api.admin()
-            .create(pods, &object)
-            .unwrap()
-            .success()
-            .unwrap();
+        api.admin().create(pods, &object).unwrap().success();
     }
     let sandbox = cluster.pod(1);
     let args = sandbox
@@ -94,7 +90,6 @@ fn pod_with_a_colliding_interface_name_adopts_no_address(
         .verb("ADD", &sandbox, &conf)
         .env("CNI_ARGS", args)
         .run()
-        .unwrap()
         .success();
     delete_blocks(cluster);
     // The pods report an address each; only the first one has the interface.
@@ -107,8 +102,7 @@ fn pod_with_a_colliding_interface_name_adopts_no_address(
         api.admin()
             .patch(&format!("{pods}/{name}/status"), &status)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     let (report, outcome) = adopt(cluster, &["--runtime-socket", "/nowhere.sock"]);
     assert_eq!(outcome.exit, Some(1), "{outcome:?}");

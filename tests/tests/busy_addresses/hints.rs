@@ -62,7 +62,7 @@ fn only_free_address_is_tried_in_spite_of_a_busy_hint(cluster: &Cluster<'_>) {
     for pod in &pods[..3] {
         add(cluster, pod, &conf);
     }
-    let error = cluster.verb("ADD", &pods[3], &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pods[3], &conf).run().error();
     assert!(error.msg.contains(&free[0]), "{error:?}");
     route("delete", &free[0]);
     assert_eq!(add(cluster, &pods[3], &conf), (vec![free[0].clone()], 0));

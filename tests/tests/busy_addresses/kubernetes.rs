@@ -19,7 +19,7 @@ fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
 }
 
 fn listed(cluster: &Cluster<'_>, pod: &str) -> Value {
-    let object = api(cluster).get(&pod_path(pod)).unwrap().success().unwrap();
+    let object = api(cluster).get(&pod_path(pod)).unwrap().success();
     object["metadata"]["annotations"]["cni.projectcalico.org/podIPs"].clone()
 }
 
@@ -43,8 +43,7 @@ fn create_pod(cluster: &Cluster<'_>, name: &str, annotations: &Value) {
     api(cluster)
         .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 #[on(kubernetes_v1)]
@@ -84,7 +83,7 @@ fn add_with_three_busy_addresses_fails_and_writes_no_annotations(cluster: &Clust
     other_program();
     let free = next(cluster, "-4");
     free[..3].iter().for_each(|address| route("add", address));
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(
         free[..3]
             .iter()
@@ -133,7 +132,7 @@ fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface(
     create_requesting(cluster, "pod2", &living[0]);
     let requesting = cluster.pod(2);
     assert_withholds(
-        &cluster.verb("ADD", &requesting, &conf).run().unwrap(),
+        &cluster.verb("ADD", &requesting, &conf).run(),
         &living[0],
         &ifname,
     );
@@ -172,7 +171,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list(cluster: &Cluster<'_>
     // Busy addresses come last, and there is no other one.
     create_listed("pod2");
     let second = cluster.pod(2);
-    let error = cluster.verb("ADD", &second, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &second, &conf).run().error();
     assert!(
         error.msg.contains("10.65.3.3") && error.msg.contains("10.65.3.4"),
         "{error:?}"
@@ -204,10 +203,7 @@ fn address_without_ipam_of_another_pod_is_an_error_that_withholds_the_interface(
         let name = format!("pod{number}");
         create_annotated(cluster, &name, "ipAddrsNoIpam", address);
         assert_withholds(
-            &cluster
-                .verb("ADD", &cluster.pod(number), &conf)
-                .run()
-                .unwrap(),
+            &cluster.verb("ADD", &cluster.pod(number), &conf).run(),
             address,
             &ifname,
         );

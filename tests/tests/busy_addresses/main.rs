@@ -132,11 +132,11 @@ fn held(cluster: &Cluster<'_>, pod: &Pod) -> Vec<String> {
 /// before.
 #[track_caller]
 fn add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> (Vec<String>, usize) {
-    let outcome = cluster.verb("ADD", pod, conf).run().unwrap();
+    let outcome = cluster.verb("ADD", pod, conf).run();
     let result = outcome.success();
     let mut check = conf.clone();
     check["prevResult"] = result.clone();
-    cluster.verb("CHECK", pod, &check).run().unwrap().success();
+    cluster.verb("CHECK", pod, &check).run().success();
     (addresses(&result), outcome.stderr.matches(TRIED).count())
 }
 

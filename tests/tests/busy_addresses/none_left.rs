@@ -25,7 +25,7 @@ fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free, pod) = (next(cluster, "-4"), cluster.pod(1));
     free[..3].iter().for_each(|address| route("add", address));
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert_names(&error, &[&free[0], &free[1], &free[2], OTHER]);
     cluster.assert_only(&[&resident]);
     free[..3]
@@ -47,7 +47,7 @@ fn add_on_a_pool_of_one_busy_address_fails_and_names_the_address(cluster: &Clust
     route("add", "10.65.0.7");
     // The second ADD has a hint about the address, the first one has not.
     for _ in 0..2 {
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &pod, &conf).run().error();
         assert_names(
             &error,
             &[
@@ -69,7 +69,7 @@ fn add_on_a_pool_of_two_busy_addresses_fails_and_names_both(cluster: &Cluster<'_
     route("add", "10.65.0.6");
     route("add", "10.65.0.7");
     for _ in 0..2 {
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &pod, &conf).run().error();
         assert_names(&error, &["10.65.0.6", "10.65.0.7", OTHER]);
         cluster.assert_only(&[]);
     }
@@ -83,7 +83,7 @@ fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>)
     let asked = cluster
         .verb("ADD", &pod, &conf)
         .env("CNI_ARGS", format!("IP={}", free[0]));
-    assert_names(&asked.run().unwrap().error(), &[&free[0], OTHER]);
+    assert_names(&asked.run().error(), &[&free[0], OTHER]);
     assert!(!Path::new(NOTES).exists());
     cluster.assert_only(&[&resident]);
     // A hint does not prevent a request for this address.
@@ -99,7 +99,7 @@ fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>)
         json!([{ "address": free[0], "route": "", "until": until }]).to_string(),
     )
     .unwrap();
-    assert_eq!(addresses(&asked.run().unwrap().success()), [&*free[0]]);
+    assert_eq!(addresses(&asked.run().success()), [&*free[0]]);
 }
 
 #[on(etcd, local)]
@@ -118,7 +118,7 @@ fn busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced(cluster: &Clus
         cluster.pod(1),
     );
     route("add", "10.88.0.2");
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert_names(&error, &["10.88.0.2", OTHER]);
     let leases = fs::read_dir(data.join("k8s-pod-network"))
         .unwrap()

@@ -115,8 +115,7 @@ fn accept_any_text(cluster: &ControllersCluster<'_>) {
         .admin()
         .replace(CRD, &definition)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let object = json!({
         "apiVersion": ApiGroup::CrdV1.api_version(), "kind": "KubeControllersConfiguration",
         "metadata": { "name": "probe" },

@@ -73,7 +73,7 @@ impl WatchedPods {
                 "automountServiceAccountToken": false,
             },
         });
-        self.admin().create(PODS, &pod).unwrap().success().unwrap();
+        self.admin().create(PODS, &pod).unwrap().success();
         self.known
             .insert(format!("default/{name}"), "Pending n1 -".into());
     }
@@ -83,14 +83,14 @@ impl WatchedPods {
         let answer = self
             .admin()
             .patch(&format!("{PODS}/{name}/status"), &status);
-        answer.unwrap().success().unwrap();
+        answer.unwrap().success();
         self.known
             .insert(format!("default/{name}"), format!("Running n1 {ip}"));
     }
 
     fn delete(&mut self, name: &str) {
         let answer = self.admin().delete(&format!("{PODS}/{name}"));
-        answer.unwrap().success().unwrap();
+        answer.unwrap().success();
         self.known.remove(&format!("default/{name}"));
     }
 
@@ -222,8 +222,7 @@ fn watches_over_http1_do_not_block_other_watches_and_requests(pods: &mut Watched
         pods.admin()
             .create("/api/v1/nodes", &node)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         pods.create(&format!("b{n}"));
     }
     reported.becomes(&pods.known);
@@ -279,8 +278,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
                 client
                     .create(&collection(plural), &object)
                     .unwrap()
-                    .success()
-                    .unwrap();
+                    .success();
             };
             create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
             create(
@@ -314,11 +312,7 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             ];
             blocks.becomes(&known(&both[..if checked { 3 } else { 2 }]));
             let path = |name: &str| format!("{}/{name}", collection("ipamblocks"));
-            client
-                .delete(&path("10-0-0-0-31"))
-                .unwrap()
-                .success()
-                .unwrap();
+            client.delete(&path("10-0-0-0-31")).unwrap().success();
             blocks.becomes(&known(&both[1..if checked { 3 } else { 2 }]));
             if checked {
                 continue;
@@ -328,14 +322,12 @@ fn watches_of_calicos_kinds_work_in_both_api_groups() {
             client
                 .patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31"))
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
             blocks.becomes(&known(&[("10.0.0.2/31", "h2"), ("10.0.0.4/31", "h3")]));
             client
                 .patch(&path("10-0-0-2-31"), &cidr("no"))
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
             blocks.becomes(&known(&[("10.0.0.4/31", "h3")]));
         }
     });

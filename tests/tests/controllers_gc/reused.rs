@@ -100,7 +100,7 @@ fn configure(control_plane: &ControlPlane<'_>) {
     let admin = control_plane.servers.api.admin();
     await_that(PATIENCE, || Ok(admin.get(&path)?.code == 200)).unwrap();
     let grace = json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "1s" } } } });
-    admin.patch(&path, &grace).unwrap().success().unwrap();
+    admin.patch(&path, &grace).unwrap().success();
 }
 
 fn address_of(answer: &Value) -> &str {
@@ -148,6 +148,5 @@ fn report_address(control_plane: &ControlPlane<'_>, pod: &Pod) {
         .admin()
         .patch(&path, &status)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }

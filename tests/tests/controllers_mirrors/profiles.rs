@@ -76,8 +76,7 @@ fn profiles_are_created_updated_and_deleted_with_their_source(cluster: &Mirrored
         .admin()
         .replace("/api/v1/namespaces/web/finalize", &namespace)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     becomes(None, || cluster.get("profiles/kns.web"));
 }
 

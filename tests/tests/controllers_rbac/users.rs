@@ -117,7 +117,7 @@ fn namespace_users_access_calico_resources_according_to_their_role(
 
 /// Aggregates roles, in place of a cluster's controller.
 fn aggregate(api: &ApiServer) {
-    let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"]
+    let roles = api.admin().get(ROLES).unwrap().success()["items"]
         .as_array()
         .unwrap()
         .clone();
@@ -128,7 +128,6 @@ fn aggregate(api: &ApiServer) {
                 .get(&format!("{ROLES}/{name}"))
                 .unwrap()
                 .success()
-                .unwrap()
         };
         let mut role = current(name);
         let selectors = role["aggregationRule"]["clusterRoleSelectors"]
@@ -160,8 +159,7 @@ fn aggregate(api: &ApiServer) {
         api.admin()
             .replace(&format!("{ROLES}/{name}"), &role)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 }
 
@@ -186,10 +184,5 @@ fn may(api: &ApiServer, user: &str, verb: &str, resource: &str, namespace: &str)
         }},
     });
     let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-    api.admin()
-        .create(path, &review)
-        .unwrap()
-        .success()
-        .unwrap()["status"]["allowed"]
-        == true
+    api.admin().create(path, &review).unwrap().success()["status"]["allowed"] == true
 }

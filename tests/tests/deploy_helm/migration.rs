@@ -97,7 +97,7 @@ fn migration_value_gives_kube_controllers_the_constraints_of_the_host_network() 
 
 /// Returns the names of the definitions of v1.
 fn definitions_of_v1(api: &ApiServer) -> Vec<String> {
-    let all = api.admin().get(DEFINITIONS).unwrap().success().unwrap();
+    let all = api.admin().get(DEFINITIONS).unwrap().success();
     let names = all["items"]
         .as_array()
         .unwrap()
@@ -128,8 +128,7 @@ fn release_after_a_migration_does_not_define_v1_again() {
             api.admin()
                 .delete(&format!("{DEFINITIONS}/{name}"))
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
         }
         await_that(PATIENCE, || Ok(definitions_of_v1(api).is_empty())).unwrap();
 

@@ -94,11 +94,7 @@ fn quota_of_the_chart_admits_critical_pods_outside_of_kube_system() {
         );
         let status =
             json!({ "status": { "hard": quota["spec"]["hard"], "used": { "pods": "0" } } });
-        api.admin()
-            .patch(&path, &status)
-            .unwrap()
-            .success()
-            .unwrap();
+        api.admin().patch(&path, &status).unwrap().success();
         for workload in [DAEMON_SET, DEPLOYMENT] {
             await_that(PATIENCE, || {
                 Ok(create_pod(api, &objects, workload).code == 201)

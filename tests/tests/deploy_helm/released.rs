@@ -154,13 +154,12 @@ fn upgrade_from_the_last_release_and_rollback_keep_every_object() {
                 .get("/apis/crd.projectcalico.org/v1/ippools")
                 .unwrap()
                 .success()
-                .unwrap()
         };
         let uid = pools()["items"][0]["metadata"]["uid"].clone();
 
         let label = || {
             let path = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/calico-cni");
-            let object = api.admin().get(&path).unwrap().success().unwrap();
+            let object = api.admin().get(&path).unwrap().success();
             object["metadata"]["labels"]["helm.sh/chart"].clone()
         };
         helm.run(&["upgrade", "calico-cni", &chart()]).unwrap();
@@ -202,8 +201,7 @@ fn helm_test_succeeds_or_fails_with_its_pod() {
             api.admin()
                 .patch(&format!("{pod}/status"), &status)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
             let result = testing.join().unwrap();
             assert_eq!(result.is_ok(), phase == "Succeeded", "{phase}: {result:?}");
         }

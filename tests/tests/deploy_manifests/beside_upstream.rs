@@ -327,14 +327,9 @@ fn operator_writes(api: &ApiServer, rendered: &Value) -> Value {
     let present = api.admin().get(OPERATORS_NODE).unwrap();
     if present.code == 404 {
         let (collection, _) = OPERATORS_NODE.rsplit_once('/').unwrap();
-        return api
-            .admin()
-            .create(collection, rendered)
-            .unwrap()
-            .success()
-            .unwrap();
+        return api.admin().create(collection, rendered).unwrap().success();
     }
-    let mut written = present.success().unwrap();
+    let mut written = present.success();
     for place in ["", "/spec/template"] {
         for texts in ["labels", "annotations"] {
             let place = format!("{place}/metadata/{texts}");
@@ -353,7 +348,6 @@ fn operator_writes(api: &ApiServer, rendered: &Value) -> Value {
         .replace(OPERATORS_NODE, &written)
         .unwrap()
         .success()
-        .unwrap()
 }
 
 /// A new generation of the specification replaces the pods on the nodes, so each revert runs
@@ -383,7 +377,7 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
             ),
         ] {
             let generation = |object: &Value| object["metadata"]["generation"].as_i64().unwrap();
-            let present = generation(&api.admin().get(OPERATORS_NODE).unwrap().success().unwrap());
+            let present = generation(&api.admin().get(OPERATORS_NODE).unwrap().success());
             let patch = json!({ "spec": { "template": { "spec": pod } } }).to_string();
             api.kubectl(&[
                 "-n",
@@ -395,7 +389,7 @@ fn operator_that_reverts_its_daemon_set_restores_upstreams_installer() {
                 &patch,
             ])
             .unwrap();
-            let changed = api.admin().get(OPERATORS_NODE).unwrap().success().unwrap();
+            let changed = api.admin().get(OPERATORS_NODE).unwrap().success();
             assert_ne!(changed["spec"], first["spec"], "{what}");
             let reverted = operator_writes(api, rendered);
             assert_eq!(reverted["spec"], first["spec"], "{what}");

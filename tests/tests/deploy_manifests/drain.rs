@@ -39,7 +39,7 @@ fn start_controllers(api: &ApiServer, directory: &Path) -> ServerProcess {
 
 /// Returns the pods in the namespace.
 fn pods(admin: &Client) -> anyhow::Result<Vec<Value>> {
-    let list = admin.get(PODS)?.success()?;
+    let list = admin.get(PODS)?.checked()?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
@@ -67,21 +67,19 @@ fn start_pods(admin: &Client, ready: bool) {
         admin
             .create(&format!("{path}/binding"), &binding)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let condition = json!({ "type": "Ready", "status": if ready { "True" } else { "False" } });
         let status = json!({ "status": { "phase": "Running", "conditions": [condition] } });
         admin
             .patch(&format!("{path}/status"), &status)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     let budget =
         "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets/calico-kube-controllers";
     let healthy = if ready { 2 } else { 0 };
     await_that(PATIENCE, || {
-        let budget = admin.get(budget)?.success()?;
+        let budget = admin.get(budget)?.checked()?;
         let status = &budget["status"];
         let is_current = status["observedGeneration"] == budget["metadata"]["generation"];
         Ok(is_current && status["expectedPods"] == 2 && status["currentHealthy"] == healthy)

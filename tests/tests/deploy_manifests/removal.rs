@@ -57,7 +57,7 @@ fn await_no_group(api: &ApiServer) {
         anyhow::Ok(
             api.admin()
                 .get("/apis")?
-                .success()?
+                .checked()?
                 .to_string()
                 .contains("projectcalico.org"),
         )
@@ -220,8 +220,7 @@ fn pods_end_after_the_deletion_of_all_addresses(cluster: &Cluster<'_>, api: &Api
         .admin()
         .get("/apis/crd.projectcalico.org/v1/ipamblocks")
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     assert_eq!(blocks["items"], json!([]));
 }
 
@@ -307,11 +306,7 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
                 "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
             });
             let pods = format!("/api/v1/namespaces/{}/pods", cluster::NAMESPACE);
-            api.admin()
-                .create(&pods, &object)
-                .unwrap()
-                .success()
-                .unwrap();
+            api.admin().create(&pods, &object).unwrap().success();
             Pod {
                 object: Some(pod.name.clone()),
                 ..pod
@@ -335,7 +330,7 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
         delete(&api, "-f", &file);
         assert_eq!(stored(&api, &file).unwrap(), Objects::new());
         await_that(PATIENCE, || Ok(!api.allows(&user.user, READS_PODS)?)).unwrap();
-        cluster.verb("ADD", &later, &conf).run().unwrap().error();
+        cluster.verb("ADD", &later, &conf).run().error();
         cluster.delete(&pod, &conf);
         assert_nothing_left(&cluster);
         assert_eq!((before.len(), pools(&cluster)), (2, before));

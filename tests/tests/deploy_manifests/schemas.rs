@@ -79,7 +79,7 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
 /// Waits until the schemas of kinds of one group are published. Returns their names and all schemas
 /// of the group.
 fn published(api: &ApiServer, path: &str, kinds: &[Value]) -> (Vec<String>, Value) {
-    let get = |place: &str| api.admin().get(place).unwrap().success().unwrap();
+    let get = |place: &str| api.admin().get(place).unwrap().success();
     for _ in 0..PATIENCE {
         if let Some(place) = get("/openapi/v3")["paths"][path]["serverRelativeURL"].as_str() {
             let components = get(place)["components"].take();

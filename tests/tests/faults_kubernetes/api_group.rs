@@ -51,7 +51,7 @@ fn cached_v3_is_discovered_again(cluster: &Cluster<'_>, control_plane: &mut Cont
         assert!(remembered.contains(ours), "{remembered}");
         fs::write(API_GROUP_FILE, remembered.replace(ours, other)).unwrap();
         faulty.proxy.arm(None);
-        faulty.call(verb, pod).run().unwrap().success();
+        faulty.call(verb, pod).run().success();
         assert_eq!(questions(faulty), asked, "{verb}");
     }
     faulty.run("DEL", &first);
@@ -75,7 +75,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too(faulty: &mut Faulty<'_>, api: &Ap
     api.await_group("crd.projectcalico.org").unwrap();
     faulty.proxy.arm(None);
     // The ADD uses v1, which has no objects yet.
-    let error = faulty.call("ADD", &second).run().unwrap().error();
+    let error = faulty.call("ADD", &second).run().error();
     assert!(error.msg.contains("ClusterInformation"), "{error:?}");
     assert_eq!(questions(faulty), 1);
     let remembered = fs::read_to_string(API_GROUP_FILE).unwrap();
@@ -132,7 +132,7 @@ fn migration_to_v3_is_followed_unless_v1_is_configured(
 
     faulty.conf = named;
     faulty.proxy.arm(None);
-    let error = faulty.call("ADD", &first).run().unwrap().error();
+    let error = faulty.call("ADD", &first).run().error();
     assert!(
         error.msg.contains("moved to projectcalico.org/v3"),
         "{error:?}"
@@ -177,7 +177,6 @@ fn command_line_on_a_node_follows_a_migration(
         call.env("DATASTORE_TYPE", "kubernetes")
             .env("KUBECONFIG", kubeconfig)
             .run()
-            .unwrap()
     };
     faulty.proxy.arm(None);
     let shown = tool(&["show"]);

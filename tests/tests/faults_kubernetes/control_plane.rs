@@ -32,7 +32,7 @@ fn del_with_the_api_server_stopped_is_replayed_after_a_restart_without_cache(
     api.stop();
     thread::scope(|scope| {
         let calls = [faulty.call("DEL", &gone), faulty.call("ADD", &refused)];
-        let [del, add] = calls.map(|call| scope.spawn(move || call.run().unwrap()));
+        let [del, add] = calls.map(|call| scope.spawn(move || call.run()));
         let (del, add) = (del.join().unwrap(), add.join().unwrap());
         assert_eq!(del.success(), "");
         assert_eq!(add.error().code, TRY_AGAIN);
@@ -128,7 +128,7 @@ fn invalid_token_is_reported_and_a_renewed_token_is_used(
     let path = file(&Identity::Token(stale.into()));
     for verb in ["ADD", "STATUS"] {
         faulty.proxy.arm(None);
-        let outcome = faulty.call(verb, &pod).run().unwrap();
+        let outcome = faulty.call(verb, &pod).run();
         let error = outcome.error();
         assert!(
             error.msg.contains(&path.display().to_string()),
@@ -174,12 +174,7 @@ fn add_over_http1_with_a_broken_connection_at_each_request_leaks_none(
     let requests = faulty.requests("ADD", &pod);
     let mut checked = faulty.conf.clone();
     checked["prevResult"] = faulty.run("ADD", &pod);
-    faulty
-        .cluster
-        .verb("CHECK", &pod, &checked)
-        .run()
-        .unwrap()
-        .success();
+    faulty.cluster.verb("CHECK", &pod, &checked).run().success();
     assert_eq!(
         faulty.proxy.traffic().connections,
         2,
@@ -218,7 +213,7 @@ fn replaced_server_certificate_must_be_of_the_same_authority(
     faulty.proxy.present(&certificate).unwrap();
     thread::scope(|scope| {
         let calls = [faulty.call("DEL", &gone), faulty.call("ADD", &refused)];
-        let [del, add] = calls.map(|call| scope.spawn(move || call.run().unwrap()));
+        let [del, add] = calls.map(|call| scope.spawn(move || call.run()));
         assert_eq!(del.join().unwrap().success(), "");
         let error = add.join().unwrap().error();
         assert_eq!(error.code, TRY_AGAIN);

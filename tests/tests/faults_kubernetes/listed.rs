@@ -44,7 +44,6 @@ fn object(client: &Client, pod: &Pod) -> Value {
         .get(&pod_path(pod.object.as_ref().unwrap()))
         .unwrap()
         .success()
-        .unwrap()
 }
 
 fn annotations(client: &Client, pod: &Pod) -> [Value; 3] {
@@ -64,8 +63,7 @@ fn annotate(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     client
         .patch(&pod_path(pod.object.as_ref().unwrap()), &patch)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 /// Sets the phase that the kubelet reports when all containers have ended.
@@ -77,22 +75,20 @@ fn finish(client: &Client, pod: &Pod) {
             &status,
         )
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 /// Replaces the pod by another one of the same name with these annotations.
 fn replace(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     let name = pod.object.as_ref().unwrap();
-    client.delete(&pod_path(name)).unwrap().success().unwrap();
+    client.delete(&pod_path(name)).unwrap().success();
     let spec = json!({ "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] });
     let metadata = json!({ "name": name, "namespace": NAMESPACE });
     let new = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
     client
         .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &new)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     annotate(client, pod, annotations);
 }
 
@@ -125,7 +121,7 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay(faulty: &mut Fa
         let (pod, next) = (faulty.pod(), faulty.pod());
         let address = address(&faulty.run("ADD", &pod));
         faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
-        faulty.call("DEL", &pod).run().unwrap().success();
+        faulty.call("DEL", &pod).run().success();
         assert!(faulty.proxy.fired(), "{fault:?}");
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "{fault:?}");
         assert_eq!(
@@ -140,7 +136,7 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay(faulty: &mut Fa
         faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
         // A STATUS may end before its replay comes to the PATCH.
         await_that(PATIENCE, || {
-            faulty.call("STATUS", &next).run()?;
+            faulty.call("STATUS", &next).try_run()?;
             Ok(faulty.proxy.fired())
         })
         .unwrap();
@@ -166,7 +162,7 @@ fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address(faulty: &mut Fa
         faulty.run("ADD", &pod);
         finish(admin, &pod);
         faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
-        faulty.call("DEL", &pod).run().unwrap().success();
+        faulty.call("DEL", &pod).run().success();
         assert!(faulty.proxy.fired() && !is_held(faulty, &pod), "{fault:?}");
         assert_eq!(journal_entries(), Vec::<PathBuf>::new(), "{fault:?}");
         faulty.cluster.remove_pod(&pod);
@@ -196,7 +192,7 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch(faulty: &mut Faulty<'_>) {
             false => admin
                 .delete(&pod_path(pod.object.as_ref().unwrap()))
                 .unwrap()
-                .success()
+                .checked()
                 .map(drop)
                 .unwrap(),
         }
@@ -206,7 +202,6 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch(faulty: &mut Faulty<'_>) {
             .call("DEL", &pod)
             .env("CNI_ARGS", args)
             .run()
-            .unwrap()
             .success();
         assert_eq!(patches(faulty), 0, "{:?}", faulty.proxy.requests());
         assert!(!is_held(faulty, &pod));
@@ -240,7 +235,7 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox(faulty: &mut
         faulty
             .proxy
             .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
-        call.run().unwrap().success();
+        call.run().success();
         assert!(
             is_held(faulty, &pod) && journal_entries().len() == 1,
             "{address} is free and listed"
@@ -251,7 +246,7 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox(faulty: &mut
         );
 
         faulty.proxy.arm(None);
-        call.run().unwrap().success();
+        call.run().success();
         assert_eq!(
             annotations(admin, &pod),
             [json!("f00d"), json!("192.0.2.9/32"), json!("192.0.2.9/32")]
@@ -273,11 +268,11 @@ fn del_removes_the_address_from_the_pod_that_the_allocation_names(faulty: &mut F
         faulty
             .proxy
             .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
-        _ = call.run().unwrap();
+        _ = call.run();
         assert!(faulty.proxy.fired(), "{:?}", faulty.proxy.requests());
         assert!(is_held(faulty, &pod), "{address} is free and listed");
         faulty.proxy.arm(None);
-        call.run().unwrap().success();
+        call.run().success();
         assert_eq!(
             annotations(admin, &pod),
             [json!(pod.container_id), json!(""), json!("")]
@@ -295,7 +290,7 @@ fn gc_with_a_refused_patch_keeps_the_address(faulty: &mut Faulty<'_>) {
     faulty
         .proxy
         .arm_all(&[(WRITES_ENDPOINT, refused(403)); OFTEN]);
-    let error = faulty.call("GC", &pod).run().unwrap().error();
+    let error = faulty.call("GC", &pod).run().error();
     assert!(error.details.contains("pod1"), "{error:?}");
     assert!(
         is_held(faulty, &pod),
@@ -318,7 +313,7 @@ fn failed_add_leaves_no_free_address_in_the_annotations(faulty: &mut Faulty<'_>)
     };
     let pod = failing(faulty);
     faulty.proxy.arm(None);
-    faulty.call("ADD", &pod).run().unwrap().error();
+    faulty.call("ADD", &pod).run().error();
     let requests = faulty.proxy.requests();
     assert!(!is_held(faulty, &pod));
     ip("link delete other0").unwrap();

@@ -44,8 +44,7 @@ fn delete_object(client: &Client, pod: &Pod) {
     client
         .delete(&pod_path(pod.object.as_ref().unwrap()))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 #[on(kubernetes_v3)]
@@ -95,7 +94,7 @@ fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged(faulty: &m
     let add = faulty.call("ADD", &new);
     let mut result = Value::Null;
     meanwhile(faulty, "DEL", &old, WRITES_ENDPOINT, || {
-        result = add.run().unwrap().success()
+        result = add.run().success()
     })
     .success();
     faulty.cluster.assert_only(&[&new]);
@@ -112,7 +111,7 @@ fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox(faulty: &m
     let add = faulty.call("ADD", &new);
     let mut result = Value::Null;
     let outcome = meanwhile(faulty, "ADD", &old, READS_POD, || {
-        result = add.run().unwrap().success()
+        result = add.run().success()
     });
     let error = outcome.error();
     assert!(
@@ -144,18 +143,17 @@ fn del_without_the_namespace_object_succeeds_and_add_fails(faulty: &mut Faulty<'
         delete_object(admin, pod);
     }
     // No controller removes the namespace's finalizer.
-    admin.delete(&path).unwrap().success().unwrap();
-    let mut namespace = admin.get(&path).unwrap().success().unwrap();
+    admin.delete(&path).unwrap().success();
+    let mut namespace = admin.get(&path).unwrap().success();
     namespace["spec"]["finalizers"] = json!([]);
     admin
         .replace(&format!("{path}/finalize"), &namespace)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     assert_eq!(admin.get(&path).unwrap().code, 404);
 
     faulty.proxy.arm(None);
-    let error = faulty.call("ADD", &late).run().unwrap().error();
+    let error = faulty.call("ADD", &late).run().error();
     assert!(error.msg.contains("not found"), "{error:?}");
     for pod in [&late, &gone, &gone] {
         faulty.run("DEL", pod);
@@ -168,13 +166,9 @@ fn del_without_the_node_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
     let admin = objects(faulty).client();
     let (gone, late) = (faulty.pod(), faulty.pod());
     faulty.run("ADD", &gone);
-    admin
-        .delete("/api/v1/nodes/node1")
-        .unwrap()
-        .success()
-        .unwrap();
+    admin.delete("/api/v1/nodes/node1").unwrap().success();
     faulty.proxy.arm(None);
-    let outcome = faulty.call("ADD", &late).run().unwrap();
+    let outcome = faulty.call("ADD", &late).run();
     // Without the node, the pools that it may use are unknown.
     assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
     faulty.cluster.assert_only(&[&gone]);
@@ -234,8 +228,7 @@ impl OtherNode<'_> {
             .client
             .get(&collection("ipamblocks"))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let [block] = &blocks["items"].as_array().unwrap()[..] else {
             panic!("{blocks}")
         };
@@ -252,8 +245,7 @@ impl OtherNode<'_> {
         self.client
             .create(&collection("ipamhandles"), &handle)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
 
         let ordinal = spec["unallocated"]
             .as_array_mut()
@@ -269,11 +261,7 @@ impl OtherNode<'_> {
         spec["sequenceNumberForAllocation"][ordinal.to_string()] = spec["sequenceNumber"].clone();
         spec["sequenceNumber"] = json!(spec["sequenceNumber"].as_u64().unwrap() + 1);
         let path = format!("{}/{name}", collection("ipamblocks"));
-        self.client
-            .replace(&path, &block)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.client.replace(&path, &block).unwrap().success();
 
         let (base, last) = cidr.split_once('/').unwrap().0.rsplit_once('.').unwrap();
         format!("{base}.{}/32", last.parse::<u64>().unwrap() + ordinal)
@@ -311,7 +299,7 @@ fn add_without_an_interface_reverts_the_endpoint(faulty: &mut Faulty<'_>) {
     ))
     .unwrap();
     faulty.proxy.arm(None);
-    let error = faulty.call("ADD", &pod).run().unwrap().error();
+    let error = faulty.call("ADD", &pod).run().error();
     assert!(error.msg.contains("eth0"), "{error:?}");
     let object = pod_object(objects(faulty).client(), &pod).unwrap();
     assert_eq!(

@@ -29,7 +29,7 @@ fn call(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> Call {
 
 fn run(faulty: &Faulty<'_>, verb: &str, pod: &Pod) {
     faulty.proxy.arm(None);
-    call(faulty, verb, pod).run().unwrap().success();
+    call(faulty, verb, pod).run().success();
 }
 
 fn test_connection(faulty: &Faulty<'_>) -> Outcome {
@@ -40,7 +40,7 @@ fn test_connection(faulty: &Faulty<'_>) -> Outcome {
         .call("calico")
         .without_env("CNI_PATH")
         .args(["-t"]);
-    call.stdin(faulty.conf.to_string()).run().unwrap()
+    call.stdin(faulty.conf.to_string()).run()
 }
 
 /// Removes the API group from the configuration. Returns the configuration as it was.
@@ -73,7 +73,7 @@ fn standalone_calico_ipam_writes_nothing_while_locked(
         ("STATUS", &first, 50),
     ] {
         faulty.proxy.arm(None);
-        let error = call(faulty, verb, pod).run().unwrap().error();
+        let error = call(faulty, verb, pod).run().error();
         assert_eq!(error.code, code, "{verb}: {error:?}");
         assert!(
             error
@@ -175,7 +175,7 @@ fn standalone_calico_ipam_follows_a_migration(
     faulty.conf = named;
     for (verb, code) in [("ADD", 11), ("STATUS", 50)] {
         faulty.proxy.arm(None);
-        let error = call(faulty, verb, &first).run().unwrap().error();
+        let error = call(faulty, verb, &first).run().error();
         assert_eq!(error.code, code, "{verb}: {error:?}");
         assert!(
             error.msg.contains("moved to projectcalico.org/v3"),

@@ -179,8 +179,7 @@ impl<'a> NodePair<'a> {
             client
                 .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
         }
         self.sandbox_of(node, name.as_deref())
     }

@@ -82,8 +82,7 @@ impl LoadedCourse<'_> {
             .admin()
             .get("/api/v1/nodes")
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let nodes = nodes["items"]
             .as_array()
             .unwrap()
@@ -120,7 +119,7 @@ impl LoadedCourse<'_> {
             (Store::Etcd(etcd), _) => etcd.revisions(INFORMATION).unwrap()[INFORMATION].to_string(),
             (_, Some(api)) => {
                 let path = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
-                let stored = api.admin().get(path).unwrap().success().unwrap();
+                let stored = api.admin().get(path).unwrap().success();
                 stored["metadata"]["resourceVersion"]
                     .as_str()
                     .unwrap()
@@ -229,8 +228,7 @@ fn create_workload(admin: &Client, recorded: &Value) {
     admin
         .patch(&path, &json!({ "status": status }))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 /// Returns the annotations of a node that Calico writes.

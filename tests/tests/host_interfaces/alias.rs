@@ -22,10 +22,10 @@ fn add_writes_container_and_pod_into_the_alias(cluster: &Cluster<'_>) {
     );
 
     let sandbox = Sandbox::new(cluster, 2, "team-a", "web-0");
-    sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
+    sandbox.call(cluster, "ADD", &conf).run().success();
     assert_eq!(alias_of(&sandbox.host_ifname()), Some(sandbox.alias()));
     let newer = Sandbox::new(cluster, 3, "team-a", "web-0");
-    newer.call(cluster, "ADD", &conf).run().unwrap().success();
+    newer.call(cluster, "ADD", &conf).run().success();
     assert_eq!(alias_of(&newer.host_ifname()), Some(newer.alias()));
 }
 
@@ -35,7 +35,7 @@ fn long_container_id_is_shortened_in_the_alias(cluster: &Cluster<'_>) {
     let conf = cluster.conf("node1", json!({}));
     let mut sandbox = Sandbox::new(cluster, 1, "team-a", "web-0");
     sandbox.pod.container_id = "f".repeat(200);
-    sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
+    sandbox.call(cluster, "ADD", &conf).run().success();
     let alias = alias_of(&sandbox.host_ifname()).unwrap();
     assert_eq!(alias, sandbox.alias());
     assert!(alias.len() < 200, "{alias}");
@@ -60,7 +60,6 @@ fn add_takes_three_netlink_sends(cluster: &Cluster<'_>) {
         .call(cluster, "ADD", &conf)
         .under(&wrapper)
         .run()
-        .unwrap()
         .success();
     assert_eq!(
         lines_with(&trace, &["AF_NETLINK"]),

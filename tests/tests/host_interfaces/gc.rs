@@ -55,7 +55,7 @@ impl<'a> Containers<'a> {
         let [running, ended] = [(1, "web-0"), (2, "web-1")].map(|(number, name)| {
             let sandbox = Sandbox::new(cluster, number, "team-a", name);
             let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
-            sandbox.call(cluster, "ADD", &conf).run().unwrap().success();
+            sandbox.call(cluster, "ADD", &conf).run().success();
             sandbox
         });
         let process = Process::start(&running);
@@ -86,7 +86,7 @@ impl<'a> Containers<'a> {
 
     #[track_caller]
     fn assert_left_and_named(&self) {
-        let error = self.gc(json!({})).run().unwrap().error();
+        let error = self.gc(json!({})).run().error();
         let (id, ifname, pid) = (
             &self.running.pod.container_id,
             self.running.host_ifname(),
@@ -119,7 +119,7 @@ impl<'a> Containers<'a> {
 
     #[track_caller]
     fn assert_collected(&self, feature_control: Value) {
-        self.gc(feature_control).run().unwrap().success();
+        self.gc(feature_control).run().success();
         self.cluster.assert_nothing_left();
     }
 }
@@ -200,7 +200,6 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
             json!({}),
         )
         .run()
-        .unwrap()
         .success();
     assert_eq!(cluster.state(), before);
 }
@@ -231,7 +230,6 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
                 .env("CNI_COMMAND", "GC")
                 .stdin(conf.to_string())
                 .run()
-                .unwrap()
                 .success();
             assert_eq!(cluster.state(), before);
         }
@@ -252,11 +250,10 @@ fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Clust
         .plugins
         .verb("calico-ipam", "DEL", id, netns, &containers.conf)
         .run()
-        .unwrap()
         .success();
     let before = cluster.state();
     let running = json!([{ "containerID": containers.running.pod.container_id, "ifname": "eth0" }]);
-    let outcome = containers.gc_of(running, json!({})).run().unwrap();
+    let outcome = containers.gc_of(running, json!({})).run();
     if cluster.endpoints().is_empty() {
         // On Kubernetes, GC finds pods by their addresses in IPAM.
         outcome.success();
@@ -282,25 +279,19 @@ fn gc_of_a_leak_keeps_the_containers_interface_in_another_network(cluster: &Clus
         "node1",
         json!({ "cniVersion": "1.1.0", "name": "other-network" }),
     );
-    sandbox
-        .call(cluster, "ADD", &other)
-        .run()
-        .unwrap()
-        .success();
+    sandbox.call(cluster, "ADD", &other).run().success();
     let before = cluster.state();
     let (id, netns) = (&sandbox.pod.container_id, &sandbox.pod.netns);
     cluster
         .plugins
         .verb("calico-ipam", "ADD", id, netns, &containers.conf)
         .run()
-        .unwrap()
         .success();
     let valid = [&containers.running, &containers.ended]
         .map(|sandbox| json!({ "containerID": sandbox.pod.container_id, "ifname": "eth0" }));
     containers
         .gc_of(json!(valid), json!({ "gc_running_containers": true }))
         .run()
-        .unwrap()
         .success();
     assert_eq!(
         (
@@ -332,7 +323,6 @@ fn gc_with_few_open_files_keeps_a_running_container(cluster: &Cluster<'_>) {
         .gc(json!({}))
         .under(&format!("prlimit --nofile={FILES}"))
         .run()
-        .unwrap()
         .error();
     assert!(error.details.contains(running), "{error:?}");
     assert!(
@@ -376,7 +366,6 @@ fn gc_with_unreadable_blocks_keeps_pods_of_unknown_networks(cluster: &Cluster<'_
         .env("CNI_COMMAND", "GC")
         .stdin(conf.to_string())
         .run()
-        .unwrap()
         .success();
     assert_eq!(cluster.state(), before);
 }

@@ -40,28 +40,16 @@ fn overtake(
         .unwrap();
     proxy.await_held().unwrap();
     at_point(&first);
-    let result = second
-        .call(cluster, "ADD", &direct)
-        .run()
-        .unwrap()
-        .success();
+    let result = second.call(cluster, "ADD", &direct).run().success();
     proxy.resume();
     let error = wait(add, started, DEADLINE).unwrap().error();
 
     assert_eq!(alias_of(&second.host_ifname()), Some(second.alias()));
     let mut check = direct.clone();
     check["prevResult"] = result;
-    second
-        .call(cluster, "CHECK", &check)
-        .run()
-        .unwrap()
-        .success();
+    second.call(cluster, "CHECK", &check).run().success();
     for sandbox in [&first, &second] {
-        sandbox
-            .call(cluster, "DEL", &direct)
-            .run()
-            .unwrap()
-            .success();
+        sandbox.call(cluster, "DEL", &direct).run().success();
     }
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     assert_eq!(cluster.accounts().held.len(), 0);
@@ -101,7 +89,7 @@ fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address(cluster: &Cl
     let held = cluster.conf("node1", json!({ "etcd_endpoints": proxy.endpoint() }));
     let old = Sandbox::new(cluster, 1, "team-a", "web-0");
     let new = Sandbox::new(cluster, 2, "team-a", "web-0");
-    let result = old.call(cluster, "ADD", &direct).run().unwrap().success();
+    let result = old.call(cluster, "ADD", &direct).run().success();
 
     proxy.arm(Some((
         Point::First("POST", "/workloadendpoints/"),
@@ -119,13 +107,12 @@ fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address(cluster: &Cl
     old.call(cluster, "DEL", &direct)
         .env("CNI_NETNS", "")
         .run()
-        .unwrap()
         .success();
     assert_eq!(alias_of(&new.host_ifname()), Some(new.alias()));
     assert!(kernel::pod(cluster.host, &new.pod.name).unwrap()["links"]["eth0"].is_object());
     proxy.resume();
     wait(add, started, DEADLINE).unwrap();
-    new.call(cluster, "DEL", &direct).run().unwrap().success();
+    new.call(cluster, "DEL", &direct).run().success();
     cluster.assert_nothing_left();
 }
 
@@ -137,7 +124,7 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address(cluster: &Clust
     let conf = cluster.conf("node1", json!({}));
     let [victim, namesake] =
         [(1, "p723961"), (2, "p6680456")].map(|(n, name)| Sandbox::new(cluster, n, "team-a", name));
-    victim.call(cluster, "ADD", &conf).run().unwrap().success();
+    victim.call(cluster, "ADD", &conf).run().success();
     let ifname = victim.host_ifname();
     ip(&format!("link set dev {ifname} alias upstream")).unwrap();
     let mut endpoint = cluster.endpoints()["team-a/node1-k8s-p723961-eth0"].clone();
@@ -155,7 +142,6 @@ fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address(cluster: &Clust
             .call(cluster, "DEL", &conf)
             .env("CNI_NETNS", "")
             .run()
-            .unwrap()
             .success()
     };
     late(&namesake);

@@ -37,13 +37,13 @@ fn sandbox(
 }
 
 fn add(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> Value {
-    sandbox.call(cluster, "ADD", conf).run().unwrap().success()
+    sandbox.call(cluster, "ADD", conf).run().success()
 }
 
 #[track_caller]
 fn refused(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> CniError {
     let before = cluster.state();
-    let error = sandbox.call(cluster, "ADD", conf).run().unwrap().error();
+    let error = sandbox.call(cluster, "ADD", conf).run().error();
     cluster.assert_unchanged(&before);
     error
 }
@@ -58,11 +58,7 @@ fn assert_says(error: &CniError, words: &[&str]) {
 fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value) {
     let mut conf = conf.clone();
     conf["prevResult"] = result.clone();
-    sandbox
-        .call(cluster, "CHECK", &conf)
-        .run()
-        .unwrap()
-        .success();
+    sandbox.call(cluster, "CHECK", &conf).run().success();
 }
 
 #[on(etcd, local)]
@@ -83,34 +79,24 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
 
     let before = cluster.state();
-    namesake
-        .call(cluster, "DEL", &conf)
-        .run()
-        .unwrap()
-        .success();
+    namesake.call(cluster, "DEL", &conf).run().success();
     namesake
         .call(cluster, "DEL", &conf)
         .env("CNI_NETNS", "")
         .run()
-        .unwrap()
         .success();
     cluster.assert_unchanged(&before);
 
-    victim.call(cluster, "DEL", &conf).run().unwrap().success();
+    victim.call(cluster, "DEL", &conf).run().success();
     let result = add(cluster, &namesake, &conf);
     check(cluster, &namesake, &conf, &result);
     victim
         .call(cluster, "DEL", &conf)
         .env("CNI_NETNS", "")
         .run()
-        .unwrap()
         .success();
     check(cluster, &namesake, &conf, &result);
-    namesake
-        .call(cluster, "DEL", &conf)
-        .run()
-        .unwrap()
-        .success();
+    namesake.call(cluster, "DEL", &conf).run().success();
     cluster.assert_nothing_left();
 }
 
@@ -127,7 +113,7 @@ fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     );
     let result = add(cluster, &neighbor, &conf);
     let before = cluster.state();
-    let outcome = tenant.call(cluster, "ADD", &conf).run().unwrap();
+    let outcome = tenant.call(cluster, "ADD", &conf).run();
     let error = outcome.error();
     assert_eq!(
         error.msg,
@@ -157,12 +143,8 @@ fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     );
     cluster.assert_unchanged(&before);
     check(cluster, &neighbor, &conf, &result);
-    tenant.call(cluster, "DEL", &conf).run().unwrap().success();
-    neighbor
-        .call(cluster, "DEL", &conf)
-        .run()
-        .unwrap()
-        .success();
+    tenant.call(cluster, "DEL", &conf).run().success();
+    neighbor.call(cluster, "DEL", &conf).run().success();
     cluster.assert_nothing_left();
 }
 
@@ -176,7 +158,7 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
         let outcomes = thread::scope(|scope| {
             let adds: Vec<_> = sandboxes
                 .iter()
-                .map(|sandbox| scope.spawn(|| sandbox.call(cluster, "ADD", &conf).run().unwrap()))
+                .map(|sandbox| scope.spawn(|| sandbox.call(cluster, "ADD", &conf).run()))
                 .collect();
             adds.into_iter()
                 .map(|add| add.join().unwrap())
@@ -194,7 +176,7 @@ fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster:
             &outcomes[winner].success(),
         );
         for sandbox in &sandboxes {
-            sandbox.call(cluster, "DEL", &conf).run().unwrap().success();
+            sandbox.call(cluster, "DEL", &conf).run().success();
         }
         cluster.assert_nothing_left();
     }
@@ -216,7 +198,6 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
         pod.call(cluster, verb, conf)
             .env("CNI_IFNAME", "net1")
             .run()
-            .unwrap()
     };
     let added = second("ADD", &conf);
     assert_eq!(added.success(), result);
@@ -245,7 +226,7 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
                 .call(cluster, "DEL", conf)
                 .env("CNI_IFNAME", "net1")
                 .env("CNI_NETNS", netns);
-            del.run().unwrap().success();
+            del.run().success();
         }
     }
     assert!(
@@ -272,7 +253,6 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
         .env("CNI_COMMAND", "GC")
         .stdin(gc.to_string())
         .run()
-        .unwrap()
         .success();
     second("DEL", &conf).success();
     check(cluster, &pod, &conf, &result);
@@ -284,7 +264,7 @@ fn add_of_a_second_pod_interface_returns_the_first_result_and_changes_nothing(
     assert_says(&second("ADD", &other).error(), &[SHARED, "eth0"]);
     second("DEL", &conf).success();
     cluster.assert_unchanged(&before);
-    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    pod.call(cluster, "DEL", &conf).run().success();
     cluster.assert_nothing_left();
     let files: Vec<_> = std::fs::read_dir(JOURNAL)
         .into_iter()
@@ -325,14 +305,11 @@ fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>)
     // With an unreachable datastore, only the result of the ADD proves that the interface is the
     // container's.
     let mut away = away(&conf);
-    assert_eq!(
-        pod.call(cluster, "DEL", &away).run().unwrap().error().code,
-        11
-    );
+    assert_eq!(pod.call(cluster, "DEL", &away).run().error().code, 11);
     away["prevResult"] = result;
-    pod.call(cluster, "DEL", &away).run().unwrap().success();
+    pod.call(cluster, "DEL", &away).run().success();
     assert_eq!(journal_entries().len(), 1);
-    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    pod.call(cluster, "DEL", &conf).run().success();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     ip(&format!("-n {} link delete eth0", pod.pod.name)).unwrap();
     cluster.assert_nothing_left();
@@ -347,7 +324,7 @@ fn add_with_a_bridge_of_the_host_interface_name_fails(cluster: &Cluster<'_>) {
         &refused(cluster, &pod, &conf),
         &[SHARED, "not one end of an interface pair"],
     );
-    pod.call(cluster, "DEL", &conf).run().unwrap().success();
+    pod.call(cluster, "DEL", &conf).run().success();
     ip(&format!("link delete {SHARED}")).unwrap();
     add(cluster, &pod, &conf);
 }

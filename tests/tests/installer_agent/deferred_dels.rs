@@ -64,7 +64,6 @@ fn defer_a_del(pod: &NodePod) -> PathBuf {
         format!("K8S_POD_NAMESPACE={NAMESPACE};K8S_POD_NAME=gone"),
     )
     .run()
-    .unwrap()
     .success();
     let handle = format!("k8s-pod-network.{CONTAINER}");
     let pending_del = json!({
@@ -169,7 +168,7 @@ fn agent_with_bound_tokens_replays_deferred_dels_after_its_node_is_recreated() {
         pod.set("CNI_TOKEN_BOUND_TO_NODE", "true");
         install(&mut pod);
         let entry = defer_a_del(&pod);
-        api.admin().delete(NODE).unwrap().success().unwrap();
+        api.admin().delete(NODE).unwrap().success();
         // The server remembers a valid token for some seconds.
         await_that(PATIENCE, || Ok(user(&kubernetes, &pod).is_none())).unwrap();
         let mut agent = ClockedAgent::start(&pod);
@@ -197,7 +196,7 @@ fn entry_whose_address_kube_controllers_released_ends_when_the_node_is_back() {
         grant_all(api);
         install(&mut pod);
         let entry = defer_a_del(&pod);
-        api.admin().delete(NODE).unwrap().success().unwrap();
+        api.admin().delete(NODE).unwrap().success();
         let collecting =
             GarbageCollector::start(Some(GROUP), api.admin_kubeconfig(), settings(Some(GROUP)));
         collecting.advance_until(GRACE, "the release of the address", || !has_address(&store));

@@ -146,13 +146,7 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
         agent.await_page("/readiness", 200).unwrap();
         let before = pod.token().unwrap();
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
-        kubernetes
-            .api
-            .admin()
-            .delete(&path)
-            .unwrap()
-            .success()
-            .unwrap();
+        kubernetes.api.admin().delete(&path).unwrap().success();
         kubernetes.api.service_account(NAMESPACE, PLUGINS).unwrap();
         agent.await_metric("token_refused_total", 1).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
@@ -184,11 +178,7 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
         agent.await_page("/readiness", 200).unwrap();
         let before = pod.token().unwrap();
         assert_eq!(claims(&before)["kubernetes.io"]["node"]["name"], "node1");
-        admin
-            .delete("/api/v1/nodes/node1")
-            .unwrap()
-            .success()
-            .unwrap();
+        admin.delete("/api/v1/nodes/node1").unwrap().success();
         agent.await_log("Node node1 does not exist").unwrap();
         admin.node("node1").unwrap();
         await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
@@ -224,12 +214,8 @@ fn token_bound_to_a_recreated_node_is_replaced_at_the_second_test_of_the_default
             Ok(audit.requests()?.iter().filter(is_test).count())
         };
         // The server remembers this answer.
-        plugins.get("/livez").unwrap().success().unwrap();
-        admin
-            .delete("/api/v1/nodes/node1")
-            .unwrap()
-            .success()
-            .unwrap();
+        plugins.get("/livez").unwrap().success();
+        admin.delete("/api/v1/nodes/node1").unwrap().success();
         admin.node("node1").unwrap();
         agent.sleep(INTERVAL);
         await_that(PATIENCE, || Ok(tests(200)? == 1)).unwrap();

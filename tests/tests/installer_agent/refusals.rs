@@ -32,13 +32,7 @@ fn missing_permission_is_named_and_used_once_granted() {
 fn missing_service_account_is_named() {
     in_pod(|_, kubernetes, pod| {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{PLUGINS}");
-        kubernetes
-            .api
-            .admin()
-            .delete(&path)
-            .unwrap()
-            .success()
-            .unwrap();
+        kubernetes.api.admin().delete(&path).unwrap().success();
         let agent = pod.agent().unwrap();
         agent
             .await_log("service account kube-system/calico-cni-plugin does not exist")
@@ -72,7 +66,7 @@ fn agent_with_an_invalid_listen_address_exits() {
             ("203.0.113.7:9097", "cannot listen on 203.0.113.7:9097: "),
         ] {
             pod.set("CNI_AGENT_LISTEN", address);
-            let outcome = pod.calico(&["refresh-token"]).run().unwrap();
+            let outcome = pod.calico(&["refresh-token"]).run();
             assert_eq!(
                 (outcome.exit, outcome.stdout.as_str()),
                 (Some(1), ""),

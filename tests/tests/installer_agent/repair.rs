@@ -54,8 +54,7 @@ fn leave_an_interface(api: &ApiServer, pod: &NodePod, name: &str) {
     api.admin()
         .create("/api/v1/namespaces/shop/pods", &object)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     ip(&format!("netns add {name}")).unwrap();
     let conf = json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error",
@@ -69,12 +68,11 @@ fn leave_an_interface(api: &ApiServer, pod: &NodePod, name: &str) {
         .unwrap()
         .verb("calico", "ADD", name, &netns, &conf);
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
-    call.env("CNI_ARGS", args).run().unwrap().success();
+    call.env("CNI_ARGS", args).run().success();
     api.admin()
         .delete(&format!("/api/v1/namespaces/shop/pods/{name}"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 fn interfaces() -> usize {

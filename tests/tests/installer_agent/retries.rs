@@ -76,7 +76,7 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
         pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
         pod.set("SLEEP", "false");
         api.service_account(NAMESPACE, PLUGINS).unwrap();
-        let refused = pod.calico(&["install"]).run().unwrap();
+        let refused = pod.calico(&["install"]).run();
         assert_eq!(refused.exit, Some(1), "{}", refused.stderr);
         assert!(
             !refused.stderr.contains("trying again"),
@@ -88,7 +88,7 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
             Point::First("POST", "/token"),
             Fault::Refuse(Refusal::of(500)),
         )));
-        let repeated = pod.calico(&["install"]).run().unwrap();
+        let repeated = pod.calico(&["install"]).run();
         assert_eq!(repeated.exit, Some(0), "{}", repeated.stderr);
         assert!(
             repeated.stderr.contains("trying again: the API server"),

@@ -40,7 +40,7 @@ fn doctor_reports_an_expired_or_revoked_token(node: &mut KubernetesNode<'_>) {
 
     // The old token of a recreated account looks valid but is rejected.
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin");
-    node.api.admin().delete(&path).unwrap().success().unwrap();
+    node.api.admin().delete(&path).unwrap().success();
     node.api
         .service_account(NAMESPACE, "calico-cni-plugin")
         .unwrap();
@@ -68,6 +68,6 @@ fn doctor_reports_an_expired_or_revoked_token(node: &mut KubernetesNode<'_>) {
         words.contains("rejects it") && words.contains("run the installer again"),
         "{words}"
     );
-    assert_eq!(node.pod.calico(&["install"]).run().unwrap().exit, Some(0));
+    assert_eq!(node.pod.calico(&["install"]).run().exit, Some(0));
     assert_good(node);
 }

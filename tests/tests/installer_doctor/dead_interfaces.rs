@@ -108,8 +108,7 @@ fn repair(node: &EtcdNode<'_>, socket: &Path) -> (Vec<Value>, Outcome) {
             .call("calico")
             .args(words)
             .deadline(DEADLINE)
-            .run()
-            .unwrap(),
+            .run(),
     )
 }
 
@@ -257,14 +256,7 @@ fn repair_without_the_runtime_removes_nothing(cluster: &mut Cluster<'_>) {
     // Without the option, no usual socket exists on this host.
     let root = node.container.path("").display().to_string();
     let words = ["doctor", "--repair", "-o", "json", "--root", root.as_str()];
-    let (repaired, outcome) = repairs(
-        Plugins::locate()
-            .unwrap()
-            .call("calico")
-            .args(words)
-            .run()
-            .unwrap(),
-    );
+    let (repaired, outcome) = repairs(Plugins::locate().unwrap().call("calico").args(words).run());
     assert!(
         reasons(&repaired)[0]
             .1
@@ -318,12 +310,7 @@ fn names_the_missing_right_and_removes_nothing(cluster: &mut Cluster<'_>) {
             .args(words)
             .deadline(DEADLINE)
     };
-    let (repaired, outcome) = repairs(
-        call()
-            .under("setpriv --bounding-set=-sys_ptrace")
-            .run()
-            .unwrap(),
-    );
+    let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-sys_ptrace").run());
     let reason =
         "this process lacks the capability SYS_PTRACE, which shows the processes of the node";
     assert_eq!(
@@ -331,12 +318,7 @@ fn names_the_missing_right_and_removes_nothing(cluster: &mut Cluster<'_>) {
         (vec![("calidead2", reason)], 0),
         "{outcome:?}"
     );
-    let (repaired, outcome) = repairs(
-        call()
-            .under("setpriv --bounding-set=-net_admin")
-            .run()
-            .unwrap(),
-    );
+    let (repaired, outcome) = repairs(call().under("setpriv --bounding-set=-net_admin").run());
     let [("calidead2", reason)] = reasons(&repaired)[..] else {
         panic!("{outcome:?}")
     };
@@ -376,7 +358,7 @@ fn runtime_socket_without_repair_is_refused() {
         "--runtime-socket",
         "/run/x.sock",
     ]);
-    let outcome = call.run().unwrap();
+    let outcome = call.run();
     assert_eq!(
         (outcome.exit, outcome.stdout.as_str()),
         (Some(2), ""),

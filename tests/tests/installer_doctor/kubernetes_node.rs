@@ -48,7 +48,7 @@ pub(crate) fn on(place: Place, test: impl FnOnce(&mut KubernetesNode<'_>) + Send
         for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)] {
             pod.set(name, value);
         }
-        let outcome = pod.calico(&["install"]).run().unwrap();
+        let outcome = pod.calico(&["install"]).run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         test(&mut KubernetesNode {
             api,
@@ -72,18 +72,13 @@ fn prepare(api: &ApiServer) -> Result<()> {
 
 impl Examined for KubernetesNode<'_> {
     fn doctor(&self) -> Report {
-        Report::of(&self.pod.calico(&["doctor", "-o", "json"]).run().unwrap())
+        Report::of(&self.pod.calico(&["doctor", "-o", "json"]).run())
     }
 }
 
 impl KubernetesNode<'_> {
     pub(crate) fn patch(&self, path: &str, patch: &Value) {
         let path = format!("/apis/{GROUP}/{path}");
-        self.api
-            .admin()
-            .patch(&path, patch)
-            .unwrap()
-            .success()
-            .unwrap();
+        self.api.admin().patch(&path, patch).unwrap().success();
     }
 }

@@ -25,13 +25,12 @@ fn create(api: &ApiServer, name: &str) {
     api.admin()
         .create("/api/v1/namespaces/shop/pods", &pod)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 fn delete(api: &ApiServer, name: &str) {
     let path = format!("/api/v1/namespaces/shop/pods/{name}");
-    api.admin().delete(&path).unwrap().success().unwrap();
+    api.admin().delete(&path).unwrap().success();
 }
 
 /// Creates a pod, and connects its container.
@@ -58,7 +57,7 @@ fn call(node: &KubernetesNode<'_>, program: &str, verb: &str, name: &str) {
         &conf,
     );
     let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={name}");
-    call.env("CNI_ARGS", args).run().unwrap().success();
+    call.env("CNI_ARGS", args).run().success();
 }
 
 /// Connects a pod as [`add_pod`] does, and deletes the host route to its address.
@@ -141,7 +140,7 @@ pub(crate) fn keeps_interfaces_of_pods(node: &mut KubernetesNode<'_>) {
         "--runtime-socket",
         socket.as_str(),
     ];
-    let (repaired, outcome) = repairs(node.pod.calico(&words).deadline(DEADLINE).run().unwrap());
+    let (repaired, outcome) = repairs(node.pod.calico(&words).deadline(DEADLINE).run());
     assert_eq!(interfaces(), before, "{outcome:?}");
     let mut results: Vec<_> = repaired
         .iter()

@@ -72,11 +72,7 @@ fn invalid_install_arguments_exit_with_2_and_help_lists_the_variables() {
         &["install", "--root"],
         &["component", "cni", "install", "-x"],
     ] {
-        let outcome = plugins
-            .call("calico")
-            .args(arguments.iter().copied())
-            .run()
-            .unwrap();
+        let outcome = plugins.call("calico").args(arguments.iter().copied()).run();
         assert_eq!(
             (outcome.exit, outcome.stdout.as_str()),
             (Some(2), ""),
@@ -88,11 +84,7 @@ fn invalid_install_arguments_exit_with_2_and_help_lists_the_variables() {
             outcome.stderr
         );
     }
-    let help = plugins
-        .call("calico")
-        .args(["install", "--help"])
-        .run()
-        .unwrap();
+    let help = plugins.call("calico").args(["install", "--help"]).run();
     assert_eq!((help.exit, help.stderr.as_str()), (Some(0), ""));
     for name in [
         "CNI_NETWORK_CONFIG_FILE",
@@ -128,7 +120,7 @@ fn both_generations_of_install_commands_work() {
             let call = call
                 .env("SLEEP", "false")
                 .env("KUBERNETES_NODE_NAME", "my-node");
-            succeeded(&call.run().unwrap());
+            succeeded(&call.run());
             assert_eq!(container.conf("10-calico.conflist").unwrap(), DEFAULT);
             fs::remove_file(container.path(NET).join("10-calico.conflist")).unwrap();
         }
@@ -143,8 +135,7 @@ fn unknown_commands_are_refused_in_spite_of_cni_command() {
             .call("calico")
             .args(words.iter().copied())
             .env("CNI_COMMAND", "ADD")
-            .run()
-            .unwrap();
+            .run();
         assert_eq!(
             (outcome.exit, outcome.stdout.as_str()),
             (Some(1), ""),

@@ -151,7 +151,7 @@ fn two_concurrent_installs_both_succeed() {
             thread::scope(|scope| {
                 let runs: Vec<_> = calls
                     .iter()
-                    .map(|call| scope.spawn(|| call.run().unwrap()))
+                    .map(|call| scope.spawn(|| call.run()))
                     .collect();
                 runs.into_iter()
                     .for_each(|run| succeeded(&run.join().unwrap()));

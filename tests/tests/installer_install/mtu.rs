@@ -68,8 +68,7 @@ impl MtuNode {
             .unwrap()
             .call("calico-ipam")
             .args(words)
-            .run()
-            .unwrap();
+            .run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
     }
 
@@ -81,7 +80,7 @@ impl MtuNode {
             "--root",
             root.as_str(),
         ]);
-        let outcome = call.run().unwrap();
+        let outcome = call.run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
         outcome.stdout
     }

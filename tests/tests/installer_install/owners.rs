@@ -41,11 +41,7 @@ fn install_into_a_directory_of_another_user_names_owner_mode_and_setting() {
             let Some(container) = of_kube(host, name, &[directory]) else {
                 return;
             };
-            let outcome = container
-                .install()
-                .under(WITHOUT_CAPABILITIES)
-                .run()
-                .unwrap();
+            let outcome = container.install().under(WITHOUT_CAPABILITIES).run();
             let path = container.path(directory).display().to_string();
             failed(
                 &outcome,
@@ -75,7 +71,7 @@ fn install_into_directories_of_another_user_needs_dac_override_alone() {
             chown(path, Some(KUBE), Some(0)).unwrap();
         }
         let install = container.install().under(WITH_DAC_OVERRIDE);
-        succeeded(&install.run().unwrap());
+        succeeded(&install.run());
         assert_eq!(
             container.names(BIN),
             ["bridge", "calico", "calico-ipam", "loopback", "portmap"]
@@ -92,7 +88,7 @@ fn install_into_directories_of_another_user_needs_dac_override_alone() {
             0
         );
         let before = container.fingerprint();
-        succeeded(&install.run().unwrap());
+        succeeded(&install.run());
         assert_eq!(container.fingerprint(), before);
     });
 }
@@ -109,7 +105,7 @@ fn doctor_without_the_capability_names_owner_mode_and_setting() {
                 .unwrap()
                 .call("calico")
                 .args(["doctor", "--root", root.as_str()]);
-        let outcome = doctor.clone().under(WITHOUT_CAPABILITIES).run().unwrap();
+        let outcome = doctor.clone().under(WITHOUT_CAPABILITIES).run();
         let line = outcome
             .stdout
             .lines()
@@ -124,7 +120,7 @@ fn doctor_without_the_capability_names_owner_mode_and_setting() {
             "{}",
             outcome.stdout
         );
-        let outcome = doctor.under(WITH_DAC_OVERRIDE).run().unwrap();
+        let outcome = doctor.under(WITH_DAC_OVERRIDE).run();
         assert!(
             !outcome.stdout.contains("belongs to user"),
             "{}",

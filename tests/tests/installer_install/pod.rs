@@ -56,11 +56,11 @@ impl<'k> Pod<'k> {
             panic!("an account has a token")
         };
         grant(api, &account, more);
-        Pod::new(host, &kubernetes, token)
+        Pod::new(host, kubernetes, token)
     }
 
     fn run(&self, variables: &[(&str, &str)]) -> Outcome {
-        let outcome = self.call(variables).run().unwrap();
+        let outcome = self.call(variables).run();
         self.assert_no_token(&outcome);
         outcome
     }
@@ -182,7 +182,7 @@ fn install_creates_missing_cluster_objects_once() {
         logged(&outcome, "the new configuration works");
         let get = |path: &str| {
             let path = format!("/apis/crd.projectcalico.org/v1/{path}");
-            pod.api.admin().get(&path).unwrap().success().unwrap()
+            pod.api.admin().get(&path).unwrap().success()
         };
         let information = &get("clusterinformations/default")["spec"];
         assert_eq!(
@@ -217,9 +217,8 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
             "verbs": ["get", "create"] });
         let pod = Pod::of_daemon_set(host, &kubernetes, &[rule]);
         let path = "/apis/crd.projectcalico.org/v1/ipamconfigs/default";
-        let strict = || {
-            pod.api.admin().get(path).unwrap().success().unwrap()["spec"]["strictAffinity"].clone()
-        };
+        let strict =
+            || pod.api.admin().get(path).unwrap().success()["spec"]["strictAffinity"].clone();
         let variables = [
             ("CALICO_IPAM_STRICT_AFFINITY", "true"),
             ("CNI_TRY_SECONDS", "0"),
@@ -229,7 +228,7 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
         logged(&outcome, "created IPAMConfig default, with strictAffinity");
         assert_eq!(strict(), json!(true));
 
-        pod.api.admin().delete(path).unwrap().success().unwrap();
+        pod.api.admin().delete(path).unwrap().success();
         let config = json!({ "apiVersion": "crd.projectcalico.org/v1", "kind": "IPAMConfig",
             "metadata": { "name": "default" },
             "spec": { "strictAffinity": false, "autoAllocateBlocks": true } });
@@ -272,8 +271,7 @@ fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
             .admin()
             .get("/api/v1/namespaces/kube-system")
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let uid = system["metadata"]["uid"].as_str().unwrap();
         let journal = pod.container.path("var/lib/calico/cni-journal");
         let learned: Vec<String> = fs::read_dir(&journal)
@@ -307,12 +305,7 @@ fn install_selects_the_same_datastore_as_the_plugin() {
             let outcome = pod.run(&[("CNI_NETWORK_CONFIG", template), ("CNI_TRY_SECONDS", "0")]);
             succeeded(&outcome);
             logged(&outcome, "created ClusterInformation default");
-            pod.api
-                .admin()
-                .delete(information)
-                .unwrap()
-                .success()
-                .unwrap();
+            pod.api.admin().delete(information).unwrap().success();
         }
         let local = r#"{"type": "calico", "datastore_type": "local"}"#;
         for template in [local, r#"{"type": "flannel"}"#] {
@@ -463,7 +456,7 @@ fn install_replaces_an_invalid_token() {
         assert_eq!(pod.plugins_token(), token);
         // A deleted account makes its tokens invalid.
         let account = "/api/v1/namespaces/kube-system/serviceaccounts/calico-cni-plugin";
-        pod.api.admin().delete(account).unwrap().success().unwrap();
+        pod.api.admin().delete(account).unwrap().success();
         pod.api
             .service_account("kube-system", "calico-cni-plugin")
             .unwrap();

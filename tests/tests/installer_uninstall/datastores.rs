@@ -38,7 +38,7 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
     let call = Plugins::locate()
         .unwrap()
         .verb("calico-ipam", "ADD", container, &netns, &conf);
-    let result = call.env("CNI_ARGS", args).run().unwrap().success();
+    let result = call.env("CNI_ARGS", args).run().success();
     result["ips"][0]["address"]
         .as_str()
         .unwrap()
@@ -71,10 +71,10 @@ fn assert_only_this_network_is_released(
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [3]);
     assert_eq!(blocks()[0]["affinity"], format!("host:{NODE}"));
 
-    let dry = uninstall(container, &RELEASE[1..]).run().unwrap();
+    let dry = uninstall(container, &RELEASE[1..]).run();
     assert_eq!(dry.exit, Some(0), "{}{}", dry.stdout, dry.stderr);
     assert_eq!(blocks().iter().map(held).collect::<Vec<_>>(), [3]);
-    let outcome = uninstall(container, &RELEASE).run().unwrap();
+    let outcome = uninstall(container, &RELEASE).run();
     assert_eq!(
         outcome.exit,
         Some(0),
@@ -132,7 +132,7 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
     {
         pod.set(name, *value);
     }
-    let outcome = pod.calico(&["install"]).run().unwrap();
+    let outcome = pod.calico(&["install"]).run();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
     pod
 }
@@ -155,10 +155,7 @@ fn release_on_kubernetes_succeeds_with_the_plugins_role() {
         };
         // Uninstall runs on every node, so it must list the blocks of the whole cluster only once.
         let audit = api.audit().unwrap();
-        uninstall(&pod.container, &RELEASE[1..])
-            .run()
-            .unwrap()
-            .success();
+        uninstall(&pod.container, &RELEASE[1..]).run().success();
         let requests = audit.lines().unwrap();
         let lists = requests
             .iter()
@@ -177,11 +174,7 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
     let object = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": { "nodeName": NODE, "automountServiceAccountToken": false,
                   "containers": [{ "name": "main", "image": "busybox" }] } });
-    api.admin()
-        .create(PODS, &object)
-        .unwrap()
-        .success()
-        .unwrap();
+    api.admin().create(PODS, &object).unwrap().success();
     hold(
         host,
         datastore,
@@ -218,8 +211,7 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
             api.admin()
                 .patch(&format!("{PODS}/new{path}"), &change)
                 .unwrap()
-                .success()
-                .unwrap();
+                .success();
         };
         change(
             "",
@@ -227,7 +219,7 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
                 "metadata": { "annotations": { "cni.projectcalico.org/podIP": "10.65.99.99/32" } }
             }),
         );
-        let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
+        let outcome = uninstall(&pod.container, &RELEASE).run();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let refused = format!(
             "pods in the API server use these addresses: default/new ({held}); delete these pods \
@@ -235,7 +227,7 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
         );
         assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
         change("/status", json!({ "status": { "phase": "Succeeded" } }));
-        let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
+        let outcome = uninstall(&pod.container, &RELEASE).run();
         assert_eq!(
             outcome.exit,
             Some(0),
@@ -265,9 +257,8 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
         // The kubelet has not reported the address of the pod "new" yet.
         let held = ["web", "new"].map(|name| pod_with_address(host, api, &datastore, name));
         let url = |name: &str| format!("{PODS}/{name}");
-        let change = |path: &str, change: &Value| {
-            _ = api.admin().patch(path, change).unwrap().success().unwrap()
-        };
+        let change =
+            |path: &str, change: &Value| _ = api.admin().patch(path, change).unwrap().success();
         let report = |name: &str, phase: &str, ip: &str| {
             let status =
                 json!({ "status": { "phase": phase, "podIP": ip, "podIPs": [{ "ip": ip }] } });
@@ -289,14 +280,14 @@ fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
             &RELEASE,
             &["--yes", "--tear-down-pods", "--release-addresses"],
         ] {
-            let outcome = uninstall(&pod.container, options).run().unwrap();
+            let outcome = uninstall(&pod.container, options).run();
             assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
             assert!(outcome.stdout.contains(&refused), "{}", outcome.stdout);
         }
         for (name, ip) in ["web", "new"].iter().zip(&held) {
             report(name, "Succeeded", ip);
         }
-        let outcome = uninstall(&pod.container, &RELEASE).run().unwrap();
+        let outcome = uninstall(&pod.container, &RELEASE).run();
         assert_eq!(
             outcome.exit,
             Some(0),
@@ -338,7 +329,7 @@ fn install_on_etcd(cluster: &Cluster<'_>) -> (Container, Value) {
 fn release_on_etcd_releases_the_addresses_of_this_network(cluster: &Cluster<'_>) {
     let (container, datastore) = &install_on_etcd(cluster);
     let (host, store) = (cluster.host, &cluster.store);
-    let said = uninstall(container, &[]).run().unwrap().stdout;
+    let said = uninstall(container, &[]).run().stdout;
     assert!(
         said.contains("  endpoints of this node: they remain in the datastore; kube-controllers"),
         "{said}"
@@ -370,7 +361,6 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Clust
         .unwrap()
         .verb("calico", "ADD", "here", &netns, &conf)
         .run()
-        .unwrap()
         .success();
     let endpoints = || {
         let dump = store.dump().unwrap().into_iter();
@@ -387,7 +377,7 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Clust
 
     let options = ["--yes", "--tear-down-pods", "--release-addresses"];
     for options in [&options[1..], &options, &options] {
-        let outcome = uninstall(container, options).run().unwrap();
+        let outcome = uninstall(container, options).run();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let refused = format!(
             "endpoints list these addresses: default/{NODE}-cni-elsewhere-eth0 ({ip}); delete \
@@ -397,7 +387,7 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Clust
         assert_eq!(endpoints().len(), 2, "no endpoint is deleted");
     }
     store.put(&other, &json!("no endpoint")).unwrap();
-    let outcome = uninstall(container, &RELEASE).run().unwrap();
+    let outcome = uninstall(container, &RELEASE).run();
     assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
     let unreadable = format!(
         "endpoint default/{NODE}-cni-elsewhere-eth0, which may list these addresses, cannot be \
@@ -406,7 +396,7 @@ fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Clust
     assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
     store.delete(&other).unwrap();
     // The run before has deleted the interface.
-    let outcome = uninstall(container, &RELEASE).run().unwrap();
+    let outcome = uninstall(container, &RELEASE).run();
     assert_eq!(
         outcome.exit,
         Some(0),

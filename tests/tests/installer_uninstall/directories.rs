@@ -44,7 +44,7 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
                 }
                 let before = container.fingerprint();
                 for options in [&[][..], &["--yes"]] {
-                    let outcome = uninstall(&container, options).run().unwrap();
+                    let outcome = uninstall(&container, options).run();
                     let said = said(&outcome, 1);
                     let words = format!(
                         " in {}: all installed files are missing there; mount",
@@ -64,7 +64,7 @@ fn uninstall_with_a_wrong_directory_mounted_fails_without_changes() {
             }
             fs::remove_dir(container.path(directory)).unwrap();
             fs::rename(&away, container.path(directory)).unwrap();
-            said(&uninstall(&container, &["--yes"]).run().unwrap(), 0);
+            said(&uninstall(&container, &["--yes"]).run(), 0);
             assert!(
                 [BIN, SECONDARY_BIN, NET]
                     .iter()
@@ -82,10 +82,8 @@ fn removed_files_are_dropped_from_the_state_with_missing_as_removed() {
         for name in container.names(BIN) {
             fs::remove_file(container.path(BIN).join(name)).unwrap();
         }
-        said(&uninstall(&container, &["--yes"]).run().unwrap(), 1);
-        let outcome = uninstall(&container, &["--yes", "--missing-as-removed"])
-            .run()
-            .unwrap();
+        said(&uninstall(&container, &["--yes"]).run(), 1);
+        let outcome = uninstall(&container, &["--yes", "--missing-as-removed"]).run();
         assert!(
             said(&outcome, 0).contains("calico-ipam was gone already\n"),
             "{}",
@@ -114,7 +112,7 @@ fn manual_uninstall_uses_the_given_plugin_directories() {
                 "--root",
                 root.as_str(),
             ]);
-            call.args(options.iter().copied()).run().unwrap()
+            call.args(options.iter().copied()).run()
         };
         let outcome = by_hand(&[]);
         let told = said(&outcome, 1);

@@ -55,10 +55,7 @@ impl LocalInstallation {
 
     fn ipam(&self, words: &[&str]) -> String {
         let call = self.plugins.call("calico-ipam").args(words.iter().copied());
-        let outcome = call
-            .args(["--datastore-path", &self.database()])
-            .run()
-            .unwrap();
+        let outcome = call.args(["--datastore-path", &self.database()]).run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
         outcome.stdout
     }
@@ -69,7 +66,6 @@ impl LocalInstallation {
         self.plugins
             .verb("calico", "ADD", name, netns, &conf)
             .run()
-            .unwrap()
             .success();
     }
 
@@ -120,7 +116,7 @@ fn uninstall_keeps_interfaces_and_addresses_by_default() {
         let node = LocalInstallation::new(host);
         let before = (interfaces(), routes(), node.kept());
         assert_eq!((before.0, before.1), (2, 2));
-        let outcome = uninstall(&node.container, &["--yes"]).run().unwrap();
+        let outcome = uninstall(&node.container, &["--yes"]).run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
         assert_eq!((interfaces(), routes(), node.kept()), before);
         let (_, left) = outcome.stdout.split_once("left on this node:").unwrap();
@@ -150,7 +146,6 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
             &["--tear-down-pods", "--release-addresses"],
         )
         .run()
-        .unwrap()
         .stdout;
         assert!(
             dry.contains(
@@ -161,7 +156,7 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
         assert_eq!((interfaces(), routes(), node.kept()), before);
 
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         let said = &outcome.stdout;
         assert_eq!(outcome.exit, Some(0), "{said}{}", outcome.stderr);
         assert_eq!((interfaces(), routes()), (1, 0), "{said}");
@@ -202,7 +197,7 @@ fn release_of_addresses_of_connected_pods_is_refused() {
             &["--release-addresses"][..],
             &["--yes", "--release-addresses"],
         ] {
-            let outcome = uninstall(&node.container, options).run().unwrap();
+            let outcome = uninstall(&node.container, options).run();
             let said = &outcome.stdout;
             assert_eq!(outcome.exit, Some(1), "{said}");
             let words = "FAILED to release addresses and blocks of this node: pods are connected \
@@ -233,7 +228,7 @@ fn uninstall_without_the_ipam_lock_retires_nothing() {
             node.container.names(BIN),
         );
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         let said = &outcome.stdout;
         assert_eq!(outcome.exit, Some(1), "{said}{}", outcome.stderr);
         assert!(
@@ -254,7 +249,7 @@ fn uninstall_without_the_ipam_lock_retires_nothing() {
         assert_eq!(after, before);
 
         std::fs::remove_dir(&lock).unwrap();
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         assert_eq!(
             outcome.exit,
             Some(0),
@@ -274,7 +269,7 @@ fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
         let call = uninstall(&node.container, &options);
-        let outcome = call.clone().under(WITHOUT_CAPABILITIES).run().unwrap();
+        let outcome = call.clone().under(WITHOUT_CAPABILITIES).run();
         let said = &outcome.stdout;
         assert_eq!(outcome.exit, Some(1), "{said}{}", outcome.stderr);
         assert_eq!((interfaces(), routes(), node.kept()), before);
@@ -298,7 +293,7 @@ fn uninstall_without_net_admin_keeps_the_addresses_of_pods() {
         assert_eq!(node.container.names(NET), ["10-calico.conflist.removed"]);
         assert_eq!(node.container.names(BIN).len(), 4);
 
-        let outcome = call.run().unwrap();
+        let outcome = call.run();
         assert_eq!(
             outcome.exit,
             Some(0),
@@ -331,7 +326,7 @@ fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
         let mut another: serde_json::Value = serde_json::from_str(&text).unwrap();
         another["plugins"][0]["log_level"] = serde_json::json!("fatal");
         std::fs::write(&configuration, another.to_string()).unwrap();
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         assert_eq!(
             outcome.exit,
             Some(1),
@@ -349,7 +344,7 @@ fn uninstall_on_a_node_of_another_installation_tears_down_no_pod() {
         assert_eq!((interfaces(), routes(), node.kept()), before);
 
         std::fs::remove_file(node.container.path("var/lib/calico/cni-install-state.json")).unwrap();
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         assert_eq!(
             outcome.exit,
             Some(0),
@@ -375,7 +370,7 @@ fn uninstall_names_remaining_files_in_calicos_directories() {
         node.container.file("var/run/calico/ipam.lock", "").unwrap();
         node.container.file("var/lib/calico/theirs", "").unwrap();
         for options in [&[][..], &["--yes"]] {
-            let outcome = uninstall(&node.container, options).run().unwrap();
+            let outcome = uninstall(&node.container, options).run();
             let (_, left) = outcome.stdout.split_once("left on this node:\n").unwrap();
             for directory in ["var/lib/calico", "var/run/calico"] {
                 for name in node
@@ -414,7 +409,7 @@ fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
         std::fs::rename(&database, &away).unwrap();
         std::fs::create_dir(&database).unwrap();
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         assert_eq!(outcome.exit, Some(1), "{}", outcome.stdout);
         let words = "FAILED to release addresses and blocks of this node: ";
         assert!(outcome.stdout.contains(words), "{}", outcome.stdout);
@@ -430,7 +425,7 @@ fn uninstall_with_an_unreachable_datastore_fails_and_can_be_repeated() {
 
         std::fs::remove_dir(&database).unwrap();
         std::fs::rename(&away, &database).unwrap();
-        let outcome = uninstall(&node.container, &options).run().unwrap();
+        let outcome = uninstall(&node.container, &options).run();
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stdout);
         assert!(
             outcome

@@ -25,11 +25,7 @@ fn with_host_name(conf: &Value) -> Value {
 fn record_identity(cluster: &Cluster<'_>) {
     let mut conf = conf(cluster);
     conf["cni.dev/valid-attachments"] = json!([]);
-    cluster
-        .verb("GC", &cluster.pod(90), &conf)
-        .run()
-        .unwrap()
-        .success();
+    cluster.verb("GC", &cluster.pod(90), &conf).run().success();
 }
 
 fn set_guid(cluster: &Cluster<'_>, guid: &str) {
@@ -160,8 +156,7 @@ fn add_replays_two_deferred_dels_and_those_of_a_requested_address(cluster: &mut 
     let outcome = cluster
         .verb("ADD", &asking, &conf)
         .env("CNI_ARGS", &args)
-        .run()
-        .unwrap();
+        .run();
     assert!(outcome.success().to_string().contains(&address));
     assert!(!is_held(cluster, deferred));
 }
@@ -182,7 +177,7 @@ fn failing_deferred_del_fails_only_the_add_of_its_container(cluster: &mut Cluste
     cluster.add(&other, &conf);
     assert_eq!(journal_entries().len(), 1);
     let before = cluster.state();
-    cluster.verb("ADD", pod, &conf).run().unwrap().error();
+    cluster.verb("ADD", pod, &conf).run().error();
     cluster.assert_unchanged(&before);
     cluster.store.put(&path, &sound).unwrap();
     cluster.add(pod, &conf);
@@ -216,7 +211,7 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address(
         .unwrap();
     cluster.store.put(block, &json!("damaged")).unwrap();
     let other = cluster.pod(2);
-    let added = cluster.verb("ADD", &other, &conf).run().unwrap();
+    let added = cluster.verb("ADD", &other, &conf).run();
     added.success();
     let lines: Vec<_> = added
         .stderr
@@ -230,12 +225,11 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address(
     );
     let asking = cluster.pod(3);
     let before = cluster.state();
-    cluster.verb("ADD", pod, &conf).run().unwrap().error();
+    cluster.verb("ADD", pod, &conf).run().error();
     cluster
         .verb("ADD", &asking, &conf)
         .env("CNI_ARGS", format!("IP={address}"))
         .run()
-        .unwrap()
         .error();
     cluster.assert_unchanged(&before);
     assert_eq!(journal_entries().len(), 1);
@@ -243,8 +237,7 @@ fn deferred_del_in_a_damaged_block_fails_only_adds_of_its_owner_or_address(
     let asked = cluster
         .verb("ADD", &asking, &conf)
         .env("CNI_ARGS", format!("IP={address}"))
-        .run()
-        .unwrap();
+        .run();
     assert!(asked.success().to_string().contains(&address));
     assert!(journal_entries().is_empty());
     [&other, &asking]
@@ -262,7 +255,6 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed(cluster: &mut Cluster<
     cluster
         .verb("GC", &cluster.pod(9), &collecting)
         .run()
-        .unwrap()
         .success();
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
@@ -276,7 +268,7 @@ fn deferred_del_of_a_moved_embedded_datastore_is_replayed(cluster: &mut Cluster<
     moved(path, &aside);
     // A directory in place of the file cannot be opened.
     fs::create_dir(path).unwrap();
-    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &conf).run();
     fs::remove_dir(path).unwrap();
     outcome.success();
     assert_eq!(
@@ -323,7 +315,7 @@ fn add_with_its_own_deferred_del_of_an_unknown_datastore_names_the_remedy(
     let pod = pod_with_deferred_del(cluster, 1);
     set_guid(cluster, "");
     let before = cluster.state();
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert_eq!(error.code, 11, "{error:?}");
     assert!(
         error

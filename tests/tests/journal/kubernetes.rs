@@ -45,7 +45,7 @@ fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<DeferredDel> {
     thread::scope(|scope| {
         let started: Vec<_> = calls
             .iter()
-            .map(|call| scope.spawn(|| call.run().unwrap()))
+            .map(|call| scope.spawn(|| call.run()))
             .collect();
         for outcome in started.into_iter().map(|thread| thread.join().unwrap()) {
             assert_eq!(outcome.success(), "");
@@ -143,12 +143,7 @@ fn replayed_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, deferred: &
     faulty.await_replayed(pod);
     let mut checked = faulty.conf.clone();
     checked["prevResult"] = result;
-    faulty
-        .cluster
-        .verb("CHECK", pod, &checked)
-        .run()
-        .unwrap()
-        .success();
+    faulty.cluster.verb("CHECK", pod, &checked).run().success();
     faulty.run("DEL", pod);
     assert!(!is_held(faulty, pod));
 }
@@ -164,7 +159,7 @@ fn replayed_by_many_at_once(faulty: &mut Faulty<'_>, deferred: &[DeferredDel]) {
     thread::scope(|scope| {
         let started: Vec<_> = calls
             .iter()
-            .map(|call| scope.spawn(|| call.run().unwrap()))
+            .map(|call| scope.spawn(|| call.run()))
             .collect();
         let outcomes: Vec<_> = started
             .into_iter()
@@ -191,7 +186,7 @@ fn not_replayed_while_not_ready(faulty: &mut Faulty<'_>, deferred: &DeferredDel)
     };
     set_ready(false);
     let before = store.dump().unwrap();
-    let error = faulty.call("ADD", pod).run().unwrap().error();
+    let error = faulty.call("ADD", pod).run().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
     assert_eq!(
         (store.dump().unwrap(), journal_entries().len()),
@@ -283,12 +278,7 @@ fn deferred_del_keeps_the_next_sandboxs_addresses_and_stores_no_token(
     // The next call completes the replay.
     faulty.await_replayed(&new);
     faulty.cluster.assert_only(&[&new]);
-    faulty
-        .cluster
-        .verb("CHECK", &new, &checked)
-        .run()
-        .unwrap()
-        .success();
+    faulty.cluster.verb("CHECK", &new, &checked).run().success();
 
     // A replay after the DEL is complete changes nothing.
     deferred.restore();
@@ -309,8 +299,7 @@ fn deferred_del_of_another_cluster_stays_listed_until_its_cluster_is_used(
     let namespace = admin
         .get("/api/v1/namespaces/kube-system")
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     // GC makes the node store the identity.
     let collector = faulty.pod();
     faulty.conf["cni.dev/valid-attachments"] = json!([]);

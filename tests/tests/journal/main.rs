@@ -62,7 +62,6 @@ fn del_with_an_unreadable_endpoint_keeps_the_address(cluster: &mut Cluster<'_>) 
         .verb("DEL", &pod, &conf)
         .env("CNI_IFNAME", "net1")
         .run()
-        .unwrap()
         .success();
     cluster.assert_unchanged(&before);
     assert!(journal_entries().is_empty());
@@ -102,7 +101,7 @@ fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
     if verb == "GC" {
         conf["cni.dev/valid-attachments"] = json!([]);
     }
-    cluster.verb(verb, newcomer, &conf).run().unwrap().success();
+    cluster.verb(verb, newcomer, &conf).run().success();
 }
 
 /// Does the same as [`await_entries`], until the journal is empty.
@@ -116,7 +115,7 @@ fn await_replayed(cluster: &Cluster<'_>, pod: &Pod) {
 #[track_caller]
 fn await_entries(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, entries: usize) {
     let is_done = || {
-        let outcome = cluster.verb("STATUS", pod, conf).run()?;
+        let outcome = cluster.verb("STATUS", pod, conf).try_run()?;
         let is_done = outcome.exit == Some(0) && journal_entries().len() == entries;
         assert!(
             is_done || outcome.wall >= LIMIT_OF_STATUS,
@@ -151,7 +150,7 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets(
     with_secrets["etcd_username"] = json!("root");
     with_secrets["etcd_password"] = json!("correct-horse");
 
-    let outcome = cluster.verb("DEL", &pod, &with_secrets).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &with_secrets).run();
     assert_eq!(outcome.success(), "");
     let host = kernel::host().unwrap();
     assert_eq!((&host["links"], &host["routes"]), (&json!({}), &json!([])));
@@ -186,7 +185,7 @@ fn log_lines_of_a_replay_name_the_container_of_the_deferred_del(cluster: &mut Cl
     let deferred = pod_with_deferred_del(cluster, 1);
     let newcomer = cluster.pod(2);
     let conf = cluster.conf("node1", json!({ "log_level": "debug" }));
-    let outcome = cluster.verb("ADD", &newcomer, &conf).run().unwrap();
+    let outcome = cluster.verb("ADD", &newcomer, &conf).run();
     outcome.success();
     let of = |id: &str, replayed_by: &str| {
         format!(" ContainerID=\"{id}\"{replayed_by} WorkloadEndpoint=\"node1-cni-{id}-eth0\"")
@@ -218,7 +217,7 @@ fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred(cluster: &mut Cl
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     etcd(cluster).freeze().unwrap();
-    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &conf).run();
     etcd(cluster).thaw().unwrap();
     outcome.success();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
@@ -263,7 +262,7 @@ fn add_of_the_same_container_replays_first_and_keeps_its_new_address(cluster: &m
     assert_eq!(cluster.endpoints().len(), 1);
     await_replayed(cluster, &pod);
     conf["prevResult"] = result;
-    cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
+    cluster.verb("CHECK", &pod, &conf).run().success();
 }
 
 #[on(etcd)]
@@ -276,11 +275,7 @@ fn no_deferred_del_is_replayed_while_the_datastore_is_not_ready(cluster: &mut Cl
     cluster.store.put(CLUSTER, &not_ready).unwrap();
     let before = cluster.store.dump().unwrap();
     for pod in [pod, cluster.pod(2)] {
-        let error = cluster
-            .verb("ADD", &pod, &conf(cluster))
-            .run()
-            .unwrap()
-            .error();
+        let error = cluster.verb("ADD", &pod, &conf(cluster)).run().error();
         assert!(error.msg.contains("not ready"), "{error:?}");
         assert_eq!(cluster.store.dump().unwrap(), before);
         assert_eq!(journal_entries().len(), 1);
@@ -323,7 +318,7 @@ fn del_without_etcd_with_an_unwritable_journal_fails_and_names_the_path(cluster:
     fs::create_dir_all(Path::new(JOURNAL).parent().unwrap()).unwrap();
     fs::write(JOURNAL, "not a directory").unwrap();
     etcd(cluster).stop();
-    let error = cluster.verb("DEL", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("DEL", &pod, &conf).run().error();
     assert_eq!(error.code, 11, "{error:?}");
     assert!(error.details.contains(JOURNAL), "{error:?}");
     etcd(cluster).restart().unwrap();
@@ -382,7 +377,6 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox(cluster: &mut Cluster<'_>)
             .verb(verb, pod, &conf)
             .env("CNI_ARGS", ARGS)
             .run()
-            .unwrap()
             .success()
     };
     call(cluster, "ADD", &old);
@@ -426,7 +420,6 @@ fn replay_for_a_different_interface_keeps_the_containers_interface(cluster: &mut
         .verb("DEL", &pod, &conf)
         .env("CNI_IFNAME", "eth1")
         .run()
-        .unwrap()
         .success();
     etcd(cluster).restart().unwrap();
     assert_eq!(journal_entries().len(), 1);
@@ -439,7 +432,6 @@ fn replay_for_a_different_interface_keeps_the_containers_interface(cluster: &mut
             .verb("DEL", &pod, &conf)
             .env("CNI_IFNAME", ifname)
             .run()
-            .unwrap()
             .success();
     }
     etcd(cluster).restart().unwrap();

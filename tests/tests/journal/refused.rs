@@ -46,7 +46,7 @@ fn del_without_cluster_information_removes_the_interface_and_is_deferred(cluster
     let pod = add(cluster, &conf);
     let ready = cluster.store.dump().unwrap()[CLUSTER].clone();
     cluster.store.delete(CLUSTER).unwrap();
-    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &conf).run();
     recorded_entry(&outcome);
     assert!(
         outcome.stderr.contains("ClusterInformation(default)"),
@@ -69,7 +69,7 @@ fn del_without_a_node_name_is_deferred_and_replayed_by_the_next_node(cluster: &C
     fs::write(NODENAME, "node1").unwrap();
     let pod = add(cluster, &conf);
     fs::remove_file(NODENAME).unwrap();
-    let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("DEL", &pod, &conf).run();
     assert_eq!(recorded_entry(&outcome)["node"], json!(""));
     assert!(outcome.stderr.contains(NODENAME), "{}", outcome.stderr);
     fs::write(NODENAME, "node1").unwrap();
@@ -129,7 +129,7 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred(
     let pod = faulty.pod();
     faulty.run("ADD", &pod);
     control_plane.servers.api.admin().undefine().unwrap();
-    let outcome = faulty.call("DEL", &pod).run().unwrap();
+    let outcome = faulty.call("DEL", &pod).run();
     let pending_del = recorded_entry(&outcome);
     assert!(
         pending_del["reason"]
@@ -156,12 +156,12 @@ fn del_with_an_invalid_kubeconfig_removes_the_interface_and_is_deferred(
     let text = fs::read_to_string(&file).unwrap();
     for broken in ["", "apiVersion: v1\nkind: Config\n", "{ no yaml"] {
         fs::write(&file, broken).unwrap();
-        let outcome = faulty.call("DEL", &pod).run().unwrap();
+        let outcome = faulty.call("DEL", &pod).run();
         recorded_entry(&outcome);
         assert!(outcome.stderr.contains(&file), "{}", outcome.stderr);
     }
     fs::remove_file(&file).unwrap();
-    recorded_entry(&faulty.call("DEL", &pod).run().unwrap());
+    recorded_entry(&faulty.call("DEL", &pod).run());
     fs::write(&file, text).unwrap();
     faulty.await_replayed(&pod);
     faulty.cluster.assert_nothing_left();

@@ -80,7 +80,6 @@ fn address_annotation_takes_precedence_over_cni_args(cluster: &Cluster<'_>) {
         .verb("ADD", &pod, &conf)
         .env("CNI_ARGS", args)
         .run()
-        .unwrap()
         .success();
     assert_eq!(addresses(&result), ["10.65.3.3/32"]);
     cluster.delete(&pod, &conf);
@@ -99,7 +98,7 @@ fn unavailable_requested_address_fails_the_add_without_a_leak(cluster: &Cluster<
         2,
         &[("ipAddrs", "[\"fd00:65::44\", \"10.65.3.3\"]")],
     );
-    let error = cluster.verb("ADD", &late, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &late, &conf).run().error();
     let upstreams = "error getting IP from IPAM: resource already exists: 10.65.3.3 with \
                          error: Address already assigned in block";
     assert_eq!(error.msg, upstreams);
@@ -107,11 +106,7 @@ fn unavailable_requested_address_fails_the_add_without_a_leak(cluster: &Cluster<
     cluster.assert_only(&[&holder]);
 
     let elsewhere = annotated(cluster, 3, &[("ipAddrs", "[\"192.0.2.1\"]")]);
-    let error = cluster
-        .verb("ADD", &elsewhere, &conf)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &elsewhere, &conf).run().error();
     assert_eq!(
         error.msg,
         "error getting IP from IPAM: The provided IP address is not in a configured pool\n"
@@ -134,7 +129,6 @@ fn taken_address_names_its_holder_in_the_same_namespace_only(
     let near = cluster
         .verb("ADD", &annotated(cluster, 2, &wanted), &conf)
         .run()
-        .unwrap()
         .error();
     assert!(
         near.details.starts_with(&format!(
@@ -151,11 +145,7 @@ fn taken_address_names_its_holder_in_the_same_namespace_only(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={TENANT};K8S_POD_NAME={}",
             pod.name
         );
-        cluster
-            .verb(verb, pod, conf)
-            .env("CNI_ARGS", args)
-            .run()
-            .unwrap()
+        cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run()
     };
     let outcome = call("ADD", &far, &conf);
     assert_eq!(outcome.error().details, "it is held by another namespace");
@@ -190,8 +180,7 @@ fn taken_address_names_its_holder_in_the_same_namespace_only(
             .client()
             .delete(&format!("/api/v1/namespaces/{TENANT}/pods/{name}"))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 }
 
@@ -208,8 +197,7 @@ fn tenants_pod(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)
         .client()
         .create(&format!("/api/v1/namespaces/{TENANT}/pods"), &pod)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let netns = cluster.host.add_pod(&name).unwrap();
     Pod {
         name,
@@ -280,7 +268,7 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod(cluster: &Clus
         );
         let thief = cluster.pod(number);
         let conf = cluster.conf(node, json!({}));
-        let error = cluster.verb("ADD", &thief, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &thief, &conf).run().error();
         assert!(
             error.msg.ends_with("Address already assigned in block"),
             "{error:?}"
@@ -308,10 +296,9 @@ fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi(cluster: &Cluster<'
     machine
         .env("CNI_ARGS", format!("{};IP=10.65.3.3", pod.args()))
         .run()
-        .unwrap()
         .success();
     let before = cluster.accounts().held;
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(
         error.msg.ends_with("Address already assigned in block"),
         "{error:?}"
@@ -340,7 +327,6 @@ fn addresses_without_ipam_are_configured_and_not_allocated(cluster: &Cluster<'_>
         .verb("ADD", &pod, &conf)
         .env("CNI_NETNS", "/run/netns/missing")
         .run()
-        .unwrap()
         .error();
     assert!(broken.msg.contains("/run/netns/missing"), "{broken:?}");
     assert_eq!(cluster.accounts().held, held);

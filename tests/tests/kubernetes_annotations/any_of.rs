@@ -89,7 +89,7 @@ fn full_list_names_holders(cluster: &Cluster<'_>) {
         2,
         &[("ipAddrsAnyOf", "[\"10.65.3.3\", \"192.0.2.1\"]")],
     );
-    let error = cluster.verb("ADD", &late, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &late, &conf).run().error();
     assert_eq!((error.code, error.msg.as_str()), (11, NONE_FREE));
     assert!(
         error.details.starts_with("10.65.3.3 is held by "),
@@ -120,7 +120,7 @@ fn dual_stack_list_serves_each_family(cluster: &Cluster<'_>) {
     assert_eq!(found, ["10.65.3.3/32", "fd00:65::3/128"]);
     // One family of the list is full, so the other one is not assigned either.
     let late = annotated(cluster, 2, &[("ipAddrsAnyOf", both)]);
-    let error = cluster.verb("ADD", &late, &single).run().unwrap().error();
+    let error = cluster.verb("ADD", &late, &single).run().error();
     assert!(
         error.msg == NONE_FREE && error.details.starts_with("10.65.3.3 is held by "),
         "{error:?}"
@@ -236,7 +236,7 @@ fn listed_addresses_outside_the_namespaces_pools_are_refused(cluster: &Cluster<'
             &[("ipAddrsAnyOf", "[\"10.72.0.8\", \"10.71.0.8/30\"]")],
         );
         let before = cluster.state();
-        let error = cluster.verb("ADD", &pod, conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &pod, conf).run().error();
         assert_eq!((error.code, error.msg.as_str()), (7, NONE_FREE));
         let reason = "its namespaceSelector `team == 'blue'` does not match namespace suite";
         assert!(error.details.contains(reason), "{error:?}");
@@ -279,7 +279,7 @@ fn forged_sandbox_gets_no_listed_address(cluster: &Cluster<'_>) {
             ("ipAddrsAnyOf", &list),
         ];
         let thief = annotated(cluster, number, &forged);
-        let error = cluster.verb("ADD", &thief, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &thief, &conf).run().error();
         assert!(
             error.code == 11 && error.details.contains("pod suite/pod1"),
             "{error:?}"

@@ -50,8 +50,7 @@ fn floating_addresses_are_accepted_for_a_new_sandbox(cluster: &Cluster<'_>) {
         .client()
         .patch(&format!("{}/status", pod_path("pod1")), &status)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let newer = cluster.sandbox(&pod, 11);
     assert_ne!(cluster.add(&newer, &conf)["ips"], first["ips"]);
     assert_eq!(
@@ -71,7 +70,7 @@ fn floating_address_of_a_missing_family_is_refused(cluster: &Cluster<'_>) {
         json!({ "feature_control": { "floating_ips": true } }),
     );
     let pod = annotated(cluster, 1, &[("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]")]);
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(
         error.msg.contains("fd11::1 needs an IPv6 address"),
         "{error:?}"
@@ -150,7 +149,7 @@ fn invalid_qos_annotations_are_only_warned_about(cluster: &Cluster<'_>) {
         "qos.projectcalico.org/egressPacketBurst",
     ];
     let pod = annotated(cluster, 1, &[(keys[0], "much"), (keys[1], "5")]);
-    let outcome = cluster.verb("ADD", &pod, &conf).run().unwrap();
+    let outcome = cluster.verb("ADD", &pod, &conf).run();
     outcome.success();
     for word in [keys[0], keys[1], "\"mode\"", "\"windows_loopback_DSR\""] {
         let said = |line: &&str| line.contains("[WARN") && line.contains(word);

@@ -68,7 +68,6 @@ fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str
         .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)
         .unwrap()
         .success()
-        .unwrap()
 }
 
 fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
@@ -77,8 +76,7 @@ fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
         .client()
         .get(&pod_path(pod))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     object["metadata"]["annotations"][format!("{PREFIX}{name}")].clone()
 }
 
@@ -91,8 +89,7 @@ fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
         .client()
         .patch(&path, &metadata)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 fn addresses(result: &Value) -> Vec<&str> {
@@ -122,5 +119,5 @@ fn host_routes() -> Vec<String> {
 fn check(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, result: &Value) {
     let mut conf = conf.clone();
     conf["prevResult"] = result.clone();
-    cluster.verb("CHECK", pod, &conf).run().unwrap().success();
+    cluster.verb("CHECK", pod, &conf).run().success();
 }

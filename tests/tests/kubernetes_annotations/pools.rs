@@ -51,7 +51,7 @@ fn pools_of_the_pod_precede_those_of_namespace_and_configuration(cluster: &Clust
         "{both:?}"
     );
     let none = annotated(cluster, 7, &[("ipFamilies", "[]")]);
-    let error = cluster.verb("ADD", &none, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &none, &conf).run().error();
     assert_eq!(error.msg, "IPAM plugin returned missing IP config");
     mark_namespace(
         cluster,
@@ -125,14 +125,14 @@ fn namespace_selectors_of_pools_match_the_namespace_labels(cluster: &Cluster<'_>
                 cluster
                     .plugins
                     .verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
-            call.env("CNI_ARGS", pod.args()).run().unwrap().success()
+            call.env("CNI_ARGS", pod.args()).run().success()
         };
         assert!(addresses(&ipam("ADD"))[0].starts_with(start), "{labels}");
         ipam("DEL");
     }
     mark_namespace(cluster, &json!({}), &json!({ "team": "green" }));
     let pod = cluster.pod(20);
-    let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &conf).run().error();
     assert!(error.details.contains("blues"), "{error:?}");
     mark_namespace(cluster, &json!({}), &json!({ "team": null }));
     cluster.assert_nothing_left();
@@ -155,11 +155,7 @@ fn restricted_annotations_select_only_pools_of_the_namespace(cluster: &Cluster<'
             "{wish:?}"
         );
         let pod = annotated(cluster, number + 10, &[wish]);
-        let error = cluster
-            .verb("ADD", &pod, &restricted)
-            .run()
-            .unwrap()
-            .error();
+        let error = cluster.verb("ADD", &pod, &restricted).run().error();
         let text = format!("{} {}", error.msg, error.details);
         assert!(
             text.contains("its namespaceSelector `team == 'blue'` does not match namespace suite"),
@@ -202,8 +198,7 @@ fn annotated_pools_respect_the_node_selector_if_told(cluster: &Cluster<'_>) {
         .client()
         .patch("/api/v1/nodes/node1", &node)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let open = cluster.conf("node1", json!({}));
     let respecting = cluster.conf(
         "node1",
@@ -213,11 +208,7 @@ fn annotated_pools_respect_the_node_selector_if_told(cluster: &Cluster<'_>) {
     assert!(addresses_of(cluster, 1, &both, &open)[0].starts_with("10.72."));
     assert!(addresses_of(cluster, 2, &both, &respecting)[0].starts_with("10.71."));
     let pod = annotated(cluster, 3, &[("ipv4pools", "[\"there\"]")]);
-    let error = cluster
-        .verb("ADD", &pod, &respecting)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &pod, &respecting).run().error();
     assert_eq!(error.msg, "no configured Calico pools for node node1");
     let reason = "its nodeSelector `kubernetes.io/hostname == 'node2'` does not match node node1";
     assert!(error.details.contains(reason), "{error:?}");

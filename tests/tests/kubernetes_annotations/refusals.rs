@@ -242,7 +242,7 @@ fn invalid_annotations_fail_the_add_without_changes(cluster: &Cluster<'_>) {
         let pod = annotated(cluster, number, annotations);
         let conf = cluster.conf("node1", more);
         let before = cluster.state();
-        let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &pod, &conf).run().error();
         assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
         assert_eq!(error.code, code, "{annotations:?}: {error:?}");
         cluster.assert_unchanged(&before);

@@ -37,7 +37,7 @@ fn add_waits_for_the_policy_status_file_until_the_timeout(cluster: &Cluster<'_>)
     };
     let pod = annotated(cluster, 1, &[]);
     let before = cluster.state();
-    let error = cluster.verb("ADD", &pod, &wait(-1)).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &wait(-1)).run().error();
     assert!(
         error.msg.contains("policy_setup_timeout_seconds"),
         "{error:?}"
@@ -62,7 +62,7 @@ fn add_waits_for_the_policy_status_file_until_the_timeout(cluster: &Cluster<'_>)
     let late = annotated(cluster, 2, &[]);
     let mut brief = wait(1);
     brief["log_level"] = json!("info");
-    let outcome = cluster.verb("ADD", &late, &brief).run().unwrap();
+    let outcome = cluster.verb("ADD", &late, &brief).run();
     outcome.success();
     assert!(
         outcome
@@ -128,7 +128,7 @@ fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged(cluster: &Clu
     let required = cluster.conf("node1", json!({ "require_mtu_file": true }));
     let pod = annotated(cluster, 1, &[]);
     let before = cluster.state();
-    let error = cluster.verb("ADD", &pod, &required).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &required).run().error();
     assert!(
         error
             .msg
@@ -140,7 +140,7 @@ fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged(cluster: &Clu
     cluster.assert_unchanged(&before);
     let mut by_file = cluster.conf("node1", json!({ "nodename_file_optional": false }));
     by_file.as_object_mut().unwrap().remove("nodename");
-    let error = cluster.verb("ADD", &pod, &by_file).run().unwrap().error();
+    let error = cluster.verb("ADD", &pod, &by_file).run().error();
     assert!(error.msg.contains("/var/lib/calico/nodename"), "{error:?}");
     assert!(error.details.contains("calico/node"), "{error:?}");
     cluster.assert_unchanged(&before);

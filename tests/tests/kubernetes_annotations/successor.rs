@@ -13,18 +13,13 @@ fn uid(cluster: &Cluster<'_>) -> String {
         .client()
         .get(&pod_path("pod1"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     pod["metadata"]["uid"].as_str().unwrap().to_owned()
 }
 
 fn run(cluster: &Cluster<'_>, verb: &str, pod: &Pod, uid: &str, conf: &Value) -> Outcome {
     let args = format!("{};K8S_POD_UID={uid}", pod.args());
-    cluster
-        .verb(verb, pod, conf)
-        .env("CNI_ARGS", args)
-        .run()
-        .unwrap()
+    cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run()
 }
 
 /// Replaces the pod by another one of the same name. Returns the previous UID.
@@ -35,8 +30,7 @@ fn replaced(cluster: &Cluster<'_>) -> String {
         .client()
         .delete(&pod_path("pod1"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     create(cluster.objects().client(), "pod1", &[]);
     assert_ne!(uid(cluster), before);
     before

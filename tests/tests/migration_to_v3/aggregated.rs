@@ -27,7 +27,7 @@ fn aggregate(cluster: &MigratedCluster<'_>) -> Value {
     let admin = cluster.servers.admin();
     let mut spec = Value::Null;
     let replace = || {
-        let mut service = admin.get(API_SERVICE)?.success()?;
+        let mut service = admin.get(API_SERVICE)?.checked()?;
         // Without the label, the API server does not restore its own.
         service["metadata"]["labels"] = json!({});
         service["spec"]["service"] =
@@ -38,7 +38,7 @@ fn aggregate(cluster: &MigratedCluster<'_>) -> Value {
         if answer.code == 409 {
             return Ok(false);
         }
-        spec = answer.success()?["spec"].take();
+        spec = answer.checked()?["spec"].take();
         Ok(true)
     };
     await_that(PATIENCE, replace).unwrap();

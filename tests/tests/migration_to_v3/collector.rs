@@ -75,8 +75,7 @@ fn await_collection(cluster: &MigratedCluster<'_>, name: &str) {
     admin
         .create(&location.collection(), &policy)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     await_that(PATIENCE * 2, || {
         Ok(admin.get(&location.url_path())?.code == 404)
     })

@@ -25,7 +25,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 
 /// Returns the names of the definitions in v1's group.
 fn definitions_of_v1(admin: &Client) -> Vec<String> {
-    let all = admin.get(DEFINITIONS).unwrap().success().unwrap();
+    let all = admin.get(DEFINITIONS).unwrap().success();
     let names = all["items"]
         .as_array()
         .unwrap()

@@ -211,7 +211,7 @@ fn leader_killed_in_each_phase_is_replaced(cluster: &MigratedCluster<'_>) {
         ))
         .unwrap();
     assert!(
-        lock.success().unwrap()["metadata"]["deletionTimestamp"].is_null(),
+        lock.success()["metadata"]["deletionTimestamp"].is_null(),
         "the lock of v1 is deleted last"
     );
     replicas.kill_leader();

@@ -87,7 +87,7 @@ impl<'a> Kubelet<'a> {
         let metadata = json!({ "name": name, "namespace": NAMESPACE });
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
         let pods = format!("/api/v1/namespaces/{NAMESPACE}/pods");
-        self.admin.create(&pods, &pod).unwrap().success().unwrap();
+        self.admin.create(&pods, &pod).unwrap().success();
         let number = self.started
             + 1000
                 * NODES
@@ -117,11 +117,7 @@ impl<'a> Kubelet<'a> {
             .on(|host| host.delete_pod(&sandbox.netns))
             .unwrap();
         let (_, name) = sandbox.pod.as_ref().unwrap();
-        self.admin
-            .delete(&pod_path(name))
-            .unwrap()
-            .success()
-            .unwrap();
+        self.admin.delete(&pod_path(name)).unwrap().success();
         self.ended = Some(sandbox);
     }
 

@@ -129,7 +129,7 @@ impl MigratedCluster<'_> {
         if answer.code == 404 {
             Value::Null
         } else {
-            answer.success().unwrap()
+            answer.success()
         }
     }
 
@@ -168,7 +168,7 @@ impl MigratedCluster<'_> {
         // A policy takes effect a moment after it was written.
         let is_in_effect = || {
             if attempt("")? == 201 {
-                self.servers.admin().delete(&at.url_path())?.success()?;
+                self.servers.admin().delete(&at.url_path())?.checked()?;
                 return Ok(false);
             }
             Ok((attempt("?dryRun=All")? == 201) == only_in_earnest)
@@ -201,7 +201,6 @@ pub(crate) fn create(client: &Client, at: &Location, annotations: Value, spec: &
         .create(&at.collection(), &body(at, annotations, spec))
         .unwrap()
         .success()
-        .unwrap()
 }
 
 fn body(at: &Location, annotations: Value, spec: &Value) -> Value {

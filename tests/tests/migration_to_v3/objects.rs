@@ -200,8 +200,8 @@ impl Source {
                 .unwrap()
                 .success()
         };
-        let v1 = read(ApiGroup::CrdV1, self.name).unwrap();
-        let v3 = read(ApiGroup::V3, self.name_in_v3).unwrap();
+        let v1 = read(ApiGroup::CrdV1, self.name);
+        let v3 = read(ApiGroup::V3, self.name_in_v3);
         assert_contains(
             &v1["spec"],
             &self.spec,

@@ -96,11 +96,7 @@ fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
     await_next_lock(cluster, &mut process);
     create(&tenant, &policy("web"), json!({}), &other_spec());
     assert_released(cluster, &process, "NetworkPolicy/suite/web: ");
-    tenant
-        .delete(&policy("web").url_path())
-        .unwrap()
-        .success()
-        .unwrap();
+    tenant.delete(&policy("web").url_path()).unwrap().success();
 
     // An edited copy: the former attempt has left it.
     let copy = cluster.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
@@ -112,16 +108,14 @@ fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
     tenant
         .patch(&policy("old").url_path(), &json!({ "spec": other_spec() }))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     assert_released(cluster, &process, "NetworkPolicy/suite/old: ");
     let mut original = cluster.in_v3("NetworkPolicy", Some(NAMESPACE), "old");
     original["spec"] = copy["spec"].clone();
     tenant
         .replace(&policy("old").url_path(), &original)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 
     // A copy that cannot be replaced, because its deletion waits for the tenant.
     await_next_lock(cluster, &mut process);
@@ -129,20 +123,14 @@ fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
     tenant
         .patch(&policy("old").url_path(), &held)
         .unwrap()
-        .success()
-        .unwrap();
-    tenant
-        .delete(&policy("old").url_path())
-        .unwrap()
-        .success()
-        .unwrap();
+        .success();
+    tenant.delete(&policy("old").url_path()).unwrap().success();
     assert_released(cluster, &process, "NetworkPolicy/suite/old: ");
     let free = json!({ "metadata": { "finalizers": null } });
     tenant
         .patch(&policy("old").url_path(), &free)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 
     process.end_and_restart();
     migration.await_open(&mut process);
@@ -188,7 +176,7 @@ fn forged_marks_change_own_objects_only(cluster: &MigratedCluster<'_>) {
         .unwrap();
     assert_eq!(
         own("web")["spec"]["selector"],
-        source.success().unwrap()["spec"]["selector"]
+        source.success()["spec"]["selector"]
     );
     assert_eq!(
         own("web")["metadata"]["annotations"][MIGRATED_BY],

@@ -16,8 +16,7 @@ fn affinities_are_those_of_the_node(cluster: &RestrictedCluster<'_>) {
     admin
         .create(&all, &cluster.affinity("node2", "10.65.2.0/30"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 
     assert_denied(
         plugins.create(&all, &cluster.affinity("node2", "10.65.3.0/30")),
@@ -35,15 +34,14 @@ fn affinities_are_those_of_the_node(cluster: &RestrictedCluster<'_>) {
         assert_denied(edited, POLICY);
     }
     assert_eq!(
-        admin.get(&foreign).unwrap().success().unwrap()["spec"]["state"],
+        admin.get(&foreign).unwrap().success()["spec"]["state"],
         "confirmed"
     );
 
     plugins
         .create(&all, &cluster.affinity("node1", "10.65.1.0/30"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     for (field, value) in [("node", json!("node2")), ("cidr", json!("10.65.2.0/30"))] {
         assert_denied(
             cluster.change(&plugins, &own, |affinity| affinity["spec"][field] = value),
@@ -57,16 +55,16 @@ fn affinities_are_those_of_the_node(cluster: &RestrictedCluster<'_>) {
     let marked = cluster.change(&plugins, &own, |affinity| {
         affinity["spec"]["state"] = json!("pendingDeletion")
     });
-    marked.unwrap().success().unwrap();
-    plugins.delete(&own).unwrap().success().unwrap();
+    marked.unwrap().success();
+    plugins.delete(&own).unwrap().success();
 
     // Each plugin that reads the affinity may complete a deletion that another program began.
     let mark = deletion_mark(cluster.group, true);
     let begun = cluster.change(admin, &foreign, |affinity| {
         affinity["spec"]["deleted"] = mark
     });
-    begun.unwrap().success().unwrap();
-    plugins.delete(&foreign).unwrap().success().unwrap();
+    begun.unwrap().success();
+    plugins.delete(&foreign).unwrap().success();
 }
 
 #[test]

@@ -26,8 +26,7 @@ fn create_blocks(cluster: &RestrictedCluster<'_>) {
             .admin()
             .create(&cluster.path("ipamblocks"), &block)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 }
 
@@ -39,7 +38,7 @@ fn assert_edit_denied(
     edit: impl FnOnce(&mut Value),
 ) {
     let path = cluster.object_path("ipamblocks", name);
-    let spec = || cluster.api.admin().get(&path).unwrap().success().unwrap()["spec"].clone();
+    let spec = || cluster.api.admin().get(&path).unwrap().success()["spec"].clone();
     let before = spec();
     assert_denied(cluster.change(thief, &path, edit), POLICY);
     assert_eq!(spec(), before, "{name}");
@@ -106,8 +105,7 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(cluster: &RestrictedClu
     plugins
         .create(&cluster.path("ipamblocks"), &block)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     for (name, cidr, owner) in [
         ("10-65-2-4-30", "10.65.2.4/30", "host:node2"),
         ("10-65-3-4-30", "10.65.3.4/30", ""),
@@ -119,7 +117,7 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(cluster: &RestrictedClu
                 &cluster.object_path("ipamblocks", name),
                 |block| block["spec"] = spec,
             );
-            written.unwrap().success().unwrap();
+            written.unwrap().success();
         }
     }
     let given_up = cluster.change(
@@ -129,22 +127,20 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(cluster: &RestrictedClu
             block["spec"].as_object_mut().unwrap().remove("affinity");
         },
     );
-    given_up.unwrap().success().unwrap();
+    given_up.unwrap().success();
     // The plugin that releases the last address of a block without an owner deletes the stored
     // block, which still has the address.
     for name in ["10-65-1-0-30", "10-65-3-0-30", "10-65-3-4-30"] {
         plugins
             .delete(&cluster.object_path("ipamblocks", name))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     let ipv6 = cluster.block("fd00:10:244:0:1::40/126", "host:node1", &[]);
     plugins
         .create(&cluster.path("ipamblocks"), &ipv6)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
 }
 
 /// Policies cannot tell these writes from the work of a node.
@@ -175,8 +171,7 @@ fn token_of_a_node_still_makes_the_listed_ipam_writes(cluster: &RestrictedCluste
         let written = cluster
             .change(&thief, &foreign, |block| block["spec"] = spec)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         assert_eq!(
             ["allocations", "unallocated", "attributes"]
                 .map(|field| written["spec"][field].clone()),
@@ -187,15 +182,13 @@ fn token_of_a_node_still_makes_the_listed_ipam_writes(cluster: &RestrictedCluste
     thief
         .delete(&cluster.object_path("ipamblocks", "10-65-3-4-30"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     // Any range without a block: around the blocks of others, and outside of all pools.
     for cidr in ["10.65.0.0/16", "172.16.0.0/30"] {
         thief
             .create(&blocks, &cluster.block(cidr, "host:node1", &["node1"]))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     // Any handle.
     let (handles, handle) = (
@@ -209,17 +202,13 @@ fn token_of_a_node_still_makes_the_listed_ipam_writes(cluster: &RestrictedCluste
         .admin()
         .create(&handles, &object)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     let changed = cluster.change(&thief, &handle, |handle| {
         handle["spec"]["block"] = json!({})
     });
-    assert_eq!(
-        changed.unwrap().success().unwrap()["spec"]["block"],
-        json!({})
-    );
-    thief.delete(&handle).unwrap().success().unwrap();
-    thief.create(&handles, &object).unwrap().success().unwrap();
+    assert_eq!(changed.unwrap().success()["spec"]["block"], json!({}));
+    thief.delete(&handle).unwrap().success();
+    thief.create(&handles, &object).unwrap().success();
 }
 
 #[on(kubernetes_v1)]
@@ -246,13 +235,11 @@ fn blocks_that_ipam_deletes_may_be_deleted(cluster: &RestrictedCluster<'_>) {
             .admin()
             .create(&cluster.path("ipamblocks"), &block)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         plugins
             .delete(&cluster.object_path("ipamblocks", "10-65-1-0-30"))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 }
 

@@ -80,7 +80,7 @@ impl<'s> NodePlugins<'s> {
         let call = self
             .plugins
             .verb("calico", verb, pod, &Path::new(NETNS_DIR).join(pod), &conf);
-        call.env("CNI_ARGS", args).run().unwrap()
+        call.env("CNI_ARGS", args).run()
     }
 
     /// Returns for each block of the node the number of addresses in use.
@@ -91,8 +91,7 @@ impl<'s> NodePlugins<'s> {
             .admin()
             .get(&self.cluster.path("ipamblocks"))
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let owner = format!("host:{}", self.name);
         let own = list["items"]
             .as_array()
@@ -140,8 +139,7 @@ fn age_blocks(cluster: &RestrictedCluster<'_>) {
         .admin()
         .get(&cluster.path("ipamblocks"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     for block in list["items"].as_array().unwrap() {
         let path = cluster.object_path("ipamblocks", block["metadata"]["name"].as_str().unwrap());
         let long_ago = json!({ "spec": { "affinityClaimTime": "2020-01-02T03:04:05Z" } });
@@ -150,8 +148,7 @@ fn age_blocks(cluster: &RestrictedCluster<'_>) {
             .admin()
             .patch(&path, &long_ago)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
 }
 
@@ -284,8 +281,7 @@ fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token(
         .admin()
         .delete("/api/v1/nodes/node1")
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     // The server remembers a valid token for some seconds.
     await_that(PATIENCE, || Ok(plugins.get("/version")?.code == 401)).unwrap();
     node.succeed("DEL", "late");
@@ -317,8 +313,7 @@ fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block(
             .admin()
             .get(&cluster.path("ipamblocks"))
             .unwrap()
-            .success()
-            .unwrap()["items"]
+            .success()["items"]
             .take()
     };
     let stored = blocks();
@@ -332,8 +327,7 @@ fn del_of_the_last_address_of_a_block_without_an_owner_deletes_the_block(
         .admin()
         .patch(&path, &without_owner)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     node.succeed("DEL", "last");
     assert_eq!((blocks(), journal_entries().len()), (json!([]), 0));
 }

@@ -168,7 +168,7 @@ impl RestrictedCluster<'_> {
         path: &str,
         edit: impl FnOnce(&mut Value),
     ) -> Result<Answer> {
-        let mut object = self.api.admin().get(path)?.success()?;
+        let mut object = self.api.admin().get(path)?.checked()?;
         edit(&mut object);
         client.replace(path, &object)
     }

@@ -76,13 +76,12 @@ fn write_all(cluster: &RestrictedCluster<'_>, client: &Client) {
         client
             .create(&cluster.path(plural), &object)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
         let labelled = cluster.change(client, &path, |object| {
             object["metadata"]["labels"] = json!({ "a": "b" })
         });
-        labelled.unwrap().success().unwrap();
-        client.delete(&path).unwrap().success().unwrap();
+        labelled.unwrap().success();
+        client.delete(&path).unwrap().success();
     }
 }
 
@@ -95,8 +94,7 @@ fn write_to_sealed_v1_is_refused(cluster: &RestrictedCluster<'_>) {
         plugins
             .create(&cluster.path(plural), &object)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     seal(cluster);
     for client in [admin, &plugins] {
@@ -123,8 +121,7 @@ fn write_to_sealed_v1_is_refused(cluster: &RestrictedCluster<'_>) {
     admin
         .create(&cluster.path("ippools"), &pool)
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     cluster.api.define(ApiGroup::V3.api_version()).unwrap();
     let in_v3 = RestrictedCluster {
         group: ApiGroup::V3,
@@ -159,8 +156,7 @@ fn seal_without_cluster_information_refuses_nothing(cluster: &RestrictedCluster<
         .admin()
         .delete(&cluster.object_path(INFORMATION, "default"))
         .unwrap()
-        .success()
-        .unwrap();
+        .success();
     await_open(cluster);
     write_all(cluster, &cluster.plugins_of("node1"));
 }
@@ -175,8 +171,7 @@ fn definitions_of_sealed_v1_are_deleted_with_their_objects(cluster: &RestrictedC
             .admin()
             .create(&cluster.path(plural), &object)
             .unwrap()
-            .success()
-            .unwrap();
+            .success();
     }
     seal(cluster);
     cluster.api.admin().undefine().unwrap();

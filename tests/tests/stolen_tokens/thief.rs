@@ -183,7 +183,7 @@ impl<'a> Thief<'a> {
 
 #[track_caller]
 pub(crate) fn done(answer: Result<Answer>) -> Value {
-    answer.and_then(Answer::success).unwrap()
+    answer.and_then(Answer::checked).unwrap()
 }
 
 /// Expects that the API server refuses each of these requests for lack of a right.

@@ -87,7 +87,7 @@ impl SharedNodes<'_> {
         pod["metadata"]["name"] = json!(name);
         let made = client
             .create(&format!("/api/v1/namespaces/{namespace}/pods"), &pod)?
-            .success()?;
+            .checked()?;
         Ok(made["metadata"]["uid"]
             .as_str()
             .unwrap_or_default()
@@ -167,7 +167,7 @@ impl SharedNodes<'_> {
                 "/apis/kubevirt.io/v1/namespaces/prod/{}s",
                 kind.to_lowercase()
             );
-            let made = client.create(&path, &object)?.success()?;
+            let made = client.create(&path, &object)?.checked()?;
             Ok(made["metadata"]["uid"]
                 .as_str()
                 .unwrap_or_default()

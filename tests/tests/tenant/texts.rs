@@ -101,7 +101,7 @@ pub(crate) fn check_all(shared: &SharedNodes<'_>) -> Result<()> {
     let Some(client) = &shared.client else {
         return Ok(());
     };
-    let events = client.get("/api/v1/events")?.success()?;
+    let events = client.get("/api/v1/events")?.checked()?;
     for event in events["items"].as_array().into_iter().flatten() {
         let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
         check_owners(

@@ -88,7 +88,7 @@ fn wrong_certificates_fail_an_add_and_defer_a_del(cluster: &mut Cluster<'_>) {
     ];
     for (what, keys, word) in wrong {
         let conf = cluster.conf("node1", keys);
-        let error = cluster.verb("ADD", &newcomer, &conf).run().unwrap().error();
+        let error = cluster.verb("ADD", &newcomer, &conf).run().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(
             said.contains(&word),
@@ -109,8 +109,7 @@ fn wrong_certificates_fail_an_add_and_defer_a_del(cluster: &mut Cluster<'_>) {
         .plugins
         .call("calico-ipam")
         .args(["journal", "-o", "json"])
-        .run()
-        .unwrap();
+        .run();
     assert!(
         listed
             .stdout

@@ -80,11 +80,7 @@ fn etcd_with_a_home_made_certificate_is_reached(cluster: &mut Cluster<'_>) {
     };
     let pod = cluster.pod(1);
     let before = cluster.state();
-    let error = cluster
-        .verb("ADD", &pod, &conf(&copy))
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &pod, &conf(&copy)).run().error();
     let said = format!("{} {}", error.msg, error.details);
     assert!(said.contains("etcd's certificate is not trusted"), "{said}");
     cluster.assert_unchanged(&before);
@@ -106,11 +102,7 @@ fn etcd_with_a_home_made_certificate_of_another_name_is_refused(cluster: &mut Cl
         "node1",
         json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": own.certificate }),
     );
-    let error = cluster
-        .verb("ADD", &cluster.pod(1), &conf)
-        .run()
-        .unwrap()
-        .error();
+    let error = cluster.verb("ADD", &cluster.pod(1), &conf).run().error();
     let said = format!("{} {}", error.msg, error.details);
     assert!(said.contains("not valid for name"), "{said}");
 }
@@ -154,7 +146,6 @@ fn api_server_with_a_home_made_certificate_is_reached() {
             call.env("DATASTORE_TYPE", "kubernetes")
                 .env("KUBECONFIG", kubeconfig)
                 .run()
-                .unwrap()
         };
         let outcome = list("https://localhost:6443");
         assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
@@ -187,7 +178,6 @@ fn readiness_gate_of_a_company_ca_opens(cluster: &mut Cluster<'_>) {
         .verb("ADD", &pod, &conf)
         .env("SSL_CERT_FILE", file("ca.pem"))
         .run()
-        .unwrap()
         .success();
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();

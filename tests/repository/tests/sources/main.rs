@@ -4,6 +4,7 @@ mod arrows;
 mod calls;
 mod documents;
 mod facts;
+mod fixtures;
 mod log_texts;
 mod programs;
 mod style;

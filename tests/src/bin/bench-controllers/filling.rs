@@ -57,11 +57,11 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
         let collection = "/api/v1/nodes";
         client
             .create(collection, &bare(object.clone()))?
-            .success()?;
+            .checked()?;
         let path = format!("{collection}/{}/status", texts::node_name(node));
         client
             .patch(&path, &json!({"status": object["status"]}))?
-            .success()
+            .checked()
             .map(|_| ())
     })?;
     let calico = calico_objects(cluster, grace);
@@ -69,7 +69,7 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
         let (plural, object) = &calico[number];
         let created = client.create(&format!("/apis/{CALICO}/{plural}"), &bare(object.clone()))?;
         created
-            .success()
+            .checked()
             .map(|_| ())
             .with_context(|| format!("{plural} {object}"))
     })?;
@@ -77,7 +77,7 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
         let object = texts::pod(cluster, pod, 0);
         client
             .create(&pods_of(pod), &bare(object.clone()))?
-            .success()?;
+            .checked()?;
         report(client, cluster, pod, 0)
     })
 }
@@ -88,7 +88,7 @@ pub(crate) fn report(client: &Client, cluster: &Cluster, pod: usize, tick: u64) 
     let status = texts::pod(cluster, pod, tick)["status"].take();
     client
         .patch(&path, &json!({"status": status}))?
-        .success()
+        .checked()
         .map(|_| ())
 }
 

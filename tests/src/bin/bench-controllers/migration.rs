@@ -154,7 +154,7 @@ fn fill_policies(api: &ApiServer, cluster: &Cluster) -> Result<()> {
         let path = format!("/apis/{CALICO}/namespaces/{namespace}/networkpolicies");
         client
             .create(&path, &policy(&namespace, number))?
-            .success()
+            .checked()
             .map(drop)
     })
 }

@@ -204,12 +204,12 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
             &format!("/apis/{CALICO}/kubecontrollersconfigurations/default"),
             &spec,
         )?
-        .success()?;
+        .checked()?;
     await_reclaimed(&program, grace, || {
         let list = api
             .admin()
             .get(&format!("/apis/{CALICO}/ipamhandles?limit=1"))?
-            .success()?;
+            .checked()?;
         Ok(list["metadata"]["remainingItemCount"]
             .as_u64()
             .is_some_and(|rest| rest < REAL.pods as u64))

@@ -240,7 +240,7 @@ fn args_of_object(admin: &Client, name: &str) -> Result<String> {
     });
     let made = admin
         .create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod)?
-        .success()?;
+        .checked()?;
     let uid = made["metadata"]["uid"]
         .as_str()
         .context("a pod has no uid")?;

@@ -29,7 +29,7 @@ demo-kubernetes: ## run two pods with a real API server, with calls like kubelet
 demo-controllers: ## run kube-controllers: release a leak, convert a policy, replace a leader, delete a node (KEEP=1: leave it running)
 	@tests/install-needs.sh build demo-controllers
 	@$(MAKE) --no-print-directory plugin PROFILE=quick
-	@$(MAKE) --no-print-directory controllers PROFILE=controllers-quick
+	@$(MAKE) --no-print-directory controllers PROFILE=quick
 	@tests/demo/run.sh controllers
 
 # The images have the names of deploy/install.yaml, independently of the variables of this shell. A quick build may have
@@ -92,7 +92,7 @@ build: ## build the plugin and kube-controllers in target/plugin, each a static 
 build-test: ## build the same programs faster, for daily work
 	@tests/install-needs.sh build
 	@$(MAKE) --no-print-directory plugin PROFILE=quick
-	@$(MAKE) --no-print-directory controllers PROFILE=controllers-quick
+	@$(MAKE) --no-print-directory controllers PROFILE=quick
 
 .PHONY: plugin controllers program
 plugin:

@@ -36,7 +36,7 @@ if [ ${#failed[@]} -gt 0 ]; then
 fi
 # The start of an API server allocates so much that the collection of garbage takes a large part of the processor time
 # (kubernetes/kubernetes#66368). With these values a program in Go collects no garbage below this much memory. Each of
-# the two suites has at most one API server per running test, and two that wait for a test: ten on two processors.
+# the two suites has at most one API server per running test, and three that wait for a test: twelve on two processors.
 export GOGC="${GOGC:-off}" GOMEMLIMIT="${GOMEMLIMIT:-512MiB}"
 stage format cargo fmt --all --check
 stage clippy cargo clippy "${locked[@]}" --workspace --all-targets -- -D warnings

@@ -68,7 +68,8 @@ impl Kubernetes {
     }
 }
 
-/// Runs a test on a private host with a control plane of its own.
+/// Runs a test on a private host with a control plane of its own. Most tests need none, see
+/// [`on_shared_kubernetes`].
 pub fn on_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if installed() {
         isolated(|host| test(host, Kubernetes::start(host).unwrap()));

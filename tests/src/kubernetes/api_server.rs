@@ -203,9 +203,10 @@ impl ApiServer {
         Audit::from_now(self.file("audit.log"))
     }
 
-    /// Runs kubectl as the administrator.
+    /// Runs kubectl as the administrator. Its cache of the server's kinds ends with the test.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
-        let (kubeconfig, cache) = (self.admin_kubeconfig(), self.file("kubectl"));
+        let kubeconfig = self.admin_kubeconfig();
+        let cache = self.directory.with_file_name("kubectl");
         let own = [
             "--kubeconfig".as_ref(),
             kubeconfig.as_os_str(),

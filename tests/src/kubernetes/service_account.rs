@@ -172,12 +172,19 @@ impl ApiServer {
             .resource
             .split_once('/')
             .unwrap_or((access.resource, ""));
+        let attributes = json!({
+            "verb": access.verb, "group": access.group, "resource": resource,
+            "subresource": subresource,
+        });
+        self.reviews(user, &attributes)
+    }
+
+    /// Returns true if a user may do something, given by `resourceAttributes`, according to the
+    /// authorizer.
+    pub(super) fn reviews(&self, user: &str, attributes: &Value) -> Result<bool> {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": { "user": user, "resourceAttributes": {
-                "verb": access.verb, "group": access.group, "resource": resource,
-                "subresource": subresource,
-            }},
+            "spec": { "user": user, "resourceAttributes": attributes },
         });
         let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
         Ok(self.admin().create(path, &review)?.checked()?["status"]["allowed"] == true)

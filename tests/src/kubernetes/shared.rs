@@ -1,9 +1,13 @@
 //! Control planes that the tests of a process use one after another: the start of one takes more
 //! processor time than most tests.
 
-use std::collections::BTreeMap;
+mod content;
+mod kinds;
+mod pool;
+mod rights;
+
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -12,12 +16,10 @@ use anyhow::{Context, Result, ensure};
 use super::{ApiServer, Kubernetes, installed};
 use crate::command::{ip, ip_json, run};
 use crate::controllers::await_that;
-use crate::etcd::Etcd;
 use crate::namespaces::{Host, Neighbor, isolated};
 
-/// Maximum number of control planes that wait for a test. Each needs some hundred megabytes of
-/// memory.
-const MOST_IDLE: usize = 2;
+use content::Content;
+use kinds::Kinds;
 
 /// Timeout until the links of a test are deleted.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,56 +29,6 @@ const DIRECTORIES: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// Maximum size of the audit log of a shared API server in bytes. The log is in memory.
 const LARGEST_LOG: u64 = 256 << 20;
-
-/// Keys that the API server writes by itself at any time, and beginnings of such keys. They are not
-/// compared, so a test that changes an APIService must not share a control plane unless it also
-/// changes a definition.
-const OF_SERVER: [&str; 9] = [
-    "/registry/apiregistration.k8s.io/",
-    "/registry/configmaps/kube-system/extension-apiserver-authentication",
-    "/registry/configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking",
-    "/registry/ipaddresses/10.96.0.1",
-    "/registry/leases/kube-system/apiserver-",
-    "/registry/peerserverleases/",
-    "/registry/ranges/",
-    "/registry/servicecidrs/",
-    "/registry/services/specs/default/kubernetes",
-];
-
-/// Keys whose values contain a status that the API server writes at any time.
-const WITH_STATUS: [&str; 2] = [
-    "/registry/flowschemas/",
-    "/registry/prioritylevelconfigurations/",
-];
-
-/// Keys that tests change or delete, and get their former values again.
-const RESTORED: [&str; 2] = ["/registry/minions/", "/registry/namespaces/"];
-
-/// Keys that tests create. They are deleted unless the preparation has created them.
-const OF_TESTS: [&str; 19] = [
-    "/calico/",
-    "/registry/configmaps/",
-    "/registry/crd.projectcalico.org/",
-    "/registry/daemonsets/",
-    "/registry/deployments/",
-    "/registry/endpointslices/",
-    "/registry/events/",
-    "/registry/ipaddresses/",
-    "/registry/kubevirt.io/",
-    "/registry/leases/",
-    "/registry/migration.projectcalico.org/",
-    "/registry/minions/",
-    "/registry/namespaces/",
-    "/registry/networkpolicies/",
-    "/registry/pods/",
-    "/registry/projectcalico.org/",
-    "/registry/serviceaccounts/",
-    "/registry/services/endpoints/",
-    "/registry/services/specs/",
-];
-
-/// The control planes that wait for a test, the one that has waited longest first.
-static IDLE: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 /// A control plane on a host of its own.
 struct Shared {
@@ -92,27 +44,24 @@ struct Shared {
 struct Prepared {
     /// The process IDs of the servers.
     pids: [Option<u32>; 2],
-    content: EtcdContent,
+    content: Content,
+    kinds: Kinds,
     /// The addresses, routes and rules of the host.
     network: Vec<String>,
-}
-
-/// The content of an etcd.
-struct EtcdContent {
-    /// The revision of the last write of each key, or 0 if the key is one of [`WITH_STATUS`].
-    revisions: BTreeMap<String, u64>,
-    /// The values of the keys [`RESTORED`].
-    restored: BTreeMap<String, Vec<u8>>,
 }
 
 /// Runs a test as [`on_kubernetes`](super::on_kubernetes) does, on a control plane that `prepare`
 /// has changed. `preparation` names what `prepare` does.
 ///
 /// An earlier test of the process with the same preparation may have used the control plane. What
-/// tests usually create is deleted after each of them, and the host has neither links nor pods nor
-/// files of another test. If anything else has changed, for example a definition or a permission,
-/// or if a test fails or starts a server again, no other test uses the control plane. Kernel
-/// settings of the host are not compared: a test that changes them needs its own host.
+/// tests usually create is deleted after each of them, also definitions, roles and bindings.
+/// Deleted definitions, and changed or deleted roles, bindings, nodes and namespaces are restored.
+/// The host has neither links nor pods nor files of another test, except files in the directories
+/// of the servers. If anything else has changed, for example a policy of admission or an
+/// APIService, or if a test fails or starts a server again, no other test uses the control plane.
+/// Kernel settings of the host are not compared: a test that changes them needs its own host.
+///
+/// A test waits some seconds for a control plane that another test uses, before it starts one.
 pub fn on_prepared_kubernetes(
     preparation: &str,
     prepare: impl FnOnce(&ApiServer) -> Result<()> + Send + 'static,
@@ -122,11 +71,12 @@ pub fn on_prepared_kubernetes(
         return;
     }
     isolated(|host| {
-        let idle = take(preparation);
+        let (mut claim, idle) = pool::take(preparation);
         let mut shared = idle.unwrap_or_else(|| Shared::start(host, preparation, prepare).unwrap());
+        claim.started();
         shared.run(test).unwrap();
         match shared.restore() {
-            Ok(()) => keep(shared),
+            Ok(()) => pool::keep(shared),
             Err(change) => {
                 eprintln!("the control plane ({preparation}) is not used again: {change:#}")
             }
@@ -137,34 +87,6 @@ pub fn on_prepared_kubernetes(
 /// Runs a test as [`on_prepared_kubernetes`] does, on a control plane as it starts.
 pub fn on_shared_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     on_prepared_kubernetes("nothing", |_| Ok(()), test);
-}
-
-fn idle() -> MutexGuard<'static, Vec<Shared>> {
-    IDLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns a waiting control plane with this preparation. If there is none, makes room for a new
-/// one.
-fn take(preparation: &str) -> Option<Shared> {
-    let mut idle = idle();
-    let found = idle
-        .iter()
-        .position(|shared| shared.preparation == preparation);
-    if let Some(found) = found {
-        return Some(idle.remove(found));
-    }
-    let surplus = (idle.len() >= MOST_IDLE).then(|| idle.remove(0));
-    drop(idle);
-    drop(surplus);
-    None
-}
-
-fn keep(shared: Shared) {
-    let mut idle = idle();
-    idle.push(shared);
-    let surplus = (idle.len() > MOST_IDLE).then(|| idle.remove(0));
-    drop(idle);
-    drop(surplus);
 }
 
 impl Shared {
@@ -211,7 +133,7 @@ impl Shared {
 
     /// Restores the control plane and its host. Returns an error if anything has changed that
     /// cannot be restored.
-    fn restore(&self) -> Result<()> {
+    fn restore(&mut self) -> Result<()> {
         let Shared {
             servers,
             prepared,
@@ -222,14 +144,25 @@ impl Shared {
             pids(servers) == prepared.pids,
             "a server was stopped or started again"
         );
-        let etcd = &servers.etcd;
+        let Kubernetes { api, etcd } = &*servers;
         host.on(|host| {
             let log = fs::metadata(host.dir("kube-apiserver").join("audit.log"));
             ensure!(
                 log.map_or(0, |log| log.len()) < LARGEST_LOG,
                 "the audit log is large"
             );
-            prepared.content.restore(etcd)?;
+            let Prepared { content, kinds, .. } = &mut *prepared;
+            let changed = content.restore(etcd)?;
+            kinds.compare_aggregated(api.admin())?;
+            if changed.definitions {
+                // A policy may not be in force for a moment after its kinds were created again.
+                kinds.restore(api.admin(), !content.has_policies())?;
+                content.adopt_definitions(etcd)?;
+            }
+            if changed.rights {
+                rights::await_applied(api, etcd)?;
+            }
+            content.compare(etcd)?;
             delete_links()?;
             ensure!(
                 network()? == prepared.network,
@@ -248,7 +181,8 @@ fn start_prepared(
     prepare(&servers.api)?;
     let prepared = Prepared {
         pids: pids(&servers),
-        content: EtcdContent::read(&servers.etcd)?,
+        content: Content::read(&servers.etcd)?,
+        kinds: Kinds::read(servers.api.admin())?,
         network: network()?,
     };
     Ok((servers, prepared))
@@ -256,18 +190,6 @@ fn start_prepared(
 
 fn pids(servers: &Kubernetes) -> [Option<u32>; 2] {
     [servers.api.pid(), servers.etcd.pid()]
-}
-
-/// Returns true if a list contains the key, or its beginning up to a `/` or `-`.
-fn is_listed(key: &str, list: &[&str]) -> bool {
-    let is_it = |listed: &&str| {
-        if listed.ends_with(['/', '-']) {
-            key.starts_with(*listed)
-        } else {
-            key == *listed
-        }
-    };
-    list.iter().any(is_it)
 }
 
 fn network() -> Result<Vec<String>> {
@@ -304,76 +226,33 @@ fn delete_links() -> Result<()> {
     .context("the links of the test cannot be deleted")
 }
 
-impl EtcdContent {
-    fn read(etcd: &Etcd) -> Result<EtcdContent> {
-        let mut revisions = etcd.revisions("/")?;
-        revisions.retain(|key, _| !is_listed(key, &OF_SERVER) && !is_listed(key, &RESTORED));
-        for (key, revision) in &mut revisions {
-            if is_listed(key, &WITH_STATUS) {
-                *revision = 0;
-            }
-        }
-        let mut restored = BTreeMap::new();
-        for prefix in RESTORED {
-            restored.extend(etcd.dump_below(prefix)?);
-        }
-        Ok(EtcdContent {
-            revisions,
-            restored,
-        })
-    }
-
-    /// Restores this content. Returns an error if other keys have changed.
-    fn restore(&self, etcd: &Etcd) -> Result<()> {
-        let present = EtcdContent::read(etcd)?;
-        let is_new =
-            |key: &&String| !self.revisions.contains_key(*key) && !self.restored.contains_key(*key);
-        let new = present
-            .revisions
-            .keys()
-            .chain(present.restored.keys())
-            .filter(is_new);
-        // In reverse order, because the API server may create the IPAddress of a remaining Service
-        // again.
-        for key in new.filter(|key| is_listed(key, &OF_TESTS)).rev() {
-            etcd.delete(key)?;
-        }
-        for (key, value) in &self.restored {
-            if present.restored.get(key) != Some(value) {
-                etcd.put(key, value)?;
-            }
-        }
-        let now = EtcdContent::read(etcd)?;
-        let changes = self.changes(&now);
-        ensure!(
-            changes.is_empty(),
-            "the test has changed {}",
-            changes.join(", ")
-        );
-        Ok(())
-    }
-
-    fn changes<'c>(&'c self, present: &'c EtcdContent) -> Vec<&'c str> {
-        let (before, now) = (&self.revisions, &present.revisions);
-        let changed = before
-            .iter()
-            .filter(|(key, revision)| now.get(*key) != Some(*revision));
-        let new = now.iter().filter(|(key, _)| !before.contains_key(*key));
-        changed.chain(new).map(|(key, _)| key.as_str()).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use libcalico::kubernetes::Resource;
     use serde_json::json;
 
     use super::*;
+    use crate::etcd::Etcd;
+    use crate::kubernetes::{Access, Client};
 
-    const PREPARATION: &str = "a namespace";
+    const PREPARATION: &str = "a namespace and a kind";
     const NAMESPACE: &str = "/api/v1/namespaces/prepared";
+    const ANCHORS: Resource = kind("Anchor", "anchors");
+    const CHAINS: Resource = kind("Chain", "chains");
+    const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const USER: &str = "somebody";
+
+    const fn kind(kind: &'static str, plural: &'static str) -> Resource {
+        Resource {
+            api_version: "lab.example/v1",
+            kind,
+            plural,
+            namespaced: false,
+        }
+    }
 
     /// Waits until the API server has renewed its Lease twice. The server writes its other keys as
-    /// often, so each key that is missing in [`OF_SERVER`] has changed then.
+    /// often, so each key that is not listed as a key of the server has changed then.
     fn await_own_writes(etcd: &Etcd) {
         let lease = || etcd.revisions("/registry/leases/kube-system/apiserver-");
         for _ in 0..2 {
@@ -383,34 +262,40 @@ mod tests {
     }
 
     fn on_prepared(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
-        on_prepared_kubernetes(PREPARATION, |api| api.namespace("prepared"), test);
+        let prepare = |api: &ApiServer| {
+            api.namespace("prepared")?;
+            api.define_open(&ANCHORS)
+        };
+        on_prepared_kubernetes(PREPARATION, prepare, test);
+    }
+
+    fn may_read_nodes(api: &ApiServer) -> bool {
+        let access = Access {
+            verb: "get",
+            group: "",
+            resource: "nodes",
+        };
+        api.allows(USER, access).unwrap()
+    }
+
+    /// Lets [`USER`] do everything.
+    fn bind(admin: &Client) {
+        let group = "rbac.authorization.k8s.io";
+        let role = json!({ "apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin" });
+        let user = json!({ "apiGroup": group, "kind": "User", "name": USER });
+        let binding = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding",
+            "metadata": { "name": "new" }, "roleRef": role, "subjects": [user],
+        });
+        admin.apply_object(&binding).unwrap();
+    }
+
+    fn code(admin: &Client, resource: &Resource) -> u16 {
+        admin.get(&resource.collection(None)).unwrap().code
     }
 
     #[test]
-    fn key_is_listed_by_its_whole_text_or_by_its_beginning_up_to_a_separator() {
-        let list = [
-            "/registry/leases/kube-system/apiserver-",
-            "/registry/ipaddresses/10.96.0.1",
-            "/registry/ranges/",
-        ];
-        for key in [
-            "/registry/leases/kube-system/apiserver-a",
-            "/registry/ipaddresses/10.96.0.1",
-            "/registry/ranges/a",
-        ] {
-            assert!(is_listed(key, &list), "{key}");
-        }
-        for key in [
-            "/registry/leases/kube-system/api",
-            "/registry/ipaddresses/10.96.0.12",
-            "/registry/ranges",
-        ] {
-            assert!(!is_listed(key, &list), "{key}");
-        }
-    }
-
-    #[test]
-    fn shared_control_plane_is_as_prepared_until_a_test_changes_a_permission() {
+    fn shared_control_plane_is_as_prepared_until_a_test_changes_a_key_of_another_kind() {
         let mut seen = Vec::new();
         for _ in 0..2 {
             on_prepared(|host, Kubernetes { api, etcd, .. }| {
@@ -423,6 +308,8 @@ mod tests {
                     namespace["metadata"]["annotations"].is_null(),
                     "{namespace}"
                 );
+                assert_eq!((code(admin, &ANCHORS), code(admin, &CHAINS)), (200, 404));
+                assert!(!may_read_nodes(api));
                 assert!(!host.dir("other").join("file").exists());
                 assert_eq!(
                     ip_json("link show").unwrap().as_array().map(Vec::len),
@@ -436,13 +323,22 @@ mod tests {
                         &json!({ "metadata": { "annotations": { "a": "b" } } }),
                     )
                     .unwrap();
+                api.define_open(&CHAINS).unwrap();
+                let definition = format!("{DEFINITIONS}/anchors.lab.example");
+                admin.delete(&definition).unwrap().success();
+                bind(admin);
+                await_that(PATIENCE, || Ok(may_read_nodes(api))).unwrap();
                 fs::write(host.dir("other").join("file"), "").unwrap();
                 host.add_uplink().unwrap();
             });
         }
         on_prepared(|_, Kubernetes { api, .. }| {
             seen.push(api.pid());
-            api.cluster_role("new", &json!([])).unwrap();
+            let class = json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": { "name": "new" }, "value": 1,
+            });
+            api.admin().apply_object(&class).unwrap();
         });
         on_prepared(|_, Kubernetes { api, .. }| seen.push(api.pid()));
         // Without installed servers, no test has run.
@@ -450,5 +346,30 @@ mod tests {
             assert_eq!((first, second), (second, third));
             assert_ne!(third, fourth);
         }
+    }
+
+    #[test]
+    fn test_waits_for_a_control_plane_that_another_test_uses_for_a_moment() {
+        let used = || {
+            let mut used = None;
+            on_prepared_kubernetes(
+                "nothing, for a moment",
+                |_| Ok(()),
+                |_, Kubernetes { api, .. }| {
+                    used = api.pid();
+                    thread::sleep(Duration::from_millis(100));
+                },
+            );
+            used
+        };
+        // Without root, the tests run in a copy of this process.
+        isolated(|_| {
+            let [first, second] = thread::scope(|scope| {
+                [(); 2]
+                    .map(|()| scope.spawn(used))
+                    .map(|test| test.join().unwrap())
+            });
+            assert_eq!(first, second);
+        });
     }
 }

@@ -27,6 +27,7 @@ mod kubernetes;
 
 pub use crate::on;
 pub use faulty::{Faults, Faulty, points, shortest, sweep};
+pub(crate) use kubernetes::{BOTH_GROUPS, prepare_both_groups};
 pub use kubernetes::{
     ControlPlane, NAMESPACE, on_installation, on_one_group, pod_path, restricted,
 };
@@ -149,6 +150,15 @@ impl<'h> Cluster<'h> {
             plugins,
             store,
         })
+    }
+
+    /// Returns the cluster with its data in the etcd of its API server, which has other objects.
+    pub fn in_etcd(&self) -> Cluster<'h> {
+        Cluster {
+            host: self.host,
+            plugins: self.plugins.clone(),
+            store: Store::Etcd(Etcd::of_control_plane(self.host)),
+        }
     }
 
     /// Writes content into the datastore.

@@ -27,8 +27,9 @@ mod running;
 mod typed_objects;
 
 pub use crate::on;
+pub(crate) use cluster::create_replicas;
 pub use cluster::{
-    ControllersCluster, NAMESPACE, REPLICAS, create_replicas, deletion_mark, handle_of, merge, on,
+    ControllersCluster, NAMESPACE, REPLICAS, beside_plugins, deletion_mark, handle_of, merge, on,
     on_both_groups, on_prepared, service_path,
 };
 pub use proxied::Proxied;

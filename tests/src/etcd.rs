@@ -55,6 +55,16 @@ impl Etcd {
         Ok(etcd)
     }
 
+    /// Returns the etcd of the control plane that runs on this host, without its process, which can
+    /// be neither stopped nor started again.
+    pub fn of_control_plane(host: &Host) -> Etcd {
+        Etcd {
+            data: host.dir("etcd"),
+            args: Vec::new(),
+            server: ServerProcess::default(),
+        }
+    }
+
     /// Starts the server again on the same data.
     pub fn restart(&mut self) -> Result<()> {
         let data = self.data.display().to_string();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Cluster, ClusterTest};
 use crate::content::Content;
+use crate::controllers::create_replicas;
 use crate::kubernetes::node_restriction::NodeTokens;
 use crate::kubernetes::{
     ApiServer, Client, Kubernetes, Objects, ServiceAccount, on_prepared_kubernetes,
@@ -24,6 +25,9 @@ pub const NAMESPACE: &str = "suite";
 
 /// The node of every pod without a node of its own.
 pub(super) const NODE: &str = "node1";
+
+/// Name of [`prepare_both_groups`].
+pub(crate) const BOTH_GROUPS: &str = "both groups";
 
 /// The nodes of [`restricted`].
 const NODES: [&str; 4] = [NODE, "node2", "node3", "node4"];
@@ -64,17 +68,20 @@ pub(super) fn on_both_groups(
     group: ApiGroup,
     test: impl FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>) + Send,
 ) {
-    let prepare = |api: &ApiServer| {
-        for group in [ApiGroup::CrdV1, ApiGroup::V3] {
-            api.define(group.api_version())?;
-            api.await_group(group.name())?;
-        }
-        api.cni_user()?;
-        ControlPlane::account(api).map(drop)
-    };
-    on_prepared_kubernetes("both groups", prepare, |host, servers| {
+    on_prepared_kubernetes(BOTH_GROUPS, prepare_both_groups, |host, servers| {
         run(group, host, ControlPlane::of(servers), test);
     });
+}
+
+/// Defines both groups, and creates the accounts of plugins and of replicas of kube-controllers.
+pub(crate) fn prepare_both_groups(api: &ApiServer) -> Result<()> {
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        api.define(group.api_version())?;
+        api.await_group(group.name())?;
+    }
+    api.cni_user()?;
+    ControlPlane::account(api)?;
+    create_replicas(api)
 }
 
 /// Runs a test as [`on`](super::on) does, on an API server with `components/node-restriction`, with

@@ -10,6 +10,7 @@ use libcalico::names::{HOSTNAME_HASH_LABEL, hostname_hash};
 use serde_json::{Value, json};
 
 use super::{Controllers, PATIENCE, Proxied, Setup, await_that};
+use crate::cluster::{BOTH_GROUPS, prepare_both_groups};
 use crate::etcd::Etcd;
 use crate::kubernetes::{ApiServer, Client, Kubernetes, Objects, on_prepared_kubernetes};
 use crate::namespaces::Host;
@@ -60,14 +61,15 @@ pub struct ControllersCluster<'a> {
 }
 
 /// Runs a test with a cluster on a control plane that may have served earlier tests of the process,
-/// see [`on_prepared_kubernetes`]. The accounts [`REPLICAS`] exist. Skips the test if etcd or the
+/// see [`on_prepared_kubernetes`]. The accounts [`REPLICAS`] exist. With Calico's objects in etcd,
+/// the API server defines v1, so that it also serves tests with v1. Skips the test if etcd or the
 /// API server is not installed.
 pub fn on(place: Place, test: impl FnOnce(&ControllersCluster<'_>) + Send) {
     on_prepared("replicas", place, create_replicas, test);
 }
 
 /// Creates the accounts [`REPLICAS`]. Writes nothing if they exist.
-pub fn create_replicas(api: &ApiServer) -> Result<()> {
+pub(crate) fn create_replicas(api: &ApiServer) -> Result<()> {
     REPLICAS
         .into_iter()
         .try_for_each(|name| Proxied::account(api, name).map(drop))
@@ -84,9 +86,10 @@ pub fn on_prepared(
     prepare: impl FnOnce(&ApiServer) -> Result<()> + Send + 'static,
     test: impl FnOnce(&ControllersCluster<'_>) + Send,
 ) {
-    let preparation = format!("{preparation}, {place:?}");
+    let group = place.group().unwrap_or(ApiGroup::CrdV1);
+    let preparation = format!("{preparation}, {group:?}");
     let prepare = move |api: &ApiServer| {
-        ControllersCluster::prepare(api, place.group())?;
+        ControllersCluster::prepare(api, Some(group))?;
         prepare(api)
     };
     run(&preparation, place, prepare, test);
@@ -111,6 +114,15 @@ pub fn on_both_groups(
         prepare(api)
     };
     run(preparation, place, prepare, test);
+}
+
+/// Runs a test on a control plane of [`cluster::on`](fn@crate::cluster::on), as [`on_both_groups`]
+/// does. The accounts [`REPLICAS`] exist.
+///
+/// # Panics
+/// Panics on the embedded datastore.
+pub fn beside_plugins(place: Place, test: impl FnOnce(&ControllersCluster<'_>) + Send) {
+    run(BOTH_GROUPS, place, prepare_both_groups, test);
 }
 
 fn run(

@@ -12,7 +12,7 @@ pub(crate) use integration_tests::controllers::garbage_collector::{
     GRACE, GarbageCollector, SOON, settings,
 };
 use integration_tests::controllers::{
-    ControllersCluster, Proxied, REPLICAS, TypedObjects, create_replicas, on_both_groups,
+    ControllersCluster, Proxied, REPLICAS, TypedObjects, beside_plugins,
 };
 pub(crate) use integration_tests::controllers::{NAMESPACE, within};
 pub(crate) use integration_tests::on;
@@ -44,7 +44,7 @@ pub(crate) struct CollectedCluster<'k> {
 
 /// Runs a test on a cluster with the objects of an empty datastore.
 pub(crate) fn on(place: Place, test: fn(&CollectedCluster<'_>)) {
-    on_both_groups("collector", place, create_replicas, |servers| {
+    beside_plugins(place, |servers| {
         let (api, group) = (servers.api, servers.group);
         let account = Proxied::account(api, REPLICAS[0]).unwrap();
         let objects = TypedObjects::new(group, api.admin_kubeconfig());

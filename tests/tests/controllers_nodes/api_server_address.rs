@@ -5,15 +5,16 @@ use std::fs;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 
 use integration_tests::command::ip;
-use integration_tests::controllers::{
-    Controllers, ControllersCluster, Proxied, REPLICAS, Setup, on,
-};
+use integration_tests::controllers::{Controllers, ControllersCluster, Proxied, REPLICAS, Setup};
 use integration_tests::forward_proxy::{ForwardProxy, REQUIRES};
 use integration_tests::kubernetes::{Identity, ServiceAccount};
 use integration_tests::namespaces::Host;
 use integration_tests::skip::skipped;
+use integration_tests::{Place, on};
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
+
+use crate::controlled_cluster;
 
 /// An address to which all packets are lost. It is global, because programs try it before an IPv4
 /// address only then.
@@ -25,6 +26,11 @@ const FAR: &str = "10.96.0.1";
 /// No program listens at this address.
 const NO_PROXY_THERE: &str = "http://127.0.0.1:9";
 const POD_CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Runs a test on the servers of the other tests of this suite.
+fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
+    controlled_cluster::on(place, |cluster| test(&cluster.servers));
+}
 
 /// Gives the name `localhost` of this host two addresses: [`SILENT`], and that of the API server.
 fn add_silent_address(host: &Host) {

@@ -35,7 +35,7 @@ pub(crate) struct ControlledCluster<'a> {
 type Subscribe = fn(&Context, &mut Watches) -> BoxFuture<'static, ()>;
 
 /// Runs a test with controllers that have the rights of `deploy/rbac`, or all rights with etcd.
-pub(crate) fn on(place: Place, test: fn(&ControlledCluster<'_>)) {
+pub(crate) fn on(place: Place, test: impl FnOnce(&ControlledCluster<'_>) + Send) {
     let prepare = |api: &ApiServer| {
         api.namespace("default")?;
         account(api).map(drop)

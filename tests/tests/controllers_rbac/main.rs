@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use integration_tests::Place;
-use integration_tests::controllers::ControllersCluster;
-use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount, on_kubernetes};
+use integration_tests::controllers::{ControllersCluster, on_prepared};
+use integration_tests::kubernetes::{ApiServer, Permission, Role, ServiceAccount};
 use integration_tests::manifests::deploy;
 pub(crate) use integration_tests::on;
 use libcalico::kubernetes::{ApiGroup, request_kind};
@@ -50,11 +50,9 @@ const OF_OPTIONAL_CONTROLLERS: [&str; 3] = [
     "delete globalnetworkpolicies",
 ];
 
-/// Runs a test on servers of its own, whose roles it changes.
+/// Runs a test on servers whose roles it changes.
 pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
-    on_kubernetes(|host, servers| {
-        test(&ControllersCluster::new(host, &servers, place.group()));
-    });
+    on_prepared("definitions", place, |_| Ok(()), test);
 }
 
 fn manifest(name: &str) -> PathBuf {

@@ -4,21 +4,29 @@
 mod populated_cluster;
 
 use integration_tests::controllers::{Controllers, ControllersCluster, PATIENCE, await_that};
-use integration_tests::kubernetes::{Access, ApiServer, Permission, Role};
+use integration_tests::kubernetes::{Access, ApiServer, Permission, Role, on_kubernetes};
 use integration_tests::manifests::{deploy, kustomizers};
 use integration_tests::skip::skipped;
+use integration_tests::{Place, on};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{cluster_information, definition_name, moved_kinds};
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::{NAMESPACE, on};
+use super::NAMESPACE;
 use populated_cluster::{NAME, POD, PopulatedCluster, REFUSED, Rights, is_role_missing, manifest};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Number of permissions that are withheld together. The message of the object names all of them.
 const WITHHELD: usize = 12;
+
+/// Runs a test on servers of its own, whose definitions and APIServices it changes.
+fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
+    on_kubernetes(|host, servers| {
+        test(&ControllersCluster::new(host, &servers, place.group()));
+    });
+}
 
 /// Returns true for a permission that this migration need not use: the creation of an APIService,
 /// which is needed only if another program has deleted that of the API server, and those for which

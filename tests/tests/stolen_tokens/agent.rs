@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use integration_tests::Place;
 use integration_tests::controllers::{ControllersCluster, NAMESPACE, PATIENCE, await_that};
-use integration_tests::kubernetes::{Identity, on_kubernetes, token_in, token_path, token_request};
+use integration_tests::kubernetes::{Identity, token_in, token_path, token_request};
 use integration_tests::manifests::{deploy, helm, template};
 use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
@@ -84,8 +85,7 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
     if let Err(missing) = helm() {
         return skipped(&missing.to_string());
     }
-    on_kubernetes(|host, servers| {
-        let cluster = ControllersCluster::new(host, &servers, Some(ApiGroup::CrdV1));
+    on(Place::KubernetesV1, |cluster| {
         for node in ["node1", "node2"] {
             cluster.node(node, "10.0.0.2");
         }
@@ -96,11 +96,8 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
             "default",
             &json!({ "datastoreReady": true }),
         );
-        let thief = Thief::of(
-            &cluster,
-            &[roles_with_every_option(&host.dir("roles"))],
-            ACCOUNT,
-        );
+        let roles = roles_with_every_option(&cluster.host.dir("roles"));
+        let thief = Thief::of(cluster, &[roles], ACCOUNT);
         for (collection, name) in [("/api/v1/nodes", "node2"), ("/api/v1/pods", "none")] {
             thief.reads(collection, name);
         }

@@ -22,22 +22,28 @@ pub(crate) struct Thief<'a> {
 
 /// Runs a test with KubeVirt's machines, and with all accounts of the datastore and their roles.
 pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
-    let accounts = match place {
-        Place::Etcd => vec![(
-            "calico-kube-controllers",
-            vec![deploy("rbac/etcd/calico-kube-controllers.yaml")],
-        )],
-        _ => vec![
-            ("calico-cni", vec![deploy("rbac/calico-cni.yaml")]),
-            (
-                "calico-cni-plugin",
-                vec![deploy("rbac/calico-cni-plugin.yaml")],
-            ),
-            (
+    let (preparation, accounts) = match place {
+        Place::Etcd => (
+            "all accounts with etcd",
+            vec![(
                 "calico-kube-controllers",
-                Role::manifests_of_controllers().into(),
-            ),
-        ],
+                vec![deploy("rbac/etcd/calico-kube-controllers.yaml")],
+            )],
+        ),
+        _ => (
+            "all accounts",
+            vec![
+                ("calico-cni", vec![deploy("rbac/calico-cni.yaml")]),
+                (
+                    "calico-cni-plugin",
+                    vec![deploy("rbac/calico-cni-plugin.yaml")],
+                ),
+                (
+                    "calico-kube-controllers",
+                    Role::manifests_of_controllers().into(),
+                ),
+            ],
+        ),
     };
     let prepare = |api: &ApiServer| {
         api.define_machines()?;
@@ -45,7 +51,7 @@ pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
             .into_iter()
             .try_for_each(|(name, manifests)| api.account_of(SYSTEM, name, &manifests).map(drop))
     };
-    on_prepared("all accounts", place, prepare, test);
+    on_prepared(preparation, place, prepare, test);
 }
 
 impl<'a> Thief<'a> {

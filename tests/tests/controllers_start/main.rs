@@ -204,15 +204,16 @@ fn configuration_written_with_kubectl_gets_defaults(startup: &mut Startup<'_>) {
 
 #[on(etcd, kubernetes_v1)]
 fn start_with_unreachable_servers_waits_and_stays_live(startup: &mut Startup<'_>) {
-    startup.servers.api.stop();
+    let (proxy, setup) = startup.behind_proxy();
+    proxy.go_away();
     if startup.group.is_none() {
         startup.servers.etcd.freeze().unwrap();
     }
     // Without the heartbeat, `-l` returns the result of `-r`, as upstream's does.
-    let mut setup = startup.setup().env("STATUS_LIVENESS", "heartbeat");
+    let mut setup = setup.env("STATUS_LIVENESS", "heartbeat");
     if startup.group.is_some() {
-        // With an election, the replica waits for half a minute before its first write, because
-        // there is no Lease.
+        // With an election, the replica would wait for half a minute before its first write: the
+        // Lease is too old when the server is reachable.
         setup = setup.env("LEADER_ELECTION", "false");
     }
     let mut controllers = startup.start(setup);
@@ -225,10 +226,10 @@ fn start_with_unreachable_servers_waits_and_stays_live(startup: &mut Startup<'_>
     if startup.group.is_none() {
         startup.servers.etcd.thaw().unwrap();
     }
-    startup.servers.api.restart().unwrap();
+    proxy.arm(None);
     await_ready(&controllers, true);
 
-    startup.servers.api.stop();
+    proxy.go_away();
     await_ready(&controllers, false);
     // At first only the check of the datastore may have failed.
     let said = || check_status(&controllers, "-r").1;
@@ -241,7 +242,7 @@ fn start_with_unreachable_servers_waits_and_stays_live(startup: &mut Startup<'_>
         (true, "Live".into()),
         "the process needs no restart"
     );
-    startup.servers.api.restart().unwrap();
+    proxy.arm(None);
     await_ready(&controllers, true);
     assert!(controllers.terminate().unwrap().success());
 }
@@ -249,28 +250,14 @@ fn start_with_unreachable_servers_waits_and_stays_live(startup: &mut Startup<'_>
 /// The API server becomes unreachable at the request for the KubeControllersConfiguration.
 #[on(kubernetes_v3)]
 fn readiness_names_a_server_lost_before_the_configuration_read(startup: &mut Startup<'_>) {
-    let proxy = startup.servers.api.proxy().unwrap();
+    let (proxy, setup) = startup.behind_proxy();
     proxy.arm(Some((
         Point::First("GET", "kubecontrollersconfigurations"),
         Fault::Gone,
     )));
-    let account = startup
-        .servers
-        .api
-        .service_account("kube-system", "early")
-        .unwrap();
-    startup.servers.api.bind(&account, "cluster-admin").unwrap();
-    let kubeconfig = startup
-        .servers
-        .api
-        .kubeconfig_to(&proxy.endpoint(), "early", &account.identity)
-        .unwrap();
     // With an election, the replica would wait for half a minute: the Lease is too old when the
     // server is reachable.
-    let setup = startup
-        .cluster()
-        .setup_with(&kubeconfig)
-        .env("LEADER_ELECTION", "false");
+    let setup = setup.env("LEADER_ELECTION", "false");
     let controllers = startup.start(setup);
     let reasons = || check_status(&controllers, "-r").1;
     let expected = [

@@ -4,30 +4,33 @@ use std::process::Command;
 
 use integration_tests::Place;
 use integration_tests::controllers::{
-    Controllers, ControllersCluster, PATIENCE, Setup, await_that,
+    Controllers, ControllersCluster, PATIENCE, Proxied, Setup, await_that,
 };
 use integration_tests::kubernetes::{ApiServer, Kubernetes, on_prepared_kubernetes};
 use integration_tests::namespaces::Host;
 pub(crate) use integration_tests::on;
 use integration_tests::plugin::Plugins;
+use integration_tests::proxy::Proxy;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 /// The plural and the name of KubeControllersConfiguration.
 const CONFIGURATION: (&str, &str) = ("kubecontrollersconfigurations", "default");
 
-/// Servers, which a test may stop, and the location of Calico's objects: etcd if `group` is `None`.
+/// Servers, and the location of Calico's objects: etcd if `group` is `None`.
 pub(crate) struct Startup<'a> {
     pub(crate) host: &'a Host,
     pub(crate) servers: &'a mut Kubernetes,
     pub(crate) group: Option<ApiGroup>,
 }
 
-/// Runs a test on servers without Calico's objects.
+/// Runs a test on servers without Calico's objects. The API server defines v1 for the tests with
+/// etcd too, which share it with those of v1.
 pub(crate) fn on(place: Place, test: fn(&mut Startup<'_>)) {
     let group = place.group();
-    let prepare = move |api: &ApiServer| ControllersCluster::prepare(api, group);
-    on_prepared_kubernetes(&format!("{place:?}"), prepare, |host, servers| {
+    let defined = group.unwrap_or(ApiGroup::CrdV1);
+    let prepare = move |api: &ApiServer| ControllersCluster::prepare(api, Some(defined));
+    on_prepared_kubernetes(defined.api_version(), prepare, |host, servers| {
         test(&mut Startup {
             host,
             servers,
@@ -43,6 +46,17 @@ impl Startup<'_> {
 
     pub(crate) fn setup(&self) -> Setup {
         self.cluster().setup()
+    }
+
+    /// Starts a proxy in front of the API server. Returns the proxy, and the setup of a
+    /// kube-controllers that reaches the server through the proxy and may do everything.
+    pub(crate) fn behind_proxy(&self) -> (Proxy, Setup) {
+        let api = &self.servers.api;
+        let proxy = api.proxy().unwrap();
+        let account = Proxied::account(api, "early").unwrap();
+        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "early", &account.identity);
+        let setup = self.cluster().setup_with(&kubeconfig.unwrap());
+        (proxy, setup)
     }
 
     pub(crate) fn start(&self, setup: Setup) -> Controllers {

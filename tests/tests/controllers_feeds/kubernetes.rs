@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use integration_tests::controllers::{Connection, RunningControllers};
-use integration_tests::kubernetes::{Client, Kubernetes, ServiceAccount, on_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, Client, Kubernetes, ServiceAccount, on_prepared_kubernetes,
+};
 use integration_tests::proxy::{Fault, Point, Protocol, Proxy, Refusal, ServerCertificate};
 use integration_tests::{Place, on};
 use kube_controllers::watched::Pod;
@@ -18,37 +21,43 @@ use serde_json::{Value, json};
 
 use crate::reported::{self, Reported};
 
-/// Starts a proxy in front of the API server. Returns the proxy and a kubeconfig through it.
-fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
-    let api = &kubernetes.api;
-    let account: ServiceAccount = api.service_account("kube-system", "watches").unwrap();
-    let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
-    api.cluster_role("everything", &everything).unwrap();
-    api.bind(&account, "everything").unwrap();
-    let proxy = api.proxy().unwrap();
-    let kubeconfig = api
-        .kubeconfig_to(&proxy.endpoint(), "watches", &account.identity)
-        .unwrap();
-    (proxy, kubeconfig)
+/// Runs a test with an API server without Calico's kinds, a proxy in front of the server, and a
+/// kubeconfig through the proxy.
+fn behind_proxy(test: impl FnOnce(&mut Kubernetes, Proxy, PathBuf) + Send) {
+    let prepare = |api: &ApiServer| {
+        api.namespace("default")?;
+        account(api).map(drop)
+    };
+    on_prepared_kubernetes("an account of watches", prepare, |_, servers| {
+        let api = &servers.api;
+        let (proxy, account) = (api.proxy().unwrap(), account(api).unwrap());
+        let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "watches", &account.identity);
+        test(servers, proxy, kubeconfig.unwrap());
+    });
+}
+
+/// Creates the account of the watches, which may do everything. Writes nothing if it exists.
+fn account(api: &ApiServer) -> Result<ServiceAccount> {
+    let account = api.service_account("kube-system", "watches")?;
+    api.bind(&account, "cluster-admin")?;
+    Ok(account)
 }
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUP: Option<ApiGroup> = Some(ApiGroup::CrdV1);
 
 /// Pods on an API server, and a proxy for their watch.
-struct WatchedPods {
+struct WatchedPods<'k> {
     proxy: Proxy,
-    servers: Kubernetes,
+    servers: &'k mut Kubernetes,
     connection: Connection,
     /// The state that subscribers of the watch must reach.
     known: BTreeMap<String, String>,
 }
 
 /// Runs a test on an API server without Calico's kinds.
-fn on(_: Place, test: fn(&mut WatchedPods)) {
-    on_kubernetes(|_, servers| {
-        servers.api.namespace("default").unwrap();
-        let (proxy, kubeconfig) = behind_proxy(&servers);
+fn on(_: Place, test: fn(&mut WatchedPods<'_>)) {
+    behind_proxy(|servers, proxy, kubeconfig| {
         test(&mut WatchedPods {
             proxy,
             servers,
@@ -58,7 +67,7 @@ fn on(_: Place, test: fn(&mut WatchedPods)) {
     });
 }
 
-impl WatchedPods {
+impl WatchedPods<'_> {
     fn admin(&self) -> &Client {
         self.servers.api.admin()
     }
@@ -115,7 +124,7 @@ fn show(pod: &Pod) -> String {
 }
 
 #[on(kubernetes_v1)]
-fn pod_watch_converges_through_cuts_failing_requests_and_a_restart(pods: &mut WatchedPods) {
+fn pod_watch_converges_through_cuts_failing_requests_and_a_restart(pods: &mut WatchedPods<'_>) {
     for n in 0..130 {
         pods.create(&format!("p{n:03}"));
     }
@@ -177,7 +186,7 @@ fn pod_watch_converges_through_cuts_failing_requests_and_a_restart(pods: &mut Wa
 /// The proxy rejects the request for the second page as a server does that has compacted the
 /// revision of the list.
 #[on(kubernetes_v1)]
-fn list_with_an_expired_continue_token_starts_again(pods: &mut WatchedPods) {
+fn list_with_an_expired_continue_token_starts_again(pods: &mut WatchedPods<'_>) {
     for n in 0..60 {
         pods.create(&format!("p{n:03}"));
     }
@@ -196,7 +205,7 @@ fn list_with_an_expired_continue_token_starts_again(pods: &mut WatchedPods) {
 }
 
 #[on(kubernetes_v1)]
-fn watches_over_http1_do_not_block_other_watches_and_requests(pods: &mut WatchedPods) {
+fn watches_over_http1_do_not_block_other_watches_and_requests(pods: &mut WatchedPods<'_>) {
     let certificate = pods.servers.api.server_certificate().unwrap();
     pods.proxy
         .present(&ServerCertificate {
@@ -252,8 +261,7 @@ fn show_block(block: &Entry<Block>) -> String {
 
 #[test]
 fn watches_of_calicos_kinds_work_in_both_api_groups() {
-    on_kubernetes(|_, kubernetes| {
-        let (_proxy, kubeconfig) = behind_proxy(&kubernetes);
+    behind_proxy(|kubernetes, _proxy, kubeconfig| {
         let client = kubernetes.api.admin().clone();
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let [pools, blocks] = [(); 2].map(|()| Reported::default());

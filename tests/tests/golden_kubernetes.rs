@@ -1,16 +1,19 @@
 //! Replays every recording of upstream on Kubernetes against our binaries on a real API server.
 
 use anyhow::Result;
+use integration_tests::etcd::Etcd;
 use integration_tests::golden::cluster;
 use integration_tests::golden::recording;
 use integration_tests::golden::replay::{Target, replay};
-use integration_tests::kubernetes::{
-    ApiServer, ENDPOINT, Kubernetes, Objects, Role, on_kubernetes,
-};
+use integration_tests::kubernetes::node_restriction::{NodeTokens, PLUGINS};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Objects, Role, on_prepared_kubernetes};
+use integration_tests::manifests::NAMESPACE;
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
+
+const GROUPS: [ApiGroup; 2] = [ApiGroup::CrdV1, ApiGroup::V3];
 
 #[test]
 fn replay_of_kdd1_recordings_with_each_role_equals_upstream() {
@@ -36,12 +39,12 @@ fn replay_of_kdd3_recordings_with_node_restriction_equals_upstream() {
 /// Calico's data are in etcd, which here is also the API server's etcd.
 #[test]
 fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
-    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
-        cluster::prepare(&api).unwrap();
+    on(|host, api| {
         let user = api.cni_user().unwrap();
-        cluster::write_kubeconfig(host, &api, &user.identity).unwrap();
+        cluster::write_kubeconfig(host, api, &user.identity).unwrap();
         let audit = api.audit().unwrap();
-        let (plugins, store) = (Plugins::locate().unwrap(), Store::Etcd(etcd));
+        let store = Store::Etcd(Etcd::of_control_plane(host));
+        let plugins = Plugins::locate().unwrap();
         let target = Target {
             host,
             plugins: &plugins,
@@ -60,14 +63,29 @@ fn replay_of_kubernetes_on_etcd_recording_equals_upstream() {
     });
 }
 
+/// Runs a test on an API server with both groups, and with the objects of the recordings.
+fn on(test: impl FnOnce(&Host, &ApiServer) + Send) {
+    let prepare = |api: &ApiServer| {
+        define(api)?;
+        cluster::prepare(api)?;
+        api.cni_user().map(drop)
+    };
+    on_prepared_kubernetes("recorded objects", prepare, |host, servers| {
+        test(host, &servers.api);
+    });
+}
+
+fn define(api: &ApiServer) -> Result<()> {
+    GROUPS
+        .into_iter()
+        .try_for_each(|group| api.define(group.api_version()))
+}
+
 /// Replays a folder as the CNI user, with exactly our role and then with exactly upstream's. In
 /// this order, the second role has permissions that the first one lacks, so the end of the wait for
 /// the authorizer is certain.
 fn replay_folder(folder: &str, group: ApiGroup) {
-    on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(group.api_version()).unwrap();
-        cluster::prepare(api).unwrap();
+    on(|host, api| {
         let user = api.cni_user().unwrap();
         for role in [Role::ours(), Role::upstreams()] {
             api.grant(&user, &role.unwrap()).unwrap();
@@ -81,14 +99,20 @@ fn replay_folder(folder: &str, group: ApiGroup) {
 
 /// Replays a folder with the tokens of `components/node-restriction`.
 fn replay_folder_restricted(folder: &str, group: ApiGroup) {
-    on_kubernetes(|host, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(group.api_version()).unwrap();
-        let (account, tokens) = api.restrict_nodes(&cluster::NODES).unwrap();
+    let prepare = |api: &ApiServer| {
+        define(api)?;
+        let (_, tokens) = api.restrict_nodes(&cluster::NODES)?;
         // Adds the ranges of the nodes, which cannot be removed afterwards.
-        cluster::prepare(api).unwrap();
-        api.await_node_restriction(group, &tokens[cluster::NODES[0]])
-            .unwrap();
+        cluster::prepare(api)?;
+        GROUPS
+            .into_iter()
+            .try_for_each(|group| api.await_node_restriction(group, &tokens[cluster::NODES[0]]))
+    };
+    on_prepared_kubernetes("node restriction", prepare, |host, servers| {
+        let api = &servers.api;
+        let account = api.service_account(NAMESPACE, PLUGINS).unwrap();
+        let token = |node: &str| (node.to_owned(), api.token_of_node(node).unwrap());
+        let tokens: NodeTokens = cluster::NODES.into_iter().map(token).collect();
         replay_all(folder, group, host, api, &account.user, |_| {
             api.objects_of_nodes(group, ENDPOINT, &tokens)
         });

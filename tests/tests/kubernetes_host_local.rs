@@ -4,12 +4,10 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use integration_tests::cluster::{Cluster, pod_path, restricted};
+use integration_tests::cluster::{Cluster, ControlPlane, pod_path, restricted};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
-use integration_tests::plugin::{Plugins, is_host_local_installed};
-use integration_tests::store::Store;
+use integration_tests::plugin::is_host_local_installed;
 use integration_tests::{Place, on};
 use serde_json::{Value, json};
 
@@ -196,30 +194,28 @@ fn pod_cidr_is_read_from_the_api_server_with_data_in_etcd() {
     if !is_host_local_installed() {
         return;
     }
-    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
-        host.add_uplink().unwrap();
-        let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec,
-        });
-        api.admin().apply_object(&node).unwrap();
-        let cluster = Cluster {
-            host,
-            plugins: Plugins::locate().unwrap(),
-            store: Store::Etcd(etcd),
-        };
-        cluster.load(&Content::ready().node("node1"));
-        let (mut conf, data) = host_local(&cluster, json!({ "subnet": "usePodCidr" }));
-        // With another policy type, the plugin does not read the pod.
-        conf["policy"] = json!({ "type": "calico" });
-        conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
-        let mut pod = cluster.pod(1);
-        pod.object = Some("nobody-knows".into());
-        let audit = api.audit().unwrap();
-        assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.7.2/32"]);
-        assert_eq!(audit.lines().unwrap(), ["get nodes node1: 200"]);
-        cluster.delete(&pod, &conf);
-        assert_eq!(leases(&data), Vec::<String>::new());
-        cluster.assert_nothing_left();
+    restricted(Place::KubernetesV1, pod_cidr_is_read_with_data_in_etcd);
+}
+
+fn pod_cidr_is_read_with_data_in_etcd(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let api = &control_plane.servers.api;
+    let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24"] });
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" }, "spec": spec,
     });
+    api.admin().apply_object(&node).unwrap();
+    let cluster = cluster.in_etcd();
+    cluster.load(&Content::ready().node("node1"));
+    let (mut conf, data) = host_local(&cluster, json!({ "subnet": "usePodCidr" }));
+    // With another policy type, the plugin does not read the pod.
+    conf["policy"] = json!({ "type": "calico" });
+    conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
+    let mut pod = cluster.pod(1);
+    pod.object = Some("nobody-knows".into());
+    let audit = api.audit().unwrap();
+    assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.7.2/32"]);
+    assert_eq!(audit.lines().unwrap(), ["get nodes node1: 200"]);
+    cluster.delete(&pod, &conf);
+    assert_eq!(leases(&data), Vec::<String>::new());
+    cluster.assert_nothing_left();
 }

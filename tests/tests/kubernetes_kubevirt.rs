@@ -9,9 +9,7 @@ use integration_tests::command::ip;
 use integration_tests::content::{Content, container_id};
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Client, Kubernetes, Role, on_kubernetes};
-use integration_tests::plugin::Plugins;
-use integration_tests::store::Store;
+use integration_tests::kubernetes::{Client, Role};
 use integration_tests::{Place, on};
 use serde_json::{Value, json};
 
@@ -368,10 +366,10 @@ fn deferred_del_of_a_vmi_is_replayed_once_the_api_server_runs(
     let pod = machine.pod(cluster, 1, None);
     cluster.add(&pod, &conf);
     machine.delete("virtualmachines");
-    control_plane.servers.api.stop();
+    control_plane.proxy.go_away();
     cluster.delete(&pod, &conf);
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
-    control_plane.servers.api.restart().unwrap();
+    control_plane.proxy.arm(None);
     assert_eq!(owners(cluster), owned_by("1", ""));
     let mut status = conf.clone();
     status["cniVersion"] = json!("1.1.0");
@@ -511,59 +509,58 @@ fn calico_ipam_alone_moves_vmi_addresses_between_pods(cluster: &Cluster<'_>) {
 
 #[test]
 fn vmi_addresses_in_etcd_are_kept_and_deferred_dels_completed() {
-    on_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
-        host.add_uplink().unwrap();
-        api.namespace(NAMESPACE).unwrap();
-        api.define_machines().unwrap();
-        let cluster = Cluster {
-            host,
-            plugins: Plugins::locate().unwrap(),
-            store: Store::Etcd(etcd),
-        };
-        cluster.load(&Content::dual_stack());
-        let mut conf = conf(&cluster);
-        conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
-        let client = api.admin().clone();
-        let machine = Machine::new(&client);
-        let pod = machine.pod(&cluster, 1, None);
-        let held = addresses(&cluster.add(&pod, &conf));
-        // The account may not read pods.
-        let mut forbidden = conf.clone();
-        forbidden["kubernetes"] =
-            json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
-        cluster.delete(&pod, &forbidden);
-        assert!(Path::new("/var/lib/calico/cni-journal").exists());
-        assert_eq!(owners(&cluster), owned_by("1", ""));
+    restricted(Place::KubernetesV1, vmi_addresses_in_etcd_are_kept);
+}
+
+fn vmi_addresses_in_etcd_are_kept(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let (api, proxy) = (&control_plane.servers.api, &control_plane.proxy);
+    let cluster = cluster.in_etcd();
+    cluster.load(&Content::dual_stack());
+    let account = api.service_account(NAMESPACE, "plugin").unwrap();
+    api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&proxy.endpoint(), "plugin", &account.identity)
+        .unwrap();
+    let mut conf = conf(&cluster);
+    conf["kubernetes"] = json!({ "kubeconfig": kubeconfig });
+    let machine = Machine::new(api.admin());
+    let pod = machine.pod(&cluster, 1, None);
+    let held = addresses(&cluster.add(&pod, &conf));
+    // The account may not read pods.
+    let mut forbidden = conf.clone();
+    forbidden["kubernetes"] =
+        json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
+    cluster.delete(&pod, &forbidden);
+    assert!(Path::new("/var/lib/calico/cni-journal").exists());
+    assert_eq!(owners(&cluster), owned_by("1", ""));
+    cluster.delete(&pod, &conf);
+    assert_eq!(owners(&cluster), owned_by("", ""));
+    let again = cluster.add(&pod, &conf);
+    assert_eq!(addresses(&again), held);
+    // With an unreachable API server, the owner of the addresses is unknown.
+    machine.delete("virtualmachines");
+    proxy.go_away();
+    let mut checked = conf.clone();
+    checked["prevResult"] = again;
+    let error = cluster.verb("CHECK", &pod, &checked).run().error();
+    assert_eq!(error.code, 11, "{error:?}");
+    assert!(error.msg.contains("Kubernetes API"), "{error:?}");
+    cluster.delete(&pod, &conf);
+    assert_eq!(
+        (
+            kernel::host().unwrap()["links"].clone(),
+            cluster.endpoints().len()
+        ),
+        (json!({}), 0)
+    );
+    assert_eq!(owners(&cluster), owned_by("1", ""));
+    proxy.arm(None);
+    // A DEL waits three seconds for the first answer.
+    let is_released = || {
         cluster.delete(&pod, &conf);
-        assert_eq!(owners(&cluster), owned_by("", ""));
-        let again = cluster.add(&pod, &conf);
-        assert_eq!(addresses(&again), held);
-        // With an unreachable API server, the owner of the addresses is unknown.
-        machine.delete("virtualmachines");
-        api.stop();
-        let mut checked = conf.clone();
-        checked["prevResult"] = again;
-        let error = cluster.verb("CHECK", &pod, &checked).run().error();
-        assert_eq!(error.code, 11, "{error:?}");
-        assert!(error.msg.contains("Kubernetes API"), "{error:?}");
-        cluster.delete(&pod, &conf);
-        assert_eq!(
-            (
-                kernel::host().unwrap()["links"].clone(),
-                cluster.endpoints().len()
-            ),
-            (json!({}), 0)
-        );
-        assert_eq!(owners(&cluster), owned_by("1", ""));
-        api.restart().unwrap();
-        // A DEL waits three seconds for the first answer, and a server that has just started may
-        // need longer.
-        let is_released = || {
-            cluster.delete(&pod, &conf);
-            Ok(cluster.accounts().is_empty())
-        };
-        await_that(PATIENCE, is_released).unwrap();
-        assert_eq!(owners(&cluster), None);
-        cluster.assert_nothing_left();
-    });
+        Ok(cluster.accounts().is_empty())
+    };
+    await_that(PATIENCE, is_released).unwrap();
+    assert_eq!(owners(&cluster), None);
+    cluster.assert_nothing_left();
 }

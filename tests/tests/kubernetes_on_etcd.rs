@@ -4,10 +4,13 @@ use std::fs;
 
 use integration_tests::cluster::{Cluster, NAMESPACE, Pod, handle, pod_path};
 use integration_tests::content::{Content, container_id};
+use integration_tests::etcd::Etcd;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{ApiServer, Identity, Kubernetes, on_kubernetes, waves};
+use integration_tests::kubernetes::{
+    ApiServer, Identity, Kubernetes, ServiceAccount, on_shared_kubernetes, waves,
+};
 use integration_tests::plugin::{CniError, Plugins};
-use integration_tests::proxy::{Fault, Point};
+use integration_tests::proxy::{Fault, Point, Proxy};
 use integration_tests::store::Store;
 use integration_tests::{Place, on};
 use serde_json::{Value, json};
@@ -16,12 +19,12 @@ const POD: &str = "web-1";
 const ENDPOINT: &str = "suite/node1-k8s-web--1-eth0";
 
 /// Runs a test with a cluster in etcd or in the embedded datastore, and with an API server.
-fn on(place: Place, test: fn(&Cluster<'_>, &mut ApiServer)) {
-    on_kubernetes(|host, Kubernetes { mut api, etcd, .. }| {
+fn on(place: Place, test: fn(&Cluster<'_>, &ApiServer)) {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         host.add_uplink().unwrap();
         let plugins = Plugins::locate().unwrap();
         let store = match place {
-            Place::Etcd => Store::Etcd(etcd),
+            Place::Etcd => Store::Etcd(Etcd::of_control_plane(host)),
             Place::Local => Store::local(host, &plugins),
             other => panic!("this suite has no tests on {other:?}"),
         };
@@ -32,7 +35,7 @@ fn on(place: Place, test: fn(&Cluster<'_>, &mut ApiServer)) {
         };
         cluster.load(&Content::dual_stack().pool("pool9", "10.66.0.0/16", 26));
         api.service_account(NAMESPACE, "robot").unwrap();
-        test(&cluster, &mut api);
+        test(&cluster, api);
     });
 }
 
@@ -71,6 +74,20 @@ fn conf(cluster: &Cluster<'_>, policy: Value, kubernetes: Value) -> Value {
     )
 }
 
+/// Starts a proxy in front of the API server. Returns the proxy, and an account and a configuration
+/// with which the plugins reach the server through the proxy.
+fn behind_proxy(cluster: &Cluster<'_>, api: &ApiServer) -> (Proxy, ServiceAccount, Value) {
+    let proxy = api.proxy().unwrap();
+    let account = api.service_account(NAMESPACE, "reader").unwrap();
+    api.bind(&account, "cluster-admin").unwrap();
+    let kubeconfig = api
+        .kubeconfig_to(&proxy.endpoint(), "held", &account.identity)
+        .unwrap();
+    let kubernetes = json!({ "kubeconfig": kubeconfig });
+    let conf = conf(cluster, json!({ "type": "k8s" }), kubernetes);
+    (proxy, account, conf)
+}
+
 fn conf_of_admin(cluster: &Cluster<'_>, api: &ApiServer) -> Value {
     let kubernetes = json!({ "kubeconfig": api.admin_kubeconfig() });
     conf(cluster, json!({ "type": "k8s" }), kubernetes)
@@ -87,7 +104,7 @@ fn refused(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
 #[on(etcd, local)]
 fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
     cluster: &Cluster<'_>,
-    api: &mut ApiServer,
+    api: &ApiServer,
 ) {
     let namespace = json!({
         "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"pool9\"]" } }
@@ -96,10 +113,8 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
         .patch(&format!("/api/v1/namespaces/{NAMESPACE}"), &namespace)
         .unwrap()
         .success();
-    let (pod, mut conf) = (
-        create_pod(cluster, api, json!({})),
-        conf_of_admin(cluster, api),
-    );
+    let pod = create_pod(cluster, api, json!({}));
+    let (proxy, _, mut conf) = behind_proxy(cluster, api);
     let result = cluster.add(&pod, &conf);
     let address = result["ips"][0]["address"].clone();
     assert!(address.as_str().unwrap().starts_with("10.66."), "{result}");
@@ -142,14 +157,14 @@ fn endpoint_of_a_pod_is_built_from_the_api_and_stored_in_the_datastore(
     cluster.verb("CHECK", &pod, &conf).run().success();
     api.admin().delete(&path).unwrap().success();
     if matches!(cluster.store, Store::Local(_)) {
-        api.stop();
+        proxy.go_away();
     }
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
 }
 
 #[on(etcd, local)]
-fn every_configuration_key_for_the_api_server_works(cluster: &Cluster<'_>, api: &mut ApiServer) {
+fn every_configuration_key_for_the_api_server_works(cluster: &Cluster<'_>, api: &ApiServer) {
     let pod = create_pod(cluster, api, json!({}));
     let directory = cluster.host.dir("client");
     fs::create_dir_all(&directory).unwrap();
@@ -209,19 +224,9 @@ fn every_configuration_key_for_the_api_server_works(cluster: &Cluster<'_>, api: 
 #[on(etcd, local)]
 fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(
     cluster: &Cluster<'_>,
-    api: &mut ApiServer,
+    api: &ApiServer,
 ) {
-    let proxy = api.proxy().unwrap();
-    let account = api.service_account(NAMESPACE, "reader").unwrap();
-    api.bind(&account, "cluster-admin").unwrap();
-    let kubeconfig = api
-        .kubeconfig_to(&proxy.endpoint(), "held", &account.identity)
-        .unwrap();
-    let conf = conf(
-        cluster,
-        json!({ "type": "k8s" }),
-        json!({ "kubeconfig": kubeconfig }),
-    );
+    let (proxy, account, conf) = behind_proxy(cluster, api);
     let pod = create_pod(cluster, api, json!({}));
     let held = std::time::Duration::from_millis(500);
     proxy.arm(Some((Point::EveryRequest, Fault::Delay(held))));
@@ -246,12 +251,9 @@ fn add_reads_pod_and_namespace_in_one_round_and_del_sends_none(
 }
 
 #[on(etcd, local)]
-fn add_without_pod_data_from_the_api_fails_without_a_leak(
-    cluster: &Cluster<'_>,
-    api: &mut ApiServer,
-) {
-    let of_admin = conf_of_admin(cluster, api);
-    let error = refused(cluster, &sandbox(cluster), &of_admin);
+fn add_without_pod_data_from_the_api_fails_without_a_leak(cluster: &Cluster<'_>, api: &ApiServer) {
+    let (proxy, _, of_account) = behind_proxy(cluster, api);
+    let error = refused(cluster, &sandbox(cluster), &of_account);
     assert_eq!(
         (error.code, error.msg.as_str()),
         (11, "pods \"web-1\" not found")
@@ -263,7 +265,7 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(
         api,
         json!({ "cni.projectcalico.org/ipv4pools": "pool9" }),
     );
-    let error = refused(cluster, &pod, &of_admin);
+    let error = refused(cluster, &pod, &of_account);
     assert_eq!(error.code, 6, "{error:?}");
     assert!(error.details.contains("ipv4pools"), "{error:?}");
 
@@ -297,13 +299,13 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(
     );
     assert!(error.msg.contains("/nowhere/kubeconfig"), "{error:?}");
 
-    api.stop();
+    proxy.go_away();
     if matches!(cluster.store, Store::Local(_)) {
-        let error = refused(cluster, &pod, &of_admin);
+        let error = refused(cluster, &pod, &of_account);
         assert_eq!(error.code, 11, "{error:?}");
-        assert!(error.msg.contains("https://127.0.0.1:6443"), "{error:?}");
+        assert!(error.msg.contains(&proxy.endpoint()), "{error:?}");
     }
-    cluster.delete(&pod, &of_admin);
+    cluster.delete(&pod, &of_account);
     cluster.assert_nothing_left();
 }
 
@@ -312,7 +314,7 @@ fn add_without_pod_data_from_the_api_fails_without_a_leak(
 #[on(etcd, local)]
 fn only_namespace_labels_have_effect_without_kubernetes_policy(
     cluster: &Cluster<'_>,
-    api: &mut ApiServer,
+    api: &ApiServer,
 ) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });
@@ -358,7 +360,7 @@ fn only_namespace_labels_have_effect_without_kubernetes_policy(
 /// The endpoint in the datastore names the earlier sandbox. Its address is not the first one of the
 /// list.
 #[on(etcd, local)]
-fn listed_address_passes_to_the_next_sandbox(cluster: &Cluster<'_>, api: &mut ApiServer) {
+fn listed_address_passes_to_the_next_sandbox(cluster: &Cluster<'_>, api: &ApiServer) {
     let address = |result: &Value| result["ips"][0]["address"].clone();
     let conf = conf_of_admin(cluster, api);
     let first = create_pod(

@@ -1,11 +1,9 @@
 //! The pod's MAC address, floating addresses, source prefixes and limits.
 
-use integration_tests::cluster::{Cluster, Pod, pod_path};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, ControlPlane, Pod, pod_path, restricted};
 use integration_tests::content::{Content, container_id};
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
-use integration_tests::plugin::Plugins;
-use integration_tests::store::Store;
 use serde_json::json;
 
 use crate::{addresses, annotated, annotation, create, on};
@@ -81,60 +79,56 @@ fn floating_address_of_a_missing_family_is_refused(cluster: &Cluster<'_>) {
 /// On an API server, programs read these values from the pod.
 #[test]
 fn endpoint_in_etcd_stores_floating_addresses_and_source_prefixes() {
-    on_kubernetes(|host, kubernetes| {
-        let Kubernetes { api, etcd, .. } = kubernetes;
-        host.add_uplink().unwrap();
-        let cluster = Cluster {
-            host,
-            plugins: Plugins::locate().unwrap(),
-            store: Store::Etcd(etcd),
-        };
-        cluster.load(&Content::dual_stack());
-        api.namespace("suite").unwrap();
-        create(
-            api.admin(),
-            "pod1",
-            &[
-                ("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]"),
-                ("allowedSourcePrefixes", "[\"1.1.1.7/24\"]"),
-                ("ipFamilies", "[\"IPv4\", \"IPv6\"]"),
-                ("hwAddr", "ca:fe:ca:fe:ca:fe"),
-            ],
+    restricted(Place::KubernetesV1, endpoint_in_etcd_has_the_values);
+}
+
+fn endpoint_in_etcd_has_the_values(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let api = &control_plane.servers.api;
+    let cluster = cluster.in_etcd();
+    cluster.load(&Content::dual_stack());
+    create(
+        api.admin(),
+        "pod1",
+        &[
+            ("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]"),
+            ("allowedSourcePrefixes", "[\"1.1.1.7/24\"]"),
+            ("ipFamilies", "[\"IPv4\", \"IPv6\"]"),
+            ("hwAddr", "ca:fe:ca:fe:ca:fe"),
+        ],
+    );
+    let conf = cluster.conf(
+        "node1",
+        json!({
+            "policy": { "type": "k8s" }, "kubernetes": { "kubeconfig": api.admin_kubeconfig() },
+            "feature_control": { "floating_ips": true },
+        }),
+    );
+    let sandbox = |number: usize| Pod {
+        name: format!("pod{number}"),
+        netns: cluster.host.add_pod(&format!("pod{number}")).unwrap(),
+        container_id: container_id(number),
+        object: Some("pod1".into()),
+    };
+    // A second ADD must not extend the list, as upstream's does (CNI-240).
+    for sandbox in [sandbox(1), sandbox(2)] {
+        let result = cluster.add(&sandbox, &conf);
+        let own: Vec<_> = addresses(&result)
+            .iter()
+            .map(|ip| ip.split_once('/').unwrap().0.to_owned())
+            .collect();
+        let endpoints = cluster.endpoints();
+        let spec = &endpoints.values().next().unwrap()["spec"];
+        assert_eq!(
+            spec["ipNATs"],
+            json!([
+                { "internalIP": own[0], "externalIP": "1.1.1.1" },
+                { "internalIP": own[1], "externalIP": "fd11::1" },
+            ])
         );
-        let conf = cluster.conf(
-            "node1",
-            json!({
-                "policy": { "type": "k8s" }, "kubernetes": { "kubeconfig": api.admin_kubeconfig() },
-                "feature_control": { "floating_ips": true },
-            }),
-        );
-        let sandbox = |number: usize| Pod {
-            name: format!("pod{number}"),
-            netns: host.add_pod(&format!("pod{number}")).unwrap(),
-            container_id: container_id(number),
-            object: Some("pod1".into()),
-        };
-        // A second ADD must not extend the list, as upstream's does (CNI-240).
-        for sandbox in [sandbox(1), sandbox(2)] {
-            let result = cluster.add(&sandbox, &conf);
-            let own: Vec<_> = addresses(&result)
-                .iter()
-                .map(|ip| ip.split_once('/').unwrap().0.to_owned())
-                .collect();
-            let endpoints = cluster.endpoints();
-            let spec = &endpoints.values().next().unwrap()["spec"];
-            assert_eq!(
-                spec["ipNATs"],
-                json!([
-                    { "internalIP": own[0], "externalIP": "1.1.1.1" },
-                    { "internalIP": own[1], "externalIP": "fd11::1" },
-                ])
-            );
-            assert_eq!(spec["allowSpoofedSourcePrefixes"], json!(["1.1.1.0/24"]));
-            assert_eq!(spec["mac"], "ca:fe:ca:fe:ca:fe");
-            assert_eq!(spec.get("qosControls"), None);
-        }
-    });
+        assert_eq!(spec["allowSpoofedSourcePrefixes"], json!(["1.1.1.0/24"]));
+        assert_eq!(spec["mac"], "ca:fe:ca:fe:ca:fe");
+        assert_eq!(spec.get("qosControls"), None);
+    }
 }
 
 #[on(kubernetes_v1, kubernetes_v3)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, Client, on_kubernetes, program};
+use integration_tests::kubernetes::{ApiServer, Client, on_shared_kubernetes, program};
 use integration_tests::manifests::{deploy, parse};
 use integration_tests::server_process::ServerProcess;
 use integration_tests::skip::skipped;
@@ -94,7 +94,7 @@ fn drain_of_the_only_node_passes_with_replicas_that_are_ready_and_that_are_not()
     if let Err(missing) = program("kubectl").and_then(|_| program("kube-controller-manager")) {
         return skipped(&missing.to_string());
     }
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         let (api, admin) = (&kubernetes.api, kubernetes.api.admin());
         admin.node("node1").unwrap();
         let objects = parse(&fs::read_to_string(deploy("install.yaml")).unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use integration_tests::command::run;
+use integration_tests::command::ip;
 use integration_tests::controllers::{ControllersCluster, PATIENCE, await_that};
 use integration_tests::kubernetes::on_shared_kubernetes;
 use integration_tests::manifests::{NAMESPACE, deploy};
@@ -32,11 +32,15 @@ fn documented_replacement_for_wget_reads_the_metrics() {
     }
     on_shared_kubernetes(|host, servers| {
         let cluster = ControllersCluster::new(host, servers, Some(ApiGroup::CrdV1));
-        run(
-            "ip",
-            &["address", "add", &format!("{POD_IP}/32"), "dev", "lo"],
-        )
-        .unwrap();
+        // A link ends with the test.
+        for command in [
+            "link add near type veth peer name far",
+            "link set far up",
+            "link set near up",
+            &format!("address add {POD_IP}/32 dev near"),
+        ] {
+            ip(command).unwrap();
+        }
         let controllers = cluster.setup().start(host, "controllers").unwrap();
         servers
             .api

@@ -7,9 +7,10 @@ use integration_tests::cluster::{self, Cluster, Pod, on_installation};
 use integration_tests::command::run;
 use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, await_that};
+use integration_tests::etcd::Etcd;
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, on_shared_kubernetes};
 use integration_tests::manifests::{
     Objects, changes, deploy, hashed_names, kustomize, parse, stored,
 };
@@ -281,7 +282,7 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
     if !can_render() {
         return;
     }
-    on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
+    on_shared_kubernetes(|host, Kubernetes { api, .. }| {
         let manifest = released("overlays/etcd");
         api.admin().apply(&manifest).unwrap();
         api.namespace(cluster::NAMESPACE).unwrap();
@@ -290,7 +291,7 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
         let cluster = Cluster {
             host,
             plugins: Plugins::locate().unwrap(),
-            store: Store::Etcd(etcd),
+            store: Store::Etcd(Etcd::of_control_plane(host)),
         };
         cluster.load(&Content::dual_stack());
         let kubernetes = json!({ "kubeconfig": user.kubeconfig });
@@ -327,8 +328,8 @@ fn pods_end_and_release_their_addresses_after_the_deletion_of_install_etcd_yaml(
         let file = host.dir("released").join("install-etcd.yaml");
         fs::write(&file, &manifest).unwrap();
         let file = file.display().to_string();
-        delete(&api, "-f", &file);
-        assert_eq!(stored(&api, &file).unwrap(), Objects::new());
+        delete(api, "-f", &file);
+        assert_eq!(stored(api, &file).unwrap(), Objects::new());
         await_that(PATIENCE, || Ok(!api.allows(&user.user, READS_PODS)?)).unwrap();
         cluster.verb("ADD", &later, &conf).run().error();
         cluster.delete(&pod, &conf);

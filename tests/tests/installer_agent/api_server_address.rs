@@ -5,12 +5,12 @@ use std::fs;
 use std::net::TcpListener;
 
 use integration_tests::command::ip;
-use integration_tests::kubernetes::{Kubernetes, on_kubernetes};
+use integration_tests::kubernetes::Kubernetes;
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::NAMESPACE;
 use nix::mount::{MsFlags, mount};
 
-use crate::pod::{PLUGINS, install, pod_at, user};
+use crate::pod::{PLUGINS, in_pod, install, pod_at, user};
 
 /// Installs in a pod that reaches the API server by `url`, and waits until the agent is ready.
 /// Returns the plugins' kubeconfig.
@@ -37,11 +37,11 @@ fn installs_at(
 
 #[test]
 fn install_and_refresh_work_with_an_ipv6_only_api_server() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let listener = TcpListener::bind("[::1]:0").unwrap();
         let url = format!("https://[::1]:{}", listener.local_addr().unwrap().port());
         let _proxy = kubernetes.api.proxy_on(listener).unwrap();
-        let kubeconfig = installs_at(host, &kubernetes, &url, &[]);
+        let kubeconfig = installs_at(host, kubernetes, &url, &[]);
         assert!(
             kubeconfig.contains(&format!("server: {url}\n")),
             "{kubeconfig}"
@@ -52,7 +52,7 @@ fn install_and_refresh_work_with_an_ipv6_only_api_server() {
 /// As on a node of a dual-stack cluster with IPv4 only.
 #[test]
 fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let hosts = host.dir("names").join("hosts");
         fs::write(&hosts, "fd00:5::2 localhost\n127.0.0.1 localhost\n").unwrap();
         mount(
@@ -63,7 +63,7 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
             None::<&str>,
         )
         .unwrap();
-        let kubeconfig = installs_at(host, &kubernetes, "https://localhost:6443", &[]);
+        let kubeconfig = installs_at(host, kubernetes, "https://localhost:6443", &[]);
         assert!(
             kubeconfig.contains("server: https://localhost:6443\n"),
             "{kubeconfig}"
@@ -75,8 +75,16 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
 /// certificate, and no client that follows a proxy would reach it directly.
 #[test]
 fn agent_ignores_proxy_variables() {
-    on_kubernetes(|host, kubernetes| {
-        ip("address add 10.96.0.1/32 dev lo").unwrap();
+    in_pod(|host, kubernetes, _| {
+        // A link ends with the test.
+        for command in [
+            "link add near type veth peer name far",
+            "link set far up",
+            "link set near up",
+            "address add 10.96.0.1/32 dev near",
+        ] {
+            ip(command).unwrap();
+        }
         let listener = TcpListener::bind("10.96.0.1:0").unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let _relay = kubernetes.api.proxy_on(listener).unwrap();
@@ -87,6 +95,6 @@ fn agent_ignores_proxy_variables() {
             ("HTTP_PROXY", proxy),
             ("NO_PROXY", ""),
         ];
-        installs_at(host, &kubernetes, &url, &variables);
+        installs_at(host, kubernetes, &url, &variables);
     });
 }

@@ -5,9 +5,10 @@ use std::ops::{Deref, DerefMut};
 
 use anyhow::Result;
 use integration_tests::clock::Ahead;
+use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::installation::BIN;
 use integration_tests::kubernetes::{
-    ApiServer, Audit, ENDPOINT, Kubernetes, on_prepared_kubernetes,
+    Access, ApiServer, Audit, ENDPOINT, Kubernetes, on_prepared_kubernetes,
 };
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{Agent, NAMESPACE, NodePod, POD_ACCOUNT, may_make_tokens};
@@ -16,6 +17,10 @@ use serde_json::Value;
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
 pub(crate) const CONF: &str = "10-calico.conflist";
+
+/// Path of the binding that [`may_make_tokens`] creates.
+const BINDING: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/\
+                       calico-cni-tokens.kube-system.calico-node";
 
 /// Reason for which a test with [`ClockedAgent`] is skipped.
 pub(crate) const REASON: &str =
@@ -123,6 +128,26 @@ pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) 
             test(host, kubernetes, pod);
         },
     );
+}
+
+/// Runs a test in a pod that may not create tokens yet.
+pub(crate) fn in_pod_without_rights(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
+    in_pod(|host, kubernetes, pod| {
+        let api = &kubernetes.api;
+        api.admin().delete(BINDING).unwrap().success();
+        // Another right of the same role.
+        let reads_nodes = Access {
+            verb: "get",
+            group: "",
+            resource: "nodes",
+        };
+        await_that(
+            PATIENCE,
+            || Ok(!api.allows(&pod.account.user, reads_nodes)?),
+        )
+        .unwrap();
+        test(host, kubernetes, pod);
+    });
 }
 
 /// Returns the number of the pod's requests for a token.

@@ -1,7 +1,7 @@
 //! Readiness, liveness, metrics, and the end of the process.
 
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, on_kubernetes};
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::namespaces::Host;
 use integration_tests::node_pod::{AGENT_PORT, Agent, NodePod};
 use integration_tests::proxy::{Fault, Point, Proxy};
@@ -20,7 +20,7 @@ fn proxied_agent(host: &Host, api: &ApiServer) -> (Proxy, Agent) {
 
 #[test]
 fn agent_without_the_api_server_is_live_and_not_ready() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let (proxy, agent) = proxied_agent(host, &kubernetes.api);
         proxy.go_away();
         agent.await_reason(&["did not answer"]).unwrap();
@@ -36,7 +36,7 @@ fn agent_without_the_api_server_is_live_and_not_ready() {
 /// decides how a connection breaks.
 #[test]
 fn second_outage_with_the_same_error_is_logged_again() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let (proxy, agent) = proxied_agent(host, &kubernetes.api);
         let mut reasons = Vec::<String>::new();
         for outage in 1.. {

@@ -1,16 +1,13 @@
 //! Messages of the agent without a token.
 
-use integration_tests::kubernetes::{ENDPOINT, on_kubernetes};
-use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{NAMESPACE, may_make_tokens};
 
-use crate::pod::{PLUGINS, in_pod, token_requests};
+use crate::pod::{PLUGINS, in_pod, in_pod_without_rights, token_requests};
 
 #[test]
 fn missing_permission_is_named_and_used_once_granted() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod_without_rights(|_, kubernetes, pod| {
         let api = &kubernetes.api;
-        let pod = NodePod::new(host, api, ENDPOINT).unwrap();
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
         let agent = pod.agent().unwrap();
         agent
             .await_log(

@@ -4,11 +4,10 @@ use std::net::TcpListener;
 
 use integration_tests::command::ip;
 use integration_tests::installation::NET;
-use integration_tests::kubernetes::on_kubernetes;
-use integration_tests::node_pod::{AGENT_PORT, NAMESPACE, NodePod, may_make_tokens};
+use integration_tests::node_pod::{AGENT_PORT, NodePod, may_make_tokens};
 use integration_tests::proxy::{Fault, Point, Refusal};
 
-use crate::pod::{CONF, PLUGINS, in_pod, pod_at};
+use crate::pod::{CONF, PLUGINS, in_pod, in_pod_without_rights, pod_at};
 
 /// A template without Calico's plugin, which the installer does not try out.
 const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;
@@ -16,7 +15,7 @@ const TEMPLATE: &str = r#"{"name":"n","cniVersion":"1.0.0","type":"flannel"}"#;
 /// On a new node, kube-proxy may start after the installer.
 #[test]
 fn first_installation_waits_for_an_unreachable_api_server() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
         proxy.go_away();
@@ -35,7 +34,7 @@ fn first_installation_waits_for_an_unreachable_api_server() {
 /// wrong hardware address, so that packets to this address are lost.
 #[test]
 fn first_installation_waits_for_an_api_server_that_swallows_packets() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         for args in [
             "link add near type veth peer name far",
             "link set far up",
@@ -57,7 +56,7 @@ fn first_installation_waits_for_an_api_server_that_swallows_packets() {
             agent.log()
         );
         assert!(pod.container.names(NET).is_empty(), "{}", agent.log());
-        ip("address add 10.96.0.1/32 dev lo").unwrap();
+        ip("address add 10.96.0.1/32 dev near").unwrap();
         let _kube_proxy = kubernetes
             .api
             .proxy_on(TcpListener::bind("10.96.0.1:6443").unwrap())
@@ -69,13 +68,12 @@ fn first_installation_waits_for_an_api_server_that_swallows_packets() {
 
 #[test]
 fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_refusal() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod_without_rights(|host, kubernetes, _| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
         let mut pod = NodePod::new(host, api, &proxy.endpoint()).unwrap();
         pod.set("CNI_NETWORK_CONFIG", TEMPLATE);
         pod.set("SLEEP", "false");
-        api.service_account(NAMESPACE, PLUGINS).unwrap();
         let refused = pod.calico(&["install"]).run();
         assert_eq!(refused.exit, Some(1), "{}", refused.stderr);
         assert!(
@@ -100,7 +98,7 @@ fn installation_is_repeated_after_an_error_of_the_api_server_and_not_after_a_ref
 
 #[test]
 fn token_due_during_an_outage_is_renewed_once_the_api_server_answers() {
-    on_kubernetes(|host, kubernetes| {
+    in_pod(|host, kubernetes, _| {
         let api = &kubernetes.api;
         let proxy = api.proxy().unwrap();
         let mut pod = pod_at(host, api, &proxy.endpoint());

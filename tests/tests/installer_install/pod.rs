@@ -8,7 +8,8 @@ use std::time::Instant;
 use integration_tests::etcd;
 use integration_tests::installation::{BIN, Container, NET, SERVICE_ACCOUNT};
 use integration_tests::kubernetes::{
-    ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_kubernetes,
+    ADDRESS, ApiServer, Identity, Kubernetes, ServiceAccount, on_prepared_kubernetes,
+    on_shared_kubernetes,
 };
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::{DEADLINE, Outcome, wait};
@@ -24,6 +25,12 @@ struct Pod<'k> {
     container: Container,
     api: &'k ApiServer,
     token: String,
+}
+
+/// Runs a test on an API server with Calico's kinds.
+fn on(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    let prepare = |api: &ApiServer| api.define("crd.projectcalico.org/v1");
+    on_prepared_kubernetes("kinds", prepare, test);
 }
 
 impl<'k> Pod<'k> {
@@ -132,12 +139,12 @@ fn allow_the_trial(api: &ApiServer) {
 /// As in upstream's test, the pod's token is invalid.
 #[test]
 fn install_uses_kubeconfig_instead_of_the_pods_account() {
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         kubernetes
             .api
             .service_account("kube-system", "calico-cni-plugin")
             .unwrap();
-        let pod = Pod::new(host, &kubernetes, "my-secret-key");
+        let pod = Pod::new(host, kubernetes, "my-secret-key");
         let certs = fs::read(kubernetes.api.admin_kubeconfig()).unwrap();
         pod.container
             .file("home/user/certs/kubeconfig", certs)
@@ -163,13 +170,12 @@ fn install_uses_kubeconfig_instead_of_the_pods_account() {
 
 #[test]
 fn install_creates_missing_cluster_objects_once() {
-    on_kubernetes(|host, kubernetes| {
-        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
+    on(|host, kubernetes| {
         let pools = json!({
             "apiGroups": ["crd.projectcalico.org"], "resources": ["ippools"],
             "verbs": ["list", "create"],
         });
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[pools]);
+        let pod = Pod::of_daemon_set(host, kubernetes, &[pools]);
         allow_the_trial(&kubernetes.api);
         let pool = [
             ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16"),
@@ -211,11 +217,10 @@ fn install_creates_missing_cluster_objects_once() {
 
 #[test]
 fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_settings() {
-    on_kubernetes(|host, kubernetes| {
-        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
+    on(|host, kubernetes| {
         let rule = json!({ "apiGroups": ["crd.projectcalico.org"], "resources": ["ipamconfigs"],
             "verbs": ["get", "create"] });
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[rule]);
+        let pod = Pod::of_daemon_set(host, kubernetes, &[rule]);
         let path = "/apis/crd.projectcalico.org/v1/ipamconfigs/default";
         let strict =
             || pod.api.admin().get(path).unwrap().success()["spec"]["strictAffinity"].clone();
@@ -246,10 +251,9 @@ fn install_creates_ipam_settings_with_strict_affinity_and_keeps_existing_setting
 /// A deferred DEL then names its datastore by this identity, even if no agent runs.
 #[test]
 fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
-    on_kubernetes(|host, kubernetes| {
+    on(|host, kubernetes| {
         let api = &kubernetes.api;
-        api.define("crd.projectcalico.org/v1").unwrap();
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let account = api
             .service_account("kube-system", "calico-cni-plugin")
             .unwrap();
@@ -294,9 +298,8 @@ fn install_stores_the_datastore_identity_with_the_plugins_credentials() {
 /// Kubernetes (CNI-63).
 #[test]
 fn install_selects_the_same_datastore_as_the_plugin() {
-    on_kubernetes(|host, kubernetes| {
-        kubernetes.api.define("crd.projectcalico.org/v1").unwrap();
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let information = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
         for template in [
             r#"{"type": "calico", "Datastore_Type": "kubernetes"}"#,
@@ -336,8 +339,8 @@ fn install_selects_the_same_datastore_as_the_plugin() {
 /// it.
 #[test]
 fn install_on_etcd_creates_the_node_too() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let conf = json!({
             "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": etcd::ENDPOINT,
         });
@@ -381,8 +384,8 @@ fn install_on_etcd_creates_the_node_too() {
 /// The existing installation works while the kubelet restarts the container.
 #[test]
 fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         pod.container
             .file(&format!("{NET}/10-calico.conflist"), "{}")
             .unwrap();
@@ -400,7 +403,7 @@ fn install_with_etcd_unreachable_fails_and_keeps_the_configuration() {
 /// An installer outside a pod has no service account, which etcd does not need.
 #[test]
 fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         let container = Container::new(host, "c").unwrap();
         let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
         let run = |conf: String| {
@@ -447,8 +450,8 @@ fn install_outside_of_a_pod_creates_the_etcd_objects_too() {
 
 #[test]
 fn install_replaces_an_invalid_token() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let quick = [("CNI_TRY_SECONDS", "0")];
         succeeded(&pod.run(&quick));
         let token = pod.plugins_token();
@@ -473,7 +476,7 @@ fn install_replaces_an_invalid_token() {
 
 #[test]
 fn install_without_token_permission_keeps_the_former_installation() {
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         let account = kubernetes
             .api
             .service_account("kube-system", "calico-cni")
@@ -481,7 +484,7 @@ fn install_without_token_permission_keeps_the_former_installation() {
         let Identity::Token(token) = &account.identity else {
             panic!("an account has a token")
         };
-        let pod = Pod::new(host, &kubernetes, token);
+        let pod = Pod::new(host, kubernetes, token);
         pod.container
             .file(&format!("{NET}/10-calico.conflist"), "{}")
             .unwrap();
@@ -499,8 +502,8 @@ fn install_without_token_permission_keeps_the_former_installation() {
 /// calico-node starts after this container and makes the datastore ready.
 #[test]
 fn configuration_that_does_not_work_yet_is_reported_and_installed() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let outcome = pod.run(&[("CNI_TRY_SECONDS", "1")]);
         succeeded(&outcome);
         logged(&outcome, "cannot get or create ClusterInformation default");
@@ -524,8 +527,8 @@ fn configuration_that_does_not_work_yet_is_reported_and_installed() {
 
 #[test]
 fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let template = r#"{"name": "canal", "type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__", "mtu": broken}"#;
         failed(
             &pod.run(&[("CNI_NETWORK_CONFIG", template)]),
@@ -542,8 +545,8 @@ fn pod_token_is_written_only_into_a_template_with_its_placeholder() {
 
 #[test]
 fn installer_stays_until_sigterm_and_keeps_the_installed_files() {
-    on_kubernetes(|host, kubernetes| {
-        let pod = Pod::of_daemon_set(host, &kubernetes, &[]);
+    on_shared_kubernetes(|host, kubernetes| {
+        let pod = Pod::of_daemon_set(host, kubernetes, &[]);
         let call = pod
             .call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")])
             .without_env("SLEEP");

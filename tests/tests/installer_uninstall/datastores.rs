@@ -7,9 +7,11 @@ use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::{Content, NETWORK};
 use integration_tests::etcd;
 use integration_tests::installation::{Container, NET};
-use integration_tests::kubernetes::{ApiServer, ENDPOINT, Objects, on_kubernetes};
+use integration_tests::kubernetes::{
+    ApiServer, ENDPOINT, Kubernetes, Objects, on_prepared_kubernetes,
+};
 use integration_tests::namespaces::Host;
-use integration_tests::node_pod::{NodePod, may_make_tokens};
+use integration_tests::node_pod::{NAMESPACE, NodePod, POD_ACCOUNT, may_make_tokens};
 use integration_tests::plugin::Plugins;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -111,9 +113,21 @@ fn assert_only_this_network_is_released(
     assert!(container.names(NET).is_empty());
 }
 
+/// Runs a test on an API server with the accounts of an installation.
+fn in_cluster(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
+    let prepare = |api: &ApiServer| {
+        api.define(GROUP)?;
+        api.cni_user()?;
+        may_make_tokens(
+            api,
+            &api.service_account(NAMESPACE, POD_ACCOUNT)?,
+            "calico-cni-plugin",
+        )
+    };
+    on_prepared_kubernetes("definitions and accounts", prepare, test);
+}
+
 fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> NodePod {
-    api.define(GROUP).unwrap();
-    api.cni_user().unwrap();
     for object in [
         json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }),
         json!({ "apiVersion": GROUP, "kind": "ClusterInformation",
@@ -125,7 +139,6 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
         api.admin().apply_object(&object).unwrap();
     }
     let mut pod = NodePod::new(host, api, ENDPOINT).unwrap();
-    may_make_tokens(api, &pod.account, "calico-cni-plugin").unwrap();
     for (name, value) in [("SLEEP", "false"), ("KUBERNETES_NODE_NAME", NODE)]
         .iter()
         .chain(variables)
@@ -140,7 +153,7 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
 /// uninstall runs as the plugins' user, with exactly the role of `deploy/rbac`.
 #[test]
 fn release_on_kubernetes_succeeds_with_the_plugins_role() {
-    on_kubernetes(|host, kubernetes| {
+    in_cluster(|host, kubernetes| {
         let api = &kubernetes.api;
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
@@ -187,7 +200,7 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
 /// The pod's annotation has the address of its previous sandbox.
 #[test]
 fn release_during_an_add_is_refused_on_a_node_with_two_names() {
-    on_kubernetes(|host, kubernetes| {
+    in_cluster(|host, kubernetes| {
         let api = &kubernetes.api;
         let content = Content::ready().node(OTHER_NAME);
         let content = content.pool("pool", "10.65.0.0/16", 26);
@@ -248,7 +261,7 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
 /// The pod's interface is not on this host.
 #[test]
 fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
-    on_kubernetes(|host, kubernetes| {
+    in_cluster(|host, kubernetes| {
         let api = &kubernetes.api;
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();

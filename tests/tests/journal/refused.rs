@@ -125,19 +125,6 @@ fn del_refused_by_the_api_server_removes_the_interface_and_is_deferred(
         faulty.await_replayed(&pod);
         faulty.cluster.assert_nothing_left();
     }
-
-    let pod = faulty.pod();
-    faulty.run("ADD", &pod);
-    control_plane.servers.api.admin().undefine().unwrap();
-    let outcome = faulty.call("DEL", &pod).run();
-    let pending_del = recorded_entry(&outcome);
-    assert!(
-        pending_del["reason"]
-            .as_str()
-            .unwrap()
-            .contains("ClusterInformation(default)"),
-        "{pending_del}"
-    );
 }
 
 #[on(kubernetes_v3)]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;
 use datastore::{ClusterStore as _, Datastore, DatastoreConfig, Kubernetes};
+use integration_tests::Place;
 use integration_tests::cluster::{Cluster, ControlPlane, on};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use integration_tests::plugin::Plugins;
@@ -126,30 +127,30 @@ async fn keep_compare_delete(store: &Datastore) {
 /// The name of the machine on which a person runs the command is not that of a node.
 #[test]
 fn init_for_a_node_that_the_cluster_lacks_writes_no_object() {
-    on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(ApiGroup::CrdV1.api_version()).unwrap();
-        let init = Plugins::locate()
-            .unwrap()
-            .call("calico-ipam")
-            .args(["init", "--node", "laptop"]);
-        let kubeconfig = api.admin_kubeconfig();
-        let init = init
-            .env("DATASTORE_TYPE", "kubernetes")
-            .env("KUBECONFIG", kubeconfig.as_os_str())
-            .run();
-        assert_eq!(init.exit, Some(1), "{init:?}");
-        assert!(
-            init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"),
-            "{init:?}"
-        );
-        let written = api
-            .admin()
-            .get("/apis/crd.projectcalico.org/v1/clusterinformations")
-            .unwrap()
-            .success();
-        assert_eq!(written["items"], json!([]));
-    });
+    on(Place::KubernetesV1, init_for_a_missing_node);
+}
+
+fn init_for_a_missing_node(_: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let api = &control_plane.servers.api;
+    let init = Plugins::locate()
+        .unwrap()
+        .call("calico-ipam")
+        .args(["init", "--node", "laptop"]);
+    let kubeconfig = api.admin_kubeconfig();
+    let init = init
+        .env("DATASTORE_TYPE", "kubernetes")
+        .env("KUBECONFIG", kubeconfig.as_os_str())
+        .run();
+    assert_eq!(init.exit, Some(1), "{init:?}");
+    assert!(
+        init.stderr.contains("Kubernetes has no Node laptop") && init.stderr.contains("--node"),
+        "{init:?}"
+    );
+    for group in [ApiGroup::CrdV1, ApiGroup::V3] {
+        let path = format!("/apis/{}/clusterinformations", group.api_version());
+        let written = api.admin().get(&path).unwrap().success();
+        assert_eq!(written["items"], json!([]), "{path}");
+    }
 }
 
 #[on(kubernetes_v1, kubernetes_v3)]
@@ -284,56 +285,57 @@ fn get_of_a_tombstone_completes_the_deletion(
 
 #[test]
 fn endpoint_is_stored_in_the_pods_annotations() {
-    on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(ApiGroup::V3.api_version()).unwrap();
-        api.namespace("web").unwrap();
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
-            "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
-        });
-        api.admin().apply_object(&pod).unwrap();
-        let store = open(api, ApiGroup::V3);
-        block_on(async {
-            let key = ObjectKey::namespaced("web", "node1-k8s-p1-eth0");
-            let mut batch = ReadBatch::new();
-            let (endpoint, pod) = (
-                batch.get::<WorkloadEndpoint>(&key),
-                batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")),
-            );
-            let answers = store.read(&batch).await.unwrap();
-            assert_eq!(store.requests(), 1);
-            assert_eq!(
-                answers.get(&pod).unwrap().unwrap().value.spec.node_name,
-                "node1"
-            );
-            let found = answers.get(&endpoint).unwrap().unwrap();
-            let mut value = found.value;
-            value.spec.container_id = "cid".into();
-            value.spec.ip_networks = vec!["10.65.0.1/32".into()];
-            store
-                .update::<WorkloadEndpoint>(&key, &value, &found.revision)
-                .await
-                .unwrap();
-            let kept = store.get::<WorkloadEndpoint>(&key).await.unwrap();
-            assert_eq!(kept.value.spec.ip_networks, ["10.65.0.1/32"]);
-            assert_eq!(kept.value.spec.container_id, "cid");
-        });
-        let pod = api
-            .admin()
-            .get("/api/v1/namespaces/web/pods/p1")
-            .unwrap()
-            .success();
-        assert_eq!(
-            pod["metadata"]["annotations"],
-            json!({
-                "cni.projectcalico.org/containerID": "cid",
-                "cni.projectcalico.org/podIP": "10.65.0.1/32",
-                "cni.projectcalico.org/podIPs": "10.65.0.1/32",
-            })
-        );
+    on(Place::KubernetesV3, endpoint_is_in_the_annotations);
+}
+
+fn endpoint_is_in_the_annotations(_: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let api = &control_plane.servers.api;
+    api.namespace("web").unwrap();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "p1", "namespace": "web", "labels": { "app": "a" } },
+        "spec": { "nodeName": "node1", "containers": [{ "name": "c", "image": "none" }] },
     });
+    api.admin().apply_object(&pod).unwrap();
+    let store = open(api, ApiGroup::V3);
+    block_on(async {
+        let key = ObjectKey::namespaced("web", "node1-k8s-p1-eth0");
+        let mut batch = ReadBatch::new();
+        let (endpoint, pod) = (
+            batch.get::<WorkloadEndpoint>(&key),
+            batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")),
+        );
+        let answers = store.read(&batch).await.unwrap();
+        assert_eq!(store.requests(), 1);
+        assert_eq!(
+            answers.get(&pod).unwrap().unwrap().value.spec.node_name,
+            "node1"
+        );
+        let found = answers.get(&endpoint).unwrap().unwrap();
+        let mut value = found.value;
+        value.spec.container_id = "cid".into();
+        value.spec.ip_networks = vec!["10.65.0.1/32".into()];
+        store
+            .update::<WorkloadEndpoint>(&key, &value, &found.revision)
+            .await
+            .unwrap();
+        let kept = store.get::<WorkloadEndpoint>(&key).await.unwrap();
+        assert_eq!(kept.value.spec.ip_networks, ["10.65.0.1/32"]);
+        assert_eq!(kept.value.spec.container_id, "cid");
+    });
+    let pod = api
+        .admin()
+        .get("/api/v1/namespaces/web/pods/p1")
+        .unwrap()
+        .success();
+    assert_eq!(
+        pod["metadata"]["annotations"],
+        json!({
+            "cni.projectcalico.org/containerID": "cid",
+            "cni.projectcalico.org/podIP": "10.65.0.1/32",
+            "cni.projectcalico.org/podIPs": "10.65.0.1/32",
+        })
+    );
 }
 
 #[test]
@@ -395,31 +397,5 @@ fn cached_api_group_is_used_until_the_preferred_group_changes() {
                  list of v1"
             );
         });
-    });
-}
-
-#[test]
-fn stopped_api_server_is_unavailable_until_its_restart() {
-    on_kubernetes(|_, mut kubernetes| {
-        kubernetes.api.define(ApiGroup::V3.api_version()).unwrap();
-        let mut config = KubernetesConfig {
-            kubeconfig: vec![kubernetes.api.admin_kubeconfig()],
-            group: Some(ApiGroup::V3),
-            deadline: Duration::from_millis(500),
-            ..KubernetesConfig::default()
-        };
-        kubernetes.api.stop();
-        let store =
-            Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config.clone()))).unwrap();
-        let error = block_on(store.list::<IpPool>(&Default::default())).unwrap_err();
-        assert!(error.is_unavailable(), "{error}");
-        kubernetes.api.restart().unwrap();
-        config.deadline = Duration::from_secs(20);
-        let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config))).unwrap();
-        assert!(
-            block_on(store.list::<IpPool>(&Default::default()))
-                .unwrap()
-                .is_empty()
-        );
     });
 }

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use integration_tests::kubernetes::{
-    ApiServer, Kubernetes, Objects, ServiceAccount, on_kubernetes,
-};
+use integration_tests::kubernetes::{ApiServer, Objects, ServiceAccount, on_prepared_kubernetes};
+use integration_tests::namespaces::Host;
 use integration_tests::plugin::{Outcome, Plugins};
 use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
@@ -18,11 +17,17 @@ const SERVICE: &str =
     "owner without address: Service(suite/web) has 10.69.0.1, which is not allocated\n";
 const TUNNEL: &str = "owner without address: Node(node1) has 10.66.0.9, which is not allocated\n";
 
-/// Defines Calico's kinds, and creates the settings of Services and a Service with a published
-/// address.
+/// Runs a test on an API server with Calico's kinds.
+fn on(test: impl FnOnce(&Host, &ApiServer) + Send) {
+    let prepare = |api: &ApiServer| {
+        api.define(ApiGroup::CrdV1.api_version())?;
+        api.namespace(NAMESPACE)
+    };
+    on_prepared_kubernetes("kinds", prepare, |host, servers| test(host, &servers.api));
+}
+
+/// Creates the settings of Services and a Service with a published address.
 fn prepare(api: &ApiServer) -> Store {
-    api.define(ApiGroup::CrdV1.api_version()).unwrap();
-    api.namespace(NAMESPACE).unwrap();
     let objects = Objects::new(api.admin(), ApiGroup::CrdV1, api.admin_kubeconfig());
     let object = |kind: &str, name: &str, spec: Value| {
         let version = ApiGroup::CrdV1.api_version();
@@ -103,7 +108,7 @@ fn reader(api: &ApiServer, name: &str, resources: &[&str]) -> ServiceAccount {
 
 #[test]
 fn check_without_rights_to_services_says_so() {
-    on_kubernetes(|_, Kubernetes { ref api, .. }| {
+    on(|_, api| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         let everything = check(&store, &plugins);
         assert!(
@@ -133,7 +138,7 @@ fn check_without_rights_to_services_says_so() {
 
 #[test]
 fn tunnel_without_allocation_is_found_on_an_api_server() {
-    on_kubernetes(|_, Kubernetes { ref api, .. }| {
+    on(|_, api| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         let annotations = json!({ "projectcalico.org/IPv4VXLANTunnelAddr": "10.66.0.9" });
         let metadata = json!({ "name": "node1", "annotations": annotations });
@@ -150,7 +155,7 @@ fn tunnel_without_allocation_is_found_on_an_api_server() {
 
 #[test]
 fn services_beside_the_datastore_are_read_from_the_kubeconfig() {
-    on_kubernetes(|host, Kubernetes { ref api, .. }| {
+    on(|host, api| {
         prepare(api);
         let plugins = Plugins::locate().unwrap();
         let store = Store::local(host, &plugins);
@@ -263,7 +268,7 @@ fn allocate_to_machine(store: &Store) {
 
 #[test]
 fn address_of_a_stopped_machine_is_a_leak_only_after_the_machine() {
-    on_kubernetes(|_, Kubernetes { ref api, .. }| {
+    on(|_, api| {
         let (store, plugins) = (prepare(api), Plugins::locate().unwrap());
         allocate_to_machine(&store);
         let leak = "address without endpoint: 10.66.0.0 (";

@@ -4,7 +4,9 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Mutex;
 
-use integration_tests::kubernetes::{Access, Identity, on_kubernetes, program, rounds};
+use integration_tests::kubernetes::{
+    Access, Identity, on_kubernetes, on_shared_kubernetes, program, rounds,
+};
 use integration_tests::skip::skipped;
 use serde_json::json;
 
@@ -31,7 +33,7 @@ spec: { chain: 3 }
 
 #[test]
 fn objects_are_created_patched_and_deleted() {
-    on_kubernetes(|_, kubernetes| {
+    on_shared_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         api.namespace("golden").unwrap();
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node1" } });
@@ -66,7 +68,7 @@ fn objects_are_created_patched_and_deleted() {
 
 #[test]
 fn manifest_with_a_definition_and_its_object_is_applied() {
-    on_kubernetes(|_, kubernetes| {
+    on_shared_kubernetes(|_, kubernetes| {
         let admin = kubernetes.api.admin();
         for _ in 0..2 {
             admin.apply(MANIFEST).unwrap();
@@ -83,7 +85,7 @@ fn manifest_with_a_definition_and_its_object_is_applied() {
 
 #[test]
 fn rbac_refuses_a_service_account_without_a_role_binding() {
-    on_kubernetes(|_, kubernetes| {
+    on_shared_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
         api.admin().node("node1").unwrap();
@@ -119,7 +121,7 @@ fn rbac_refuses_a_service_account_without_a_role_binding() {
 
 #[test]
 fn audit_log_has_each_request_once_and_in_order() {
-    on_kubernetes(|_, kubernetes| {
+    on_shared_kubernetes(|_, kubernetes| {
         let api = &kubernetes.api;
         let plugin = api.service_account("kube-system", "plugin").unwrap();
         let rules =
@@ -195,8 +197,8 @@ fn objects_and_tokens_survive_a_restart_of_the_server() {
 
 #[test]
 fn two_api_servers_on_separate_hosts_are_isolated() {
-    on_kubernetes(|_, first| {
-        on_kubernetes(|_, second| {
+    on_shared_kubernetes(|_, first| {
+        on_shared_kubernetes(|_, second| {
             second.api.namespace("mine").unwrap();
             // A client that trusts the first server's authority cannot connect to the second
             // server.
@@ -245,7 +247,7 @@ fn kubectl_reads_from_the_server() {
     if let Err(missing) = program("kubectl") {
         return skipped(&missing.to_string());
     }
-    on_kubernetes(|_, kubernetes| {
+    on_shared_kubernetes(|_, kubernetes| {
         let versions = kubernetes
             .api
             .kubectl(&["version", "--output=json"])

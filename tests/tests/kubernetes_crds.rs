@@ -7,7 +7,7 @@ use std::fs;
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::golden::marks::{Concrete, Places};
 use integration_tests::golden::recording;
-use integration_tests::kubernetes::{ApiServer, Client, on_kubernetes, program};
+use integration_tests::kubernetes::{ApiServer, Client, on_prepared_kubernetes, program};
 use integration_tests::manifests::deploy;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
@@ -18,6 +18,16 @@ const GROUPS: [(&str, &str); 2] = [
     ("projectcalico.org/v3", "kdd3"),
 ];
 
+/// Runs a test on an API server with all definitions.
+fn on(test: impl FnOnce(&ApiServer) + Send) {
+    let prepare = |api: &ApiServer| {
+        define(api);
+        Ok(())
+    };
+    on_prepared_kubernetes("all definitions", prepare, |_, servers| test(&servers.api));
+}
+
+/// Creates the definitions, and asserts that the API server accepts and stores each completely.
 fn define(api: &ApiServer) {
     for (folder, number) in [("v1", 14), ("v3", 14), ("migration", 1)] {
         let folder = deploy("crds").join(folder);
@@ -99,9 +109,8 @@ fn recorded(folder: &str) -> Vec<(String, Value)> {
 
 #[test]
 fn definitions_store_recorded_objects_completely() {
-    on_kubernetes(|_, kubernetes| {
-        let admin = kubernetes.api.admin();
-        define(&kubernetes.api);
+    on(|api| {
+        let admin = api.admin();
         for (version, folder) in GROUPS {
             let objects = recorded(folder);
             assert!(objects.len() > 50, "{folder}: {}", objects.len());
@@ -303,9 +312,8 @@ fn tiers() -> Vec<(&'static str, Value, &'static str)> {
 
 #[test]
 fn definitions_enforce_rules_across_fields() {
-    on_kubernetes(|_, kubernetes| {
-        let admin = kubernetes.api.admin();
-        define(&kubernetes.api);
+    on(|api| {
+        let admin = api.admin();
         let check = |version: &str, plural: &str, name: &str, spec: &Value, expected: &str| {
             let reason = rejection(admin, version, plural, name, spec);
             assert!(
@@ -341,9 +349,8 @@ fn definitions_enforce_rules_across_fields() {
 
 #[test]
 fn pools_reject_immutable_changes_and_update_status_separately() {
-    on_kubernetes(|_, kubernetes| {
-        let admin = kubernetes.api.admin();
-        define(&kubernetes.api);
+    on(|api| {
+        let admin = api.admin();
         for (version, _) in GROUPS {
             let collection = format!("/apis/{version}/ippools");
             let pool = json!({
@@ -401,9 +408,8 @@ fn pools_reject_immutable_changes_and_update_status_separately() {
 
 #[test]
 fn definitions_fill_in_defaults_of_missing_fields() {
-    on_kubernetes(|_, kubernetes| {
-        let admin = kubernetes.api.admin();
-        define(&kubernetes.api);
+    on(|api| {
+        let admin = api.admin();
         let (v1, v3) = (GROUPS[0].0, GROUPS[1].0);
         let lists = json!({ "cidr": "10.0.0.0/30", "allocations": [null], "unallocated": [0],
                 "attributes": [],
@@ -466,9 +472,7 @@ fn kubectl_shows_columns_and_descriptions_of_the_definitions() {
     if let Err(missing) = program("kubectl") {
         return skipped(&missing.to_string());
     }
-    on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
-        define(api);
+    on(|api| {
         let tier = json!({ "apiVersion": "projectcalico.org/v3", "kind": "Tier",
                 "metadata": { "name": "mine" },
             "spec": { "order": 7 } });

@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use integration_tests::controllers::{ControllersCluster, PATIENCE, await_that};
-use integration_tests::kubernetes::{ApiServer, ENDPOINT, Identity, on_kubernetes};
+use integration_tests::Place;
+use integration_tests::controllers::{PATIENCE, await_that, on};
+use integration_tests::kubernetes::{ApiServer, ENDPOINT, Identity};
+use integration_tests::namespaces::Host;
 use integration_tests::plugin::{Call, Plugins};
-use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
 const VERSION: &str = "client.authentication.k8s.io/v1";
@@ -21,14 +22,16 @@ struct CredentialPlugin {
 
 impl CredentialPlugin {
     /// Installs a script as the plugin of a user. Its working directory is that of its files.
-    fn install(api: &ApiServer, script: &str) -> CredentialPlugin {
+    fn install(host: &Host, api: &ApiServer, script: &str) -> CredentialPlugin {
         let nobody = Identity::Token("none".into());
-        let kubeconfig = api.kubeconfig_to(ENDPOINT, "helped", &nobody).unwrap();
-        let mut content: Value =
-            serde_norway::from_str(&fs::read_to_string(&kubeconfig).unwrap()).unwrap();
+        let content = nobody
+            .kubeconfig(ENDPOINT, &api.authority_certificate())
+            .unwrap();
+        let mut content: Value = serde_norway::from_str(&content).unwrap();
         content["users"][0]["user"] = json!({ "exec": {
             "apiVersion": VERSION, "command": "./helper/plugin", "interactiveMode": "Never",
         } });
+        let kubeconfig = host.dir("helped").join("kubeconfig");
         fs::write(&kubeconfig, content.to_string()).unwrap();
         let directory = kubeconfig.with_file_name("helper");
         fs::create_dir_all(&directory).unwrap();
@@ -47,8 +50,8 @@ impl CredentialPlugin {
     }
 
     /// Installs a plugin that prints `status`.
-    fn printing(api: &ApiServer, status: &Value) -> CredentialPlugin {
-        let helper = Self::install(api, "cat output");
+    fn printing(host: &Host, api: &ApiServer, status: &Value) -> CredentialPlugin {
+        let helper = Self::install(host, api, "cat output");
         let output = json!({ "apiVersion": VERSION, "kind": "ExecCredential", "status": status });
         fs::write(helper.file("output"), output.to_string()).unwrap();
         helper
@@ -77,9 +80,8 @@ fn command(kubeconfig: &Path) -> Call {
 
 #[test]
 fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
-    on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
-        api.define(ApiGroup::CrdV1.api_version()).unwrap();
+    on(Place::KubernetesV1, |cluster| {
+        let api = cluster.api;
         let account = api.service_account("kube-system", "person").unwrap();
         api.bind(&account, "cluster-admin").unwrap();
         let Identity::Token(token) = &account.identity else {
@@ -97,7 +99,7 @@ fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
                 "carla",
             ),
         ] {
-            let helper = CredentialPlugin::printing(api, &status);
+            let helper = CredentialPlugin::printing(cluster.host, api, &status);
             let (before, audit) = (helper.runs(), api.audit().unwrap());
             let outcome = command(&helper.kubeconfig).run();
             assert_eq!(outcome.exit, Some(0), "{outcome:?}");
@@ -109,8 +111,8 @@ fn command_authenticates_with_the_token_or_the_certificate_of_a_plugin() {
 
 #[test]
 fn failure_of_a_plugin_is_named_without_its_output() {
-    on_kubernetes(|_, kubernetes| {
-        let api = &kubernetes.api;
+    on(Place::KubernetesV1, |cluster| {
+        let (host, api) = (cluster.host, cluster.api);
         for (script, expected) in [
             (
                 "echo s3cret; echo s3cret >&2; exit 3",
@@ -118,7 +120,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
             ),
             ("echo s3cret", "not the JSON or YAML of an ExecCredential"),
         ] {
-            let helper = CredentialPlugin::install(api, script);
+            let helper = CredentialPlugin::install(host, api, script);
             let outcome = command(&helper.kubeconfig).run();
             assert_eq!(outcome.exit, Some(1), "{outcome:?}");
             assert!(
@@ -130,7 +132,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
                 "{outcome:?}"
             );
         }
-        let helper = CredentialPlugin::printing(api, &json!({ "token": "wr0ng" }));
+        let helper = CredentialPlugin::printing(host, api, &json!({ "token": "wr0ng" }));
         let outcome = command(&helper.kubeconfig).run();
         assert_eq!(outcome.exit, Some(1), "{outcome:?}");
         assert!(helper.runs() >= 4, "a 401 runs the plugin once more");
@@ -145,8 +147,9 @@ fn failure_of_a_plugin_is_named_without_its_output() {
 /// The environment and the kubeconfig of such a process belong to the node.
 #[test]
 fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
-    on_kubernetes(|_, kubernetes| {
-        let helper = CredentialPlugin::printing(&kubernetes.api, &json!({ "token": "t" }));
+    on(Place::KubernetesV1, |cluster| {
+        let status = json!({ "token": "t" });
+        let helper = CredentialPlugin::printing(cluster.host, cluster.api, &status);
         let conf = json!({
             "cniVersion": "1.1.0", "name": "k8s-pod-network", "type": "calico", "nodename": "node1",
             "datastore_type": "kubernetes", "nodename_file_optional": true,
@@ -182,10 +185,10 @@ fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
 /// The plugin's credentials expire while kube-controllers runs, and later its account is replaced.
 #[test]
 fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
-    on_kubernetes(|host, servers| {
-        let cluster = ControllersCluster::new(host, &servers, Some(ApiGroup::CrdV1));
-        let api = &servers.api;
+    on(Place::KubernetesV1, |cluster| {
+        let api = cluster.api;
         let helper = CredentialPlugin::install(
+            cluster.host,
             api,
             "seconds=$(cat seconds)\n\
              printf \
@@ -216,7 +219,7 @@ fn collection_continues_after_the_expiry_and_the_end_of_a_plugins_token() {
             .env("KUBECONFIG", helper.kubeconfig.display().to_string());
         let controllers = setup
             .env("POD_NAME", "controllers")
-            .start(host, "controllers")
+            .start(cluster.host, "controllers")
             .unwrap();
         cluster.configure(&json!({ "leakGracePeriod": "1s" }));
         cluster.address_left_behind("n1", "10.65.1.0");

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, on, on_installation};
+use integration_tests::Place;
+use integration_tests::cluster::{Cluster, ControlPlane, NAMESPACE, on};
 use integration_tests::content::Content;
 use integration_tests::controllers::garbage_collector::{GarbageCollector, settings};
+use integration_tests::kubernetes::Objects;
 use integration_tests::plugin::Outcome;
+use integration_tests::store::Store;
 use kube_controllers::settings::Settings;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
@@ -112,27 +115,33 @@ fn usage_prints_what_the_metrics_say(cluster: &Cluster<'_>, control_plane: &mut 
 /// The role of the plugins permits to read single nodes only.
 #[test]
 fn usage_without_the_right_to_list_nodes_says_so() {
-    on_installation(
-        ApiGroup::CrdV1,
-        |_| (),
-        |cluster, _, _| {
-            let pod = cluster.pod(1);
-            cluster.add(&pod, &cluster.conf("node1", json!({})));
-            let (usage, outcome) = run(cluster);
-            assert_eq!(usage["nodeSelectorsConsidered"], false);
-            assert!(
-                outcome
-                    .stderr
-                    .contains("note: node selectors are not considered: "),
-                "{outcome:?}"
-            );
-            let node = &usage["nodes"][0];
-            assert_eq!(
-                (&node["node"], &node["used"]),
-                (&json!("node1"), &json!(1)),
-                "{usage:#}"
-            );
-            assert!(node["fits"].is_number(), "{usage:#}");
-        },
+    on(Place::KubernetesV1, usage_with_the_role_of_the_plugins);
+}
+
+fn usage_with_the_role_of_the_plugins(cluster: &Cluster<'_>, control_plane: &mut ControlPlane<'_>) {
+    let user = control_plane.servers.api.cni_user().unwrap();
+    let objects = Objects::new(cluster.objects().client(), ApiGroup::CrdV1, user.kubeconfig);
+    let cluster = Cluster {
+        host: cluster.host,
+        plugins: cluster.plugins.clone(),
+        store: Store::Kubernetes(objects),
+    };
+    cluster.load(&Content::dual_stack());
+    let pod = cluster.pod(1);
+    cluster.add(&pod, &cluster.conf("node1", json!({})));
+    let (usage, outcome) = run(&cluster);
+    assert_eq!(usage["nodeSelectorsConsidered"], false);
+    assert!(
+        outcome
+            .stderr
+            .contains("note: node selectors are not considered: "),
+        "{outcome:?}"
     );
+    let node = &usage["nodes"][0];
+    assert_eq!(
+        (&node["node"], &node["used"]),
+        (&json!("node1"), &json!(1)),
+        "{usage:#}"
+    );
+    assert!(node["fits"].is_number(), "{usage:#}");
 }

@@ -3,7 +3,7 @@
 use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use integration_tests::controllers::{PATIENCE, Setup, await_that, exit_text};
-use integration_tests::kubernetes::on_kubernetes;
+use integration_tests::kubernetes::on_shared_kubernetes;
 use serde_json::{Value, json};
 use tokio_rustls::rustls::CipherSuite;
 
@@ -150,7 +150,7 @@ fn command_line_prints_a_note_about_settings_without_effect(cluster: &Cluster<'_
 /// etcd need not answer for that.
 #[test]
 fn invalid_minimum_version_is_a_warning_of_kube_controllers() {
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         let setup = Setup::etcd(&kubernetes.api)
             .unwrap()
             .env("ETCD_ENDPOINTS", "https://127.0.0.1:2381");
@@ -166,7 +166,7 @@ fn invalid_minimum_version_is_a_warning_of_kube_controllers() {
 
 #[test]
 fn unknown_cipher_suite_ends_kube_controllers() {
-    on_kubernetes(|host, kubernetes| {
+    on_shared_kubernetes(|host, kubernetes| {
         for (name, list, expected) in [
             ("unknown", "TLS_NULL", "unsupported cipher: `TLS_NULL`"),
             (

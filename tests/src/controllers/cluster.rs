@@ -73,7 +73,7 @@ pub fn create_replicas(api: &ApiServer) -> Result<()> {
         .try_for_each(|name| Proxied::account(api, name).map(drop))
 }
 
-/// Runs a test as [`on`] does, on a control plane that `prepare` has changed. `preparation` names
+/// Runs a test as [`on()`] does, on a control plane that `prepare` has changed. `preparation` names
 /// what `prepare` does.
 ///
 /// # Panics

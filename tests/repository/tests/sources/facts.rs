@@ -136,6 +136,18 @@ fn relative_links_between_documents_exist() -> Result<()> {
     Ok(())
 }
 
+/// Returns the anchor that GitHub gives to the first heading with this text.
+pub(crate) fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter
+            .is_alphanumeric()
+            .then(|| letter.to_ascii_lowercase()),
+    });
+    kept.collect()
+}
+
 /// Returns the anchors that GitHub gives to the headings of a page.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors = Vec::<String>::new();
@@ -145,17 +157,7 @@ fn anchors(text: &str) -> Vec<String> {
         let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else {
             continue;
         };
-        let heading = heading.trim_start_matches('#').trim();
-        let anchor: String = heading
-            .chars()
-            .filter_map(|letter| match letter {
-                ' ' => Some('-'),
-                '-' | '_' => Some(letter),
-                _ => letter
-                    .is_alphanumeric()
-                    .then(|| letter.to_ascii_lowercase()),
-            })
-            .collect();
+        let anchor = anchor(heading.trim_start_matches('#').trim());
         let earlier = anchors.iter().filter(|known| **known == anchor).count();
         anchors.push(match earlier {
             0 => anchor,

@@ -28,7 +28,7 @@ pub const REPLICAS: [&str; 2] = ["one", "two"];
 ///
 /// A test creates objects of Kubernetes and Calico, starts replicas, and waits for their work:
 ///
-/// ```ignore
+/// ```text
 /// use integration_tests::controllers::{ControllersCluster, on};
 ///
 /// #[on(etcd, kubernetes_v1)]

@@ -1,4 +1,4 @@
-//! Documents name suites, tests, files and messages that exist.
+//! Documents name suites, files and messages that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -77,50 +77,6 @@ fn testing_page_has_each_suite_once() -> Result<()> {
         "the table of docs/testing.md lacks {missing:?}"
     );
     Ok(())
-}
-
-/// Each claim names a test, or says that it has none.
-#[test]
-fn security_documents_name_tests_that_exist() -> Result<()> {
-    let workspace = workspace();
-    let read =
-        |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
-    let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
-    let rows = rows("SECURITY.md", "| result | shown by |")?;
-    let claims: Vec<_> = rows
-        .iter()
-        .filter_map(|row| row.rsplit('|').nth(1))
-        .collect();
-    ensure!(claims.len() > 15, "{} claims", claims.len());
-    for claim in claims {
-        ensure!(
-            claim.contains("no test: ") || quoted(claim).any(is_test_name),
-            "nothing shows the claim: {claim}"
-        );
-    }
-    let sources = all_files()?
-        .iter()
-        .map(fs::read_to_string)
-        .collect::<Result<String, _>>()?;
-    for test in [&security, &threats]
-        .into_iter()
-        .flat_map(|text| quoted(text))
-        .filter(|name| is_test_name(name))
-    {
-        ensure!(
-            sources.contains(&format!("fn {test}(")) || sources.contains(&format!("{test}:")),
-            "no test {test}"
-        );
-    }
-    Ok(())
-}
-
-/// Returns true for several lower-case words with underscores.
-fn is_test_name(quoted: &str) -> bool {
-    quoted.matches('_').count() > 2
-        && quoted
-            .bytes()
-            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
 /// Checks the quoted messages, except the parts that `…` stands for, the system's messages, and
@@ -268,7 +224,7 @@ fn pages_name_files_and_folders_that_exist() -> Result<()> {
         r"`((?:{}|tests)/[\w./-]+)`",
         PROGRAM_CRATES.join("|")
     ))?;
-    let mut texts = [pages("docs")?, pages(MESSAGES)?].concat();
+    let mut texts = [pages("docs")?, pages("docs/security")?, pages(MESSAGES)?].concat();
     for page in [
         "CONTRIBUTING.md",
         "README.md",

@@ -292,6 +292,7 @@ mod tests {
         );
     }
 
+    /// Shows SEC-70.
     #[tokio::test]
     async fn long_call_fails_if_the_datastore_was_locked_meanwhile() {
         let files = tempfile::tempdir().unwrap();

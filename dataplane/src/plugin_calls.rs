@@ -74,6 +74,7 @@ mod tests {
 
     use super::*;
 
+    /// Shows SEC-33.
     #[test]
     fn containers_of_calls_are_those_in_environments_of_processes_on_the_host() {
         let directory = tempfile::tempdir().unwrap();

@@ -139,6 +139,7 @@ mod tests {
 
     use super::*;
 
+    /// Shows SEC-34.
     #[test]
     fn task_with_a_denied_file_has_ended_only_if_its_state_shows_it() {
         let error = |errno: Errno| io::Error::from_raw_os_error(errno as i32);
@@ -168,6 +169,7 @@ mod tests {
     }
 
     /// The kernel denies one access in some thousands to threads that end all the time.
+    /// Shows SEC-34.
     #[test]
     fn threads_that_end_during_the_look_hide_no_process() {
         let directory = tempfile::tempdir().unwrap();

@@ -238,6 +238,7 @@ mod tests {
         assert_eq!(with("").kubeconfig, None);
     }
 
+    /// Shows SEC-75.
     #[test]
     fn access_of_the_agent_follows_no_proxy_and_runs_no_credential_plugin() {
         let environment = [

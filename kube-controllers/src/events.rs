@@ -91,6 +91,7 @@ mod tests {
     use crate::controllers::testing::posting_kubernetes;
     use crate::leader::identity;
 
+    /// Shows SEC-30.
     #[tokio::test]
     async fn event_message_escapes_control_characters() {
         let (client, taken) = posting_kubernetes();

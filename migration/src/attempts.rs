@@ -195,6 +195,7 @@ mod tests {
         assert!(timer.has_expired());
     }
 
+    /// Shows SEC-36.
     #[tokio::test(start_paused = true)]
     async fn writes_count_as_progress_in_the_first_pass_only() {
         let timer = LockTimer::start();

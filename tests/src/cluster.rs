@@ -114,7 +114,7 @@ where
 /// [`on_prepared_kubernetes`](crate::kubernetes::on_prepared_kubernetes). Skips the test if etcd or
 /// the API server is not installed.
 ///
-/// ```ignore
+/// ```text
 /// #[on(etcd, kubernetes_v1)]
 /// fn del_without_an_add_succeeds(cluster: &Cluster<'_>) {
 ///     let conf = cluster.conf("node1", json!({}));

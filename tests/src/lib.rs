@@ -6,7 +6,7 @@
 //! | fixture | a test gets |
 //! |---|---|
 //! | [`namespaces::isolated`] | a private host: network namespaces and files of its own |
-//! | [`cluster::on`] | a host with an uplink, the plugins and a datastore, and pods |
+//! | [`cluster::on()`] | a host with an uplink, the plugins and a datastore, and pods |
 //! | [`controllers::on`](fn@controllers::on) | running kube-controllers, and a cluster for them |
 //!
 //! The attribute [`on`](macro@on) runs a test on each of several datastores. A test executes the

@@ -77,7 +77,7 @@ fn sizes(cluster: &Cluster<'_>, node: &str) -> Vec<u8> {
 }
 
 /// `node1` keeps its former block while a pod has an address in it. The former block of `node2` is
-/// empty.
+/// empty. Shows SEC-58.
 #[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn nodes_move_to_the_new_size_without_an_overlap(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);
@@ -157,7 +157,7 @@ fn show_counts_former_blocks(cluster: &Cluster<'_>) {
 
 /// Upstream's plugin, which finds a free range by the name of its block, claims a part of a former
 /// block and assigns an address in it. Only a person can decide which pod keeps an address, so an
-/// ADD leaves both blocks unchanged.
+/// ADD leaves both blocks unchanged. Shows SEC-59.
 #[on(etcd, local, kubernetes_v1, kubernetes_v3)]
 fn check_names_overlapping_blocks(cluster: &Cluster<'_>) {
     load(cluster, POOL, 26);

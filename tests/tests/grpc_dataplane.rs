@@ -295,6 +295,7 @@ fn add_refused_by_the_grpc_server_releases_the_addresses(cluster: &Cluster<'_>) 
     cluster.assert_nothing_left();
 }
 
+/// Shows SEC-55.
 #[on(etcd, local)]
 fn add_without_a_grpc_response_keeps_the_addresses_until_del(cluster: &Cluster<'_>) {
     let fake = FakeDataplane::serve(cluster);
@@ -386,6 +387,7 @@ fn missing_grpc_server_is_an_error_naming_the_socket(cluster: &Cluster<'_>) {
     }
 }
 
+/// Shows SEC-56.
 #[on(etcd, local)]
 fn gc_keeps_grpc_containers_unless_running_containers_are_included(cluster: &Cluster<'_>) {
     let fake = FakeDataplane::serve(cluster);

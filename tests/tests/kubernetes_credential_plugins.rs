@@ -144,7 +144,7 @@ fn failure_of_a_plugin_is_named_without_its_output() {
     });
 }
 
-/// The environment and the kubeconfig of such a process belong to the node.
+/// The environment and the kubeconfig of such a process belong to the node. Shows SEC-75.
 #[test]
 fn plugin_with_an_exec_kubeconfig_is_refused_without_running_it() {
     on(Place::KubernetesV1, |cluster| {

@@ -291,7 +291,7 @@ fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing(web: &WebPod<'_>) 
     );
 }
 
-/// The runtime may also call ADD of eth0 last, and DEL without the namespace.
+/// The runtime may also call ADD of eth0 last, and DEL without the namespace. Shows SEC-48.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web: &WebPod<'_>) {
     for [first, second] in [["eth0", "net1"], ["net1", "eth0"]] {

@@ -207,7 +207,7 @@ fn command_follows_the_proxy_variables(server: &FarServer<'_>) {
     );
 }
 
-/// kube itself would read the variable, and fail.
+/// kube itself would read the variable, and fail. Shows SEC-75.
 #[on(kubernetes_v1)]
 fn plugin_ignores_an_invalid_proxy_variable(FarServer { cluster, .. }: &FarServer<'_>) {
     cluster.load(&Content::dual_stack());
@@ -220,6 +220,7 @@ fn plugin_ignores_an_invalid_proxy_variable(FarServer { cluster, .. }: &FarServe
     }
 }
 
+/// Shows SEC-75.
 #[on(kubernetes_v1)]
 fn plugin_with_a_proxy_url_is_refused(server: &FarServer<'_>) {
     let kubeconfig = server.kubeconfig(Some("http://person:p4ssw0rd@127.0.0.1:3128"));

@@ -54,11 +54,13 @@ struct LimitedNode<'a> {
     plugins: Plugins,
 }
 
+/// Shows SEC-87.
 #[test]
 fn plugins_need_and_use_every_permission_in_crd_v1() {
     every_permission_is_used_and_needed(ApiGroup::CrdV1);
 }
 
+/// Shows SEC-87.
 #[test]
 fn plugins_need_and_use_every_permission_in_v3() {
     every_permission_is_used_and_needed(ApiGroup::V3);

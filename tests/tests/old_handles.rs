@@ -136,6 +136,7 @@ fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     namesakes
 }
 
+/// Shows SEC-2.
 #[on(etcd)]
 fn del_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &Cluster<'_>) {
     let namesakes = others(cluster);
@@ -152,6 +153,7 @@ fn del_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &Cluster
     }
 }
 
+/// Shows SEC-2.
 #[on(etcd)]
 fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &mut Cluster<'_>) {
     let namesakes = others(cluster);

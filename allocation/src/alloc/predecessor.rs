@@ -244,6 +244,7 @@ mod tests {
         }
     }
 
+    /// Shows SEC-5.
     #[tokio::test]
     async fn address_of_another_pod_or_sandbox_is_not_handed_over() {
         for cluster in clusters() {

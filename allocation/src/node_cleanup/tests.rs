@@ -160,7 +160,7 @@ async fn deleted_node_releases_its_endpoints_addresses_and_blocks() {
 
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
-/// An endpoint of the node lists every address, as a stale endpoint may.
+/// An endpoint of the node lists every address, as a stale endpoint may. Shows SEC-79.
 #[tokio::test]
 async fn node_cleanup_retains_addresses_of_other_owners() {
     let cluster = Cluster::new();
@@ -231,6 +231,7 @@ async fn pod_and_container(cluster: &Cluster) {
 }
 
 /// Felix would apply the policy of the deleted node's pod to the next pod with the address.
+/// Shows SEC-79.
 #[tokio::test]
 async fn node_cleanup_releases_addresses_that_no_endpoint_lists_and_blocks_after_them() {
     let cluster = Cluster::new();
@@ -321,6 +322,7 @@ async fn node_cleanup_repeated_after_a_fault_at_any_request_releases_every_addre
     }
 }
 
+/// Shows SEC-79.
 #[tokio::test]
 async fn address_taken_over_before_the_write_is_not_released() {
     let cluster = Cluster::new();

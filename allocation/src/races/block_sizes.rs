@@ -141,6 +141,7 @@ async fn block_of_another_size_created_before_the_ranges_are_read_is_avoided() {
     }
 }
 
+/// Shows SEC-58.
 #[tokio::test]
 async fn block_of_another_size_created_at_the_moment_of_the_claim_is_avoided() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
@@ -310,6 +311,7 @@ async fn address_of_another_launcher_in_a_new_block_that_overlaps_stays_counted(
     }
 }
 
+/// Shows SEC-58.
 #[tokio::test]
 async fn add_interrupted_while_it_takes_back_a_new_block_leaves_no_address_in_two_blocks() {
     for (kind, store) in stores() {

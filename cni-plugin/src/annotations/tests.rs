@@ -283,6 +283,7 @@ fn invalid_list_annotations_are_rejected() {
 }
 
 /// An API server accepts annotations of 256 KiB. The error goes into the node's log and an Event.
+/// Shows SEC-14.
 #[test]
 fn error_about_a_large_annotation_contains_its_beginning() {
     let large = "x".repeat(200_000);

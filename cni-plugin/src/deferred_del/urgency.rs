@@ -97,6 +97,7 @@ mod tests {
     use super::*;
 
     /// The number of replays before an ADD is limited, except for [`Urgency::Required`].
+    /// Shows SEC-15.
     #[test]
     fn deferred_del_of_a_listed_address_comes_first_but_is_not_required() {
         let env = |name: &str| {

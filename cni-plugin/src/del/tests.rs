@@ -238,7 +238,7 @@ async fn sequential_requests_to_a_silent_api_server_share_a_3_second_limit() {
 }
 
 /// The ADD of a further name created no interface. Without the namespace, only the record and
-/// prevResult show this.
+/// prevResult show this. Shows SEC-48.
 #[tokio::test]
 async fn del_of_a_further_interface_name_sends_no_request_and_is_not_deferred() {
     let by_record = |call: &mut DelCall| interface_names::record_further(&call.cx).unwrap();

@@ -313,6 +313,7 @@ mod tests {
         ));
     }
 
+    /// Shows SEC-9.
     #[test]
     fn interface_of_another_pod_is_not_named_to_a_pod() {
         let own = InterfaceAlias::for_pod("net", "shop", "web", "c1");

@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// A broken proxy may send such responses.
+    /// A broken proxy may send such responses. Shows SEC-63.
     #[tokio::test]
     async fn response_other_than_a_list_of_the_kind_fails_the_list() {
         for answer in [

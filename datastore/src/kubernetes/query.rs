@@ -184,6 +184,7 @@ mod tests {
 
     use super::*;
 
+    /// Shows SEC-63.
     #[test]
     fn only_a_matching_status_proves_that_the_object_is_absent() {
         let mut batch = ReadBatch::new();

@@ -97,6 +97,7 @@ fn every_verb_that_reports_prints_json_and_yaml() {
 }
 
 /// A tenant can write the annotations of a pod, which become parts of the pod's endpoint.
+/// Shows SEC-30.
 #[test]
 fn command_output_escapes_control_characters_of_stored_objects() {
     const TEXT: &str = "x\nnothing is wrong\r\x1b[2K\u{9b}1A\u{202e}\x7f";

@@ -274,6 +274,7 @@ async fn upgrade_without_host_local_files_does_not_lock_the_datastore() {
 }
 
 /// A write to v1 after its copy would be lost, and an unlocked v1 would be in use beside v3.
+/// Shows SEC-71.
 #[tokio::test]
 async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     for files in [&FILES[..], &[]] {
@@ -287,7 +288,7 @@ async fn upgrade_during_a_migration_to_v3_changes_nothing() {
     }
 }
 
-/// The datastore may be locked after the first look at it.
+/// The datastore may be locked after the first look at it. Shows SEC-71.
 #[tokio::test]
 async fn upgrade_does_not_end_the_lock_of_a_migration_or_an_import() {
     let upgraded = HostLocalNode::with(&FILES);

@@ -158,6 +158,7 @@ mod tests {
     }
 
     /// A tenant may forbid Events in the tenant's own namespace, for example by a quota.
+    /// Shows SEC-28.
     #[tokio::test(start_paused = true)]
     async fn event_forbidden_in_a_tenant_namespace_does_not_block_other_events() {
         let (client, paths) = refusing("tenant");
@@ -182,6 +183,7 @@ mod tests {
         assert_eq!(*paths.lock().unwrap(), [tenant, default, default]);
     }
 
+    /// Shows SEC-28.
     #[tokio::test(start_paused = true)]
     async fn forbidden_event_causes_one_attempt_and_one_log_line_in_ten_minutes() {
         let (client, paths) = refusing("default");

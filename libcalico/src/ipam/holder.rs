@@ -156,6 +156,7 @@ mod tests {
         assert!(!found.is_withheld());
     }
 
+    /// Shows SEC-22.
     #[test]
     fn holder_of_another_namespace_is_not_named() {
         for caller in ["bank", "sho", "shop2", ""] {
@@ -169,6 +170,7 @@ mod tests {
         }
     }
 
+    /// Shows SEC-22.
     #[test]
     fn tunnel_and_foreign_owner_look_alike() {
         let others = [

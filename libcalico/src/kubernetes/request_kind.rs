@@ -280,7 +280,7 @@ mod tests {
         );
     }
 
-    /// A tenant chooses names of namespaces, pods and Services.
+    /// A tenant chooses names of namespaces, pods and Services. Shows SEC-31.
     #[test]
     fn names_reach_no_label() {
         let hostile = [

@@ -281,6 +281,7 @@ async fn equal_object_whose_creation_v3_would_refuse_is_skipped() {
     );
 }
 
+/// Shows SEC-38.
 #[tokio::test(start_paused = true)]
 async fn two_objects_with_one_name_in_v3_are_refused() {
     let cluster = started();
@@ -464,7 +465,7 @@ async fn copy_without_a_source_that_changes_is_read_again_before_its_deletion() 
     assert_eq!(cluster.server.object(&office_in_v3()), None);
 }
 
-/// A tenant may change a copy of its own many times in a second.
+/// A tenant may change a copy of its own many times in a second. Shows SEC-36.
 #[tokio::test(start_paused = true)]
 async fn copy_without_a_source_that_changes_all_the_time_ends_the_lock_in_the_first_pass() {
     let cluster = started();
@@ -492,6 +493,7 @@ async fn copy_without_a_source_that_changes_all_the_time_ends_the_lock_in_the_fi
     );
 }
 
+/// Shows SEC-36.
 #[tokio::test(start_paused = true)]
 async fn stale_copy_that_changes_before_each_replacement_is_a_conflict() {
     let cluster = started();

@@ -94,6 +94,7 @@ fn refuse_deletion_of_tiers(cluster: &MigratedCluster, code: u16) {
     });
 }
 
+/// Shows SEC-37.
 #[tokio::test(start_paused = true)]
 async fn refused_deletion_of_a_copy_is_repeated_each_minute_after_v1_is_unlocked() {
     for (code, text) in [

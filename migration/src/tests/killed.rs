@@ -69,6 +69,7 @@ async fn complete_snapshot() -> BTreeMap<String, Value> {
     snapshot(&cluster)
 }
 
+/// Shows SEC-73.
 #[tokio::test(start_paused = true)]
 async fn migration_killed_at_each_request_ends_in_the_same_state() {
     let expected = complete_snapshot().await;
@@ -128,7 +129,7 @@ async fn late_request_of_a_failed_attempt_changes_no_finished_migration() {
 }
 
 /// The most harmful late requests: to open v3, and to lock v1, after an abort has unlocked
-/// v1.
+/// v1. Shows SEC-73.
 #[tokio::test(start_paused = true)]
 async fn late_request_of_a_former_leader_does_not_open_v3() {
     let course = async |interruption: Interruption| {

@@ -356,7 +356,7 @@ async fn owners_that_v3_refuses_are_left_out() {
     assert!(cluster.server.object(&set(ApiGroup::V3)).is_some());
 }
 
-/// A tenant may change a copy of its own many times in a second.
+/// A tenant may change a copy of its own many times in a second. Shows SEC-36.
 #[tokio::test(start_paused = true)]
 async fn copy_that_changes_before_each_write_of_its_owners_ends_the_pass() {
     let cluster = started();

@@ -265,6 +265,7 @@ async fn conflict_under_the_lock_unlocks_v1() {
         .await;
 }
 
+/// Shows SEC-38.
 #[tokio::test(start_paused = true)]
 async fn refusal_of_v3_is_found_before_the_lock() {
     for aggregated in [false, true] {

@@ -210,6 +210,7 @@ fn keys_of_another_ipam_plugin_are_ignored() {
     assert!(conf.ipam.routes.is_empty() && conf.ipam.ranges.is_empty());
 }
 
+/// Shows SEC-77.
 #[test]
 fn secrets_are_in_no_error_or_debug_output() {
     for key in ["etcd_password", "etcd_key"] {

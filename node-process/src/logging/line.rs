@@ -201,6 +201,7 @@ mod tests {
         );
     }
 
+    /// Shows SEC-30.
     #[test]
     fn log_line_escapes_control_characters() {
         const TEXT: &str = "a\n2026 [INFO]\r\x1b[2K\u{9b}1A\u{202e}\x7f";

@@ -10,7 +10,7 @@ use syn::{Ident, ItemFn, Token, parse_macro_input};
 /// `kubernetes_v1` (an API server with `crd.projectcalico.org/v1`), `kubernetes_v3` (an API server
 /// with `projectcalico.org/v3`).
 ///
-/// ```ignore
+/// ```text
 /// use integration_tests::cluster::{Cluster, on};
 ///
 /// #[on(etcd, local)]

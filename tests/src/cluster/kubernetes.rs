@@ -46,7 +46,7 @@ pub struct ControlPlane<'k> {
     tokens: NodeTokens,
 }
 
-/// Runs a test as [`on`](super::on) does, on an API server that serves this group alone.
+/// Runs a test as [`on`](super::on()) does, on an API server that serves this group alone.
 pub fn on_one_group<Parameters>(group: ApiGroup, test: impl ClusterTest<Parameters>) {
     let prepare = move |api: &ApiServer| {
         api.define(group.api_version())?;
@@ -84,7 +84,7 @@ pub(crate) fn prepare_both_groups(api: &ApiServer) -> Result<()> {
     create_replicas(api)
 }
 
-/// Runs a test as [`on`](super::on) does, on an API server with `components/node-restriction`, with
+/// Runs a test as [`on`](super::on()) does, on an API server with `components/node-restriction`, with
 /// KubeVirt's machines, and with the nodes `node1` to `node4`. The configuration of each node has a
 /// kubeconfig with a token that is bound to this node.
 pub fn restricted<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {

@@ -29,7 +29,7 @@ pub const REPLICAS: [&str; 2] = ["one", "two"];
 ///
 /// A test creates objects of Kubernetes and Calico, starts replicas, and waits for their work:
 ///
-/// ```ignore
+/// ```text
 /// use integration_tests::controllers::{ControllersCluster, on};
 ///
 /// #[on(etcd, kubernetes_v1)]
@@ -75,7 +75,7 @@ pub(crate) fn create_replicas(api: &ApiServer) -> Result<()> {
         .try_for_each(|name| Proxied::account(api, name).map(drop))
 }
 
-/// Runs a test as [`on`] does, on a control plane that `prepare` has changed. `preparation` names
+/// Runs a test as [`on()`] does, on a control plane that `prepare` has changed. `preparation` names
 /// what `prepare` does.
 ///
 /// # Panics
@@ -116,7 +116,7 @@ pub fn on_both_groups(
     run(preparation, place, prepare, test);
 }
 
-/// Runs a test on a control plane of [`cluster::on`](fn@crate::cluster::on), as [`on_both_groups`]
+/// Runs a test on a control plane of [`cluster::on`](crate::cluster::on()), as [`on_both_groups`]
 /// does. The accounts [`REPLICAS`] exist.
 ///
 /// # Panics

@@ -46,7 +46,7 @@ pub struct Connection {
 
 /// Controllers in a thread of the test, without the process around them. They stop on drop.
 ///
-/// ```ignore
+/// ```text
 /// let connection = Connection::new(cluster.group, cluster.api.admin_kubeconfig());
 /// let settings = default_settings(cluster.group);
 /// let running = RunningControllers::start(&connection, settings, |context, watches| {

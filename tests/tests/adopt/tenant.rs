@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{address, adopt, delete_blocks, report_running, results};
 
 /// The tenant's pod names the address and the container of another pod, and an address that is
-/// free.
+/// free. Shows SEC-7.
 #[on(kubernetes_v1)]
 fn tenant_annotations_adopt_no_address(
     cluster: &Cluster<'_>,
@@ -58,7 +58,7 @@ fn tenant_annotations_adopt_no_address(
     assert_eq!(cluster.accounts().held, before.held);
 }
 
-/// Both pods have the same host interface name: `p723961` and `p6680456` in `team-a`.
+/// Both pods have the same host interface name: `p723961` and `p6680456` in `team-a`. Shows SEC-7.
 #[on(kubernetes_v3)]
 fn pod_with_a_colliding_interface_name_adopts_no_address(
     cluster: &Cluster<'_>,

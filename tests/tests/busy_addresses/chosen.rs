@@ -4,6 +4,7 @@ use integration_tests::cluster::{Cluster, on};
 
 use crate::{OTHER, add, devices, held, next, prepared, route};
 
+/// Shows SEC-50.
 #[on(etcd, local)]
 fn add_with_a_foreign_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);

@@ -111,7 +111,7 @@ fn assert_withholds(outcome: &Outcome, address: &str, ifname: &str) {
 }
 
 /// The plugin creates no host route to an address that an annotation requests, so the kernel
-/// reports no conflict.
+/// reports no conflict. Shows SEC-9.
 #[on(kubernetes_v1)]
 fn requested_address_of_another_pod_is_an_error_that_withholds_the_interface(
     cluster: &Cluster<'_>,
@@ -184,6 +184,7 @@ fn busy_listed_address_is_replaced_by_the_next_of_the_list(cluster: &Cluster<'_>
 }
 
 /// The annotation bypasses IPAM. Felix would move the host route to the interface of the later pod.
+/// Shows SEC-9.
 #[on(kubernetes_v1)]
 fn address_without_ipam_of_another_pod_is_an_error_that_withholds_the_interface(
     cluster: &Cluster<'_>,

@@ -20,6 +20,7 @@ fn assert_names(error: &CniError, words: &[&str]) {
     }
 }
 
+/// Shows SEC-50.
 #[on(etcd, local)]
 fn add_with_three_busy_addresses_fails_and_names_all(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);

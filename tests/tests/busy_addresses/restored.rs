@@ -37,6 +37,7 @@ fn replace_routes_as_felix() {
     }
 }
 
+/// Shows SEC-78.
 #[on(etcd, local)]
 fn add_after_a_restore_assigns_no_address_of_a_running_pod(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);

@@ -24,11 +24,13 @@ const OF_ETCD: [&str; 2] = [
     "/kubecontrollersconfigurations/default",
 ];
 
+/// Shows SEC-67.
 #[on(kubernetes_v3)]
 fn locked_datastore_in_v3_is_not_written_until_unlocked(cluster: &ControllersCluster<'_>) {
     assert_not_written_until_unlocked(cluster);
 }
 
+/// Shows SEC-67.
 #[on(etcd)]
 fn locked_datastore_in_etcd_is_not_written_until_unlocked(cluster: &ControllersCluster<'_>) {
     assert_not_written_until_unlocked(cluster);

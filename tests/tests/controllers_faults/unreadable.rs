@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kubecontrollersconfigurations.crd.projectcalico.org";
 
+/// Shows SEC-66.
 #[on(etcd)]
 fn unreadable_configuration_in_etcd_stops_every_controller_until_corrected(
     cluster: &ControllersCluster<'_>,

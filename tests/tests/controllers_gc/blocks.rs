@@ -52,7 +52,7 @@ fn empty_blocks_are_released_after_grace_except_the_last_of_each_family(
 
 /// The pool was created again with smaller blocks. Of the blocks of another size, those with
 /// addresses and those in a disabled pool stay. Overlapping blocks with addresses, the inner one of
-/// upstream's plugin, stay unchanged.
+/// upstream's plugin, stay unchanged. Shows SEC-59.
 #[on(etcd, kubernetes_v1)]
 fn empty_blocks_of_a_former_size_go_with_their_affinity(cluster: &CollectedCluster<'_>) {
     cluster.pool("pool", "10.0.0.0/16", 28);

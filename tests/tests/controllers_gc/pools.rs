@@ -71,6 +71,7 @@ fn events_about_pools(cluster: &CollectedCluster<'_>) -> Vec<Value> {
     events
 }
 
+/// Shows SEC-27.
 #[on(etcd, kubernetes_v1)]
 fn pool_tells_80_and_95_percent_once(cluster: &CollectedCluster<'_>) {
     three_quarters(cluster);
@@ -135,7 +136,7 @@ fn restart_above_a_threshold_posts_no_second_event(cluster: &CollectedCluster<'_
     assert_eq!(posted(cluster).len(), 1);
 }
 
-/// Pods of a tenant move the use of the pool between 62 % and 81 %.
+/// Pods of a tenant move the use of the pool between 62 % and 81 %. Shows SEC-26.
 #[on(etcd, kubernetes_v1)]
 fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(
     cluster: &CollectedCluster<'_>,

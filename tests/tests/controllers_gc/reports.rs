@@ -95,6 +95,7 @@ fn gc_writes_only_while_leader(cluster: &CollectedCluster<'_>) {
     });
 }
 
+/// Shows SEC-25.
 #[on(kubernetes_v1)]
 fn gc_in_report_mode_lists_leaks_and_releases_none(cluster: &CollectedCluster<'_>) {
     cluster.pool("pool", "10.0.0.0/16", 26);
@@ -169,6 +170,7 @@ fn gc_in_report_mode_lists_leaks_and_releases_none(cluster: &CollectedCluster<'_
     assert!(is_named("missing") && is_named("other"), "{leaks:?}");
 }
 
+/// Shows SEC-22.
 #[on(kubernetes_v1)]
 fn event_on_the_pod_of_a_tenant_names_no_pod_of_another_namespace(cluster: &CollectedCluster<'_>) {
     cluster.pool("pool", "10.0.0.0/16", 26);

@@ -50,6 +50,7 @@ fn machines<const N: usize>(
         .unwrap()
 }
 
+/// Shows SEC-19.
 #[on(etcd, kubernetes_v1)]
 fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(cluster: &CollectedCluster<'_>) {
     cluster.servers.api.define_machines().unwrap();
@@ -83,6 +84,7 @@ fn vmi_or_launcher_that_outlives_its_vm_keeps_the_address(cluster: &CollectedClu
     });
 }
 
+/// Shows SEC-82.
 #[on(etcd, kubernetes_v1)]
 fn vmi_addresses_are_released_after_kubevirt_and_the_pods_are_removed(
     cluster: &CollectedCluster<'_>,

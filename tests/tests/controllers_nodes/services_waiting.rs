@@ -229,7 +229,7 @@ fn missing_role_is_told_to_services_if_a_pool_exists(cluster: &ControlledCluster
     assert_eq!(cluster.shown("web"), Vec::<String>::new());
 }
 
-/// A tenant asks for each address of others, by a Service of its own.
+/// A tenant asks for each address of others, by a Service of its own. Shows SEC-23.
 #[on(etcd, kubernetes_v3)]
 fn services_of_a_tenant_learn_no_foreign_holder(cluster: &ControlledCluster<'_>) {
     let namespace = json!({"metadata": {"name": "bank"}});

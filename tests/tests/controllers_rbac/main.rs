@@ -187,16 +187,19 @@ fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
     verbs.map(of_verbs).into()
 }
 
+/// Shows SEC-87.
 #[on(kubernetes_v1)]
 fn controllers_need_and_use_every_permission_in_crd_v1(cluster: &ControllersCluster<'_>) {
     assert_every_permission_is_used_and_needed(cluster);
 }
 
+/// Shows SEC-87.
 #[on(kubernetes_v3)]
 fn controllers_need_and_use_every_permission_in_v3(cluster: &ControllersCluster<'_>) {
     assert_every_permission_is_used_and_needed(cluster);
 }
 
+/// Shows SEC-87.
 #[on(etcd)]
 fn controllers_need_and_use_every_permission_with_etcd(cluster: &ControllersCluster<'_>) {
     assert_every_permission_is_used_and_needed(cluster);

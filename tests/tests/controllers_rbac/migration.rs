@@ -39,6 +39,7 @@ fn base_role() -> Role {
     Role::of_manifests(&Role::manifests_of_controllers()).unwrap()
 }
 
+/// Shows SEC-118.
 #[on(kubernetes_v1)]
 fn every_permission_of_the_migration_is_used_and_needed(cluster: &ControllersCluster<'_>) {
     if let Err(missing) = kustomizers() {

@@ -190,6 +190,7 @@ fn idle_route_through_a_bridge_is_a_conflict() {
     });
 }
 
+/// Shows SEC-50.
 #[test]
 fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     let addresses = [("-4", "10.65.0.2"), ("-6", "fd00:65::2")];
@@ -231,7 +232,7 @@ fn host_route_of_a_live_interface_is_a_conflict_naming_the_interface() {
     }
 }
 
-/// kubelet writes the error of a pod's ADD into an Event, which a tenant reads.
+/// kubelet writes the error of a pod's ADD into an Event, which a tenant reads. Shows SEC-9.
 #[test]
 fn error_of_a_pod_names_no_interface_of_another_pod() {
     isolated(|host| {

@@ -138,7 +138,7 @@ fn documents_and_chart_name_the_oldest_supported_kubernetes() {
 }
 
 /// Kubernetes accepts a new expression only if the version before its own knows it, so that a way
-/// back is possible.
+/// back is possible. Shows SEC-89.
 #[test]
 fn policies_call_only_functions_of_the_oldest_supported_kubernetes() {
     let text = fs::read_to_string(deploy("components/node-restriction/policies.yaml")).unwrap();

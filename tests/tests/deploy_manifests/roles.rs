@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::{can_render, overlay};
 
+/// Shows SEC-100.
 #[test]
 fn agent_may_create_tokens_for_the_plugins_user_only() {
     if !can_render() {

@@ -37,8 +37,8 @@ const ON_AN_API_SERVER: [(&str, &str); 12] = [
     (AFTER_AN_ADD, "On Kubernetes"),
     (STANDALONE, "The command line"),
     ("docs/calico-ipam.md", "First commands"),
-    (TROUBLESHOOTING, "Collecting data"),
-    (TROUBLESHOOTING, "Start with `calico doctor`"),
+    (TROUBLESHOOTING, "One pod"),
+    (TROUBLESHOOTING, "`calico doctor`"),
     (DEPLOY, "Quick start"),
     (DEPLOY, "Upgrade"),
     (DEPLOY, "Uninstall"),
@@ -298,7 +298,7 @@ fn documented_cluster_commands_work_on_an_api_server() {
             after_the_add,
             command_line,
             first_commands,
-            collecting,
+            one_pod,
             doctor,
             quick_start,
             upgrade,
@@ -346,7 +346,7 @@ fn documented_cluster_commands_work_on_an_api_server() {
         );
 
         let names = |command: &str| command.replace("CONTAINERID", "c9");
-        let printed = run(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
+        let printed = run(one_pod, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
         let (_, after) = printed.split_once("+ grep c9 ").unwrap();
         let (grepped, traced) = after.split_once("calico-ipam trace default/web").unwrap();
         let fields = r#" ContainerID="c9" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
@@ -369,7 +369,7 @@ fn documented_cluster_commands_work_on_an_api_server() {
         }
 
         let printed = run(doctor, PROGRAMS, &as_is);
-        // docs/troubleshooting.md names these checks.
+        // The pages about messages name these checks.
         for check in ["token ", "permissions ", "busy addresses "] {
             let is_ok = |line: &str| {
                 line.strip_prefix("ok")

@@ -2,7 +2,7 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 20] = [
+pub(crate) const DOCUMENTS: [&str; 26] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
@@ -18,6 +18,12 @@ pub(crate) const DOCUMENTS: [&str; 20] = [
     TESTING,
     "docs/threat-model.md",
     TROUBLESHOOTING,
+    "docs/troubleshooting/address.md",
+    "docs/troubleshooting/controllers.md",
+    "docs/troubleshooting/datastore.md",
+    "docs/troubleshooting/install.md",
+    "docs/troubleshooting/interface.md",
+    "docs/troubleshooting/token.md",
     "docs/upgrade.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
@@ -237,8 +243,7 @@ const NOT_RUN: [(&str, &str, &str, &str); 43] = [
     (MOVING, "flannel: during", "kubectl", NO_FLANNEL),
 ];
 
-const NO_COMMANDS: [(&str, &str); 2] =
-    [(TROUBLESHOOTING, "One pod"), ("deploy/README.md", "deploy")];
+const NO_COMMANDS: [(&str, &str); 1] = [("deploy/README.md", "deploy")];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Treatment {

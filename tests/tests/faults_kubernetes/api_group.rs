@@ -86,7 +86,7 @@ fn cached_v3_is_replaced_once_v1_is_served_too(faulty: &mut Faulty<'_>, api: &Ap
     assert_eq!(kept(faulty), before);
 }
 
-/// Upstream's migration permanently locks v1 and unlocks v3.
+/// Upstream's migration permanently locks v1 and unlocks v3. Shows SEC-72.
 #[on(kubernetes_v1)]
 fn migration_to_v3_is_followed_unless_v1_is_configured(
     cluster: &Cluster<'_>,

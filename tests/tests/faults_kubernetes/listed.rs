@@ -114,6 +114,7 @@ fn patches(faulty: &Faulty<'_>) -> usize {
         .count()
 }
 
+/// Shows SEC-60.
 #[on(kubernetes_v3)]
 fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay(faulty: &mut Faulty<'_>) {
     let admin = objects(faulty).client();
@@ -210,6 +211,7 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch(faulty: &mut Faulty<'_>) {
 }
 
 /// The other sandbox and the additional address stand for values that a tenant may write.
+/// Shows SEC-61.
 #[on(kubernetes_v1)]
 fn del_removes_only_its_address_from_annotations_of_another_sandbox(faulty: &mut Faulty<'_>) {
     let admin = objects(faulty).client();
@@ -390,6 +392,7 @@ fn fault_at_each_request_of_a_second_sandbox(
     }
 }
 
+/// Shows SEC-5.
 #[on(kubernetes_v1)]
 fn second_sandbox_with_the_same_address_leaves_no_free_address_annotated(faulty: &mut Faulty<'_>) {
     let admin = objects(faulty).client();

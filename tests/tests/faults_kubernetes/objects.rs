@@ -104,6 +104,7 @@ fn del_overtaken_by_the_next_sandbox_leaves_the_new_sandbox_unchanged(faulty: &m
     faulty.cluster.assert_nothing_left();
 }
 
+/// Shows SEC-41.
 #[on(kubernetes_v1)]
 fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox(faulty: &mut Faulty<'_>) {
     let old = faulty.pod();

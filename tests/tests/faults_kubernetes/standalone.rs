@@ -54,6 +54,7 @@ fn without_group(faulty: &mut Faulty<'_>) -> Value {
     named
 }
 
+/// Shows SEC-68.
 #[on(kubernetes_v1)]
 fn standalone_calico_ipam_writes_nothing_while_locked(
     cluster: &Cluster<'_>,
@@ -95,7 +96,7 @@ fn standalone_calico_ipam_writes_nothing_while_locked(
 }
 
 /// A migration begins to copy blocks 10 s after its lock. An address that an ADD gets in v1 later
-/// would be free in v3.
+/// would be free in v3. Shows SEC-70.
 #[on(kubernetes_v1)]
 fn add_that_was_delayed_until_after_a_lock_fails(
     cluster: &Cluster<'_>,
@@ -147,6 +148,7 @@ fn add_that_was_delayed_until_after_a_lock_fails(
     faulty.cluster.assert_nothing_left();
 }
 
+/// Shows SEC-72.
 #[on(kubernetes_v1)]
 fn standalone_calico_ipam_follows_a_migration(
     cluster: &Cluster<'_>,
@@ -189,6 +191,7 @@ fn standalone_calico_ipam_follows_a_migration(
     assert_eq!(both([CrdV1, V3]), [1, 0]);
 }
 
+/// Shows SEC-72.
 #[on(kubernetes_v1)]
 fn connection_test_follows_a_migration(
     cluster: &Cluster<'_>,

@@ -124,6 +124,7 @@ impl<'a> Containers<'a> {
     }
 }
 
+/// Shows SEC-44.
 #[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     let containers = Containers::new(cluster);
@@ -131,6 +132,7 @@ fn gc_keeps_and_names_a_running_container(cluster: &Cluster<'_>) {
     containers.assert_left_and_named();
 }
 
+/// Shows SEC-44.
 #[on(etcd, local)]
 fn gc_keeps_and_names_a_running_container_without_alias(cluster: &Cluster<'_>) {
     let containers = Containers::new(cluster);
@@ -146,6 +148,7 @@ fn gc_collects_a_container_without_a_process(cluster: &Cluster<'_>) {
     containers.assert_collected(json!({}));
 }
 
+/// Shows SEC-47.
 #[on(etcd, local)]
 fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
     let mut containers = Containers::new(cluster);
@@ -155,6 +158,7 @@ fn gc_collects_a_container_without_alias_and_process(cluster: &Cluster<'_>) {
     containers.assert_collected(json!({}));
 }
 
+/// Shows SEC-47.
 #[on(etcd, local)]
 fn gc_collects_a_container_without_endpoint_and_process(cluster: &Cluster<'_>) {
     let mut containers = Containers::new(cluster);
@@ -204,7 +208,7 @@ fn gc_keeps_a_pod_listed_with_a_different_interface(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
 }
 
-/// Neither of two runtimes lists the containers of the other.
+/// Neither of two runtimes lists the containers of the other. Shows SEC-46.
 #[on(etcd, local)]
 fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     let containers = Containers::new(cluster);
@@ -237,7 +241,7 @@ fn gc_keeps_a_pod_of_another_network_and_succeeds(cluster: &Cluster<'_>) {
     drop(containers);
 }
 
-/// The interface has no alias, and IPAM has no address of the container any more.
+/// The interface has no alias, and IPAM has no address of the container any more. Shows SEC-53.
 #[on(etcd, local)]
 fn gc_keeps_the_endpoint_of_an_interface_without_ownership_proof(cluster: &Cluster<'_>) {
     let containers = Containers::new(cluster);

@@ -56,6 +56,7 @@ fn overtake(
     (error, second.pod.container_id)
 }
 
+/// Shows SEC-40.
 #[on(etcd)]
 fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
@@ -65,6 +66,7 @@ fn add_overtaken_at_the_endpoint_write_keeps_the_later_interface(cluster: &Clust
     });
 }
 
+/// Shows SEC-41.
 #[on(etcd)]
 fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
@@ -80,7 +82,7 @@ fn add_overtaken_at_the_first_request_fails_and_keeps_the_later_interface(cluste
     }
 }
 
-/// The sandboxes of a VMI's pods have the same address.
+/// The sandboxes of a VMI's pods have the same address. Shows SEC-42.
 #[on(etcd)]
 fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address(cluster: &Cluster<'_>) {
     let proxy = Proxy::start("127.0.0.1:2379").unwrap();
@@ -116,7 +118,7 @@ fn late_del_keeps_the_next_sandboxs_interface_with_the_same_address(cluster: &Cl
     cluster.assert_nothing_left();
 }
 
-/// On an API server, a tenant may write any address into the endpoint of a pod.
+/// On an API server, a tenant may write any address into the endpoint of a pod. Shows SEC-54.
 #[on(etcd)]
 fn del_keeps_an_interface_if_only_the_endpoint_lists_its_address(cluster: &Cluster<'_>) {
     const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints";

@@ -61,6 +61,7 @@ fn check(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value, result: &Value)
     sandbox.call(cluster, "CHECK", &conf).run().success();
 }
 
+/// Shows SEC-8.
 #[on(etcd, local)]
 fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
@@ -100,7 +101,7 @@ fn host_interface_name_of_another_pod_is_an_error_naming_the_pod(cluster: &Clust
     cluster.assert_nothing_left();
 }
 
-/// kubelet writes the error into an Event, which the tenant can read.
+/// kubelet writes the error into an Event, which the tenant can read. Shows SEC-8.
 #[on(etcd, local)]
 fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster);
@@ -149,6 +150,7 @@ fn host_interface_of_another_namespace_is_not_named(cluster: &Cluster<'_>) {
 }
 
 /// Between the creation of a pair and the write of its alias, the pair has no identified owner.
+/// Shows SEC-8.
 #[on(etcd, local)]
 fn two_concurrent_pods_with_the_same_host_interface_connect_exactly_one(cluster: &Cluster<'_>) {
     const TURNS: usize = 40;
@@ -288,7 +290,7 @@ fn away(conf: &Value) -> Value {
 }
 
 /// KubeVirt's bridge binding renames the pod's end of the pair and gives its name to another
-/// interface.
+/// interface. Shows SEC-48.
 #[on(etcd, local)]
 fn del_of_a_pod_with_a_renamed_interface_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);

@@ -72,7 +72,7 @@ fn install_and_refresh_work_with_a_name_of_which_one_address_is_unreachable() {
 }
 
 /// An operator may set these variables for all pods. The address is in the API server's
-/// certificate, and no client that follows a proxy would reach it directly.
+/// certificate, and no client that follows a proxy would reach it directly. Shows SEC-75.
 #[test]
 fn agent_ignores_proxy_variables() {
     in_pod(|host, kubernetes, _| {

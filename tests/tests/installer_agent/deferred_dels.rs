@@ -128,7 +128,7 @@ fn agent_replays_deferred_dels_once_the_datastore_is_ready() {
     });
 }
 
-/// v1 stays locked after a migration. The agent replays where the addresses are.
+/// v1 stays locked after a migration. The agent replays where the addresses are. Shows SEC-72.
 #[test]
 fn deferred_dels_are_replayed_in_v3() {
     in_pod(|_, kubernetes, mut pod| {

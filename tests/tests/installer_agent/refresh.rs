@@ -160,7 +160,7 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
     });
 }
 
-/// The API server rejects the token once its Node is deleted.
+/// The API server rejects the token once its Node is deleted. Shows SEC-91.
 #[test]
 fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
     in_pod(|_, kubernetes, mut pod| {
@@ -189,6 +189,7 @@ fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
 
 /// The API server accepts a token for up to ten seconds after its Node was deleted, if it has just
 /// accepted it. A test of the token in that time finds nothing, so the next one must follow soon.
+/// Shows SEC-91.
 #[test]
 fn token_bound_to_a_recreated_node_is_replaced_at_the_second_test_of_the_default_interval() {
     if !KNOWN {

@@ -181,6 +181,7 @@ fn removes_an_interface_kept_by_a_mount(cluster: &mut Cluster<'_>) {
     drop(process);
 }
 
+/// Shows SEC-51 and SEC-52.
 #[on(etcd)]
 fn repair_keeps_interfaces_of_live_pods_and_of_others(cluster: &mut Cluster<'_>) {
     let host = cluster.host;
@@ -267,7 +268,7 @@ fn repair_without_the_runtime_removes_nothing(cluster: &mut Cluster<'_>) {
 }
 
 /// Tenants write the annotations that the runtime lists. The agent, which looks in the same way,
-/// has little memory.
+/// has little memory. Shows SEC-35.
 #[on(etcd)]
 fn repair_reads_no_list_of_sandboxes_that_is_too_large(cluster: &mut Cluster<'_>) {
     let host = cluster.host;
@@ -330,7 +331,7 @@ fn names_the_missing_right_and_removes_nothing(cluster: &mut Cluster<'_>) {
 }
 
 /// A tenant has each right in the network namespace of its pod. It moves the pod's end into a
-/// namespace without a process, sets it down, or deletes its address.
+/// namespace without a process, sets it down, or deletes its address. Shows SEC-32.
 #[on(etcd)]
 fn tenant_in_its_namespace_loses_no_interface(cluster: &mut Cluster<'_>) {
     let host = cluster.host;

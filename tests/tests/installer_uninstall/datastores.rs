@@ -197,7 +197,7 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
     )
 }
 
-/// The pod's annotation has the address of its previous sandbox.
+/// The pod's annotation has the address of its previous sandbox. Shows SEC-80.
 #[test]
 fn release_during_an_add_is_refused_on_a_node_with_two_names() {
     in_cluster(|host, kubernetes| {
@@ -258,7 +258,7 @@ fn release_during_an_add_is_refused_on_a_node_with_two_names() {
     });
 }
 
-/// The pod's interface is not on this host.
+/// The pod's interface is not on this host. Shows SEC-80.
 #[test]
 fn release_of_an_address_in_a_pod_status_is_refused_until_the_pod_ends() {
     in_cluster(|host, kubernetes| {
@@ -357,7 +357,7 @@ fn release_on_etcd_releases_the_addresses_of_this_network(cluster: &Cluster<'_>)
     assert!(!fs::exists(container.path(NET).join("10-calico.conflist")).unwrap());
 }
 
-/// A container whose interface was not deleted on this node may run on another node.
+/// A container whose interface was not deleted on this node may run on another node. Shows SEC-80.
 #[on(etcd)]
 fn release_on_etcd_is_refused_for_addresses_in_foreign_endpoints(cluster: &Cluster<'_>) {
     let (container, datastore) = &install_on_etcd(cluster);

@@ -180,7 +180,7 @@ fn uninstall_with_options_removes_interfaces_and_keeps_foreign_ones() {
     });
 }
 
-/// A released address could be assigned to another pod at once.
+/// A released address could be assigned to another pod at once. Shows SEC-80.
 #[test]
 fn release_of_addresses_of_connected_pods_is_refused() {
     isolated(|host| {

@@ -138,6 +138,7 @@ fn assert_ready_or_slow(outcome: &Outcome) {
     }
 }
 
+/// Shows SEC-77.
 #[on(etcd)]
 fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets(
     cluster: &mut Cluster<'_>,

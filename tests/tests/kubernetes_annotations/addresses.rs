@@ -114,7 +114,7 @@ fn unavailable_requested_address_fails_the_add_without_a_leak(cluster: &Cluster<
     cluster.assert_only(&[&holder]);
 }
 
-/// kubelet writes the error of a call into an Event, which the tenant can read.
+/// kubelet writes the error of a call into an Event, which the tenant can read. Shows SEC-22.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn taken_address_names_its_holder_in_the_same_namespace_only(
     cluster: &Cluster<'_>,
@@ -245,6 +245,7 @@ fn annotated_address_reassigned_to_another_pod_is_not_released(cluster: &Cluster
 }
 
 /// Tenants control these annotations, which name another pod's sandbox and its address.
+/// Shows SEC-1.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn add_with_forged_annotations_keeps_the_address_of_the_other_pod(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack().node("node2"));
@@ -280,6 +281,7 @@ fn add_with_forged_annotations_keeps_the_address_of_the_other_pod(cluster: &Clus
 }
 
 /// A VMI's handle consists of the names of objects, so a tenant can name it in an annotation.
+/// Shows SEC-3.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());

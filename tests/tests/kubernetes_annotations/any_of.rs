@@ -218,7 +218,7 @@ fn listed_address_in_use_by_upstreams_rules_is_skipped(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// A tenant writes the list, also without `restrict_annotations`.
+/// A tenant writes the list, also without `restrict_annotations`. Shows SEC-13.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn listed_addresses_outside_the_namespaces_pools_are_refused(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
@@ -262,7 +262,7 @@ fn listed_addresses_outside_the_namespaces_pools_are_refused(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
-/// Tenants control the annotations that name the earlier sandbox and its address.
+/// Tenants control the annotations that name the earlier sandbox and its address. Shows SEC-1.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn forged_sandbox_gets_no_listed_address(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());

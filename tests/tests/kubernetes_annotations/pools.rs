@@ -139,6 +139,7 @@ fn namespace_selectors_of_pools_match_the_namespace_labels(cluster: &Cluster<'_>
 }
 
 /// Without this feature, annotations select pools regardless of the namespace, as in upstream.
+/// Shows SEC-10.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn restricted_annotations_select_only_pools_of_the_namespace(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
@@ -175,6 +176,7 @@ fn restricted_annotations_select_only_pools_of_the_namespace(cluster: &Cluster<'
 }
 
 /// Without this feature, annotations select pools regardless of the node, as in upstream.
+/// Shows SEC-11.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn annotated_pools_respect_the_node_selector_if_told(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());

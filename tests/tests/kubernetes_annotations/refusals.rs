@@ -235,6 +235,7 @@ fn refusals() -> Vec<Refusal> {
     ]
 }
 
+/// Shows SEC-12.
 #[on(kubernetes_v1, kubernetes_v3)]
 fn invalid_annotations_fail_the_add_without_changes(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());

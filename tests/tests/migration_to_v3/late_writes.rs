@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::migrated_cluster::{MigratedCluster, at, create, on};
 use crate::objects::handle;
 
+/// Shows SEC-74.
 #[on(kubernetes_v1)]
 fn late_write_is_reported(cluster: &MigratedCluster<'_>) {
     let (admin, migration) = (cluster.servers.admin(), cluster.migration);

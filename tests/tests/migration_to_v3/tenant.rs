@@ -86,6 +86,7 @@ fn await_next_lock(cluster: &MigratedCluster<'_>, process: &mut Controllers) {
     cluster.await_lock(process);
 }
 
+/// Shows SEC-36.
 #[on(kubernetes_v1)]
 fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
     let (migration, tenant) = (cluster.migration, tenant(cluster));
@@ -138,6 +139,7 @@ fn policies_of_a_tenant_cannot_hold_the_lock(cluster: &MigratedCluster<'_>) {
     assert_eq!(copied["spec"], copy["spec"]);
 }
 
+/// Shows SEC-39.
 #[on(kubernetes_v1)]
 fn forged_marks_change_own_objects_only(cluster: &MigratedCluster<'_>) {
     let (admin, migration, tenant) = (cluster.servers.admin(), cluster.migration, tenant(cluster));

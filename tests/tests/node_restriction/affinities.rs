@@ -67,11 +67,13 @@ fn affinities_are_those_of_the_node(cluster: &RestrictedCluster<'_>) {
     plugins.delete(&foreign).unwrap().success();
 }
 
+/// Shows SEC-98.
 #[test]
 fn token_of_a_node_writes_only_its_affinities_in_crd_v1() {
     on(Place::KubernetesV1, affinities_are_those_of_the_node);
 }
 
+/// Shows SEC-98.
 #[test]
 fn token_of_a_node_writes_only_its_affinities_in_v3() {
     on(Place::KubernetesV3, affinities_are_those_of_the_node);

@@ -143,7 +143,7 @@ fn own_blocks_are_written_and_other_blocks_borrowed_from(cluster: &RestrictedClu
         .success();
 }
 
-/// Policies cannot tell these writes from the work of a node.
+/// Policies cannot tell these writes from the work of a node. Shows SEC-92.
 #[on(kubernetes_v1)]
 fn token_of_a_node_still_makes_the_listed_ipam_writes(cluster: &RestrictedCluster<'_>) {
     create_blocks(cluster);
@@ -243,16 +243,19 @@ fn blocks_that_ipam_deletes_may_be_deleted(cluster: &RestrictedCluster<'_>) {
     }
 }
 
+/// Shows SEC-97.
 #[test]
 fn token_of_a_node_neither_deletes_nor_takes_blocks_of_another_node_in_crd_v1() {
     on(Place::KubernetesV1, other_blocks_keep_their_owner);
 }
 
+/// Shows SEC-97.
 #[test]
 fn token_of_a_node_neither_deletes_nor_takes_blocks_of_another_node_in_v3() {
     on(Place::KubernetesV3, other_blocks_keep_their_owner);
 }
 
+/// Shows SEC-97.
 #[test]
 fn token_of_a_node_writes_its_blocks_and_borrows_in_crd_v1() {
     on(

@@ -209,7 +209,7 @@ fn plugins_add_borrow_and_release_with_bound_tokens_in_v3() {
     on(Place::KubernetesV3, pods_start_and_end);
 }
 
-/// Upstream's plugins have a token of `calico-cni-plugin` that is bound to no Node.
+/// Upstream's plugins have a token of `calico-cni-plugin` that is bound to no Node. Shows SEC-90.
 #[on(kubernetes_v1)]
 fn plugins_of_an_unbound_node_work_beside_bound_ones(cluster: &RestrictedCluster<'_>) {
     const UNBOUND: &str = "calico-cni-plugin";
@@ -267,7 +267,7 @@ fn plugins_of_an_unbound_node_work_beside_bound_ones(cluster: &RestrictedCluster
     }
 }
 
-/// The API server rejects the token once the Node is deleted.
+/// The API server rejects the token once the Node is deleted. Shows SEC-91.
 #[on(kubernetes_v1)]
 fn del_after_its_node_was_deleted_is_deferred_until_the_node_has_a_new_token(
     cluster: &RestrictedCluster<'_>,

@@ -35,6 +35,7 @@ fn assert_unchanged_by(cluster: &RestrictedCluster<'_>, thief: &Client, pod: &st
     assert_eq!(metadata_and_status(cluster, pod), before, "{patch}");
 }
 
+/// Shows SEC-94.
 #[on(kubernetes_v1)]
 fn token_of_a_node_patches_no_pod_of_another_node(cluster: &RestrictedCluster<'_>) {
     let thief = cluster.plugins_of("node1");
@@ -53,6 +54,7 @@ fn token_of_a_node_patches_no_pod_of_another_node(cluster: &RestrictedCluster<'_
         .success();
 }
 
+/// Shows SEC-94.
 #[on(kubernetes_v1)]
 fn token_of_a_node_changes_only_three_annotations_of_its_pods(cluster: &RestrictedCluster<'_>) {
     let thief = cluster.plugins_of("node1");

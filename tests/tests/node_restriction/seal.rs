@@ -85,6 +85,7 @@ fn write_all(cluster: &RestrictedCluster<'_>, client: &Client) {
     }
 }
 
+/// Shows SEC-68.
 #[on(kubernetes_v1)]
 fn write_to_sealed_v1_is_refused(cluster: &RestrictedCluster<'_>) {
     let (admin, plugins) = (cluster.api.admin(), cluster.plugins_of("node1"));

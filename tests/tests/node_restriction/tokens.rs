@@ -10,6 +10,7 @@ use crate::restricted_cluster::{RestrictedCluster, assert_denied, on};
 const POLICY: &str = "calico-cni-tokens";
 const SETTINGS: &str = "calico-cni-settings";
 
+/// Shows SEC-100.
 #[on(kubernetes_v1)]
 fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only(
     cluster: &RestrictedCluster<'_>,
@@ -54,7 +55,7 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only(
     assert_eq!(unlimited.code, 403, "{unlimited:?}");
 }
 
-/// A token that `kubectl create token` makes without options names no node.
+/// A token that `kubectl create token` makes without options names no node. Shows SEC-100.
 #[on(kubernetes_v1)]
 fn tokens_without_a_node_are_refused(cluster: &RestrictedCluster<'_>) {
     let unbound = |account: &str| {
@@ -77,7 +78,7 @@ fn tokens_without_a_node_are_refused(cluster: &RestrictedCluster<'_>) {
     );
 }
 
-/// Upstream's role has the same name as ours and grants these writes.
+/// Upstream's role has the same name as ours and grants these writes. Shows SEC-95.
 #[on(kubernetes_v1)]
 fn token_of_a_node_writes_no_pools_and_settings_with_upstreams_role(
     cluster: &RestrictedCluster<'_>,

@@ -19,6 +19,7 @@ const CONDITION: &str = "calico-cni-node-condition";
 /// The role of `components/upgrade-ipam`.
 const MIGRATION: &str = "upgrade-ipam";
 
+/// Shows SEC-100.
 #[on(kubernetes_v1)]
 fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience(
     cluster: &ControllersCluster<'_>,
@@ -79,7 +80,7 @@ fn roles_with_every_option(directory: &Path) -> PathBuf {
 }
 
 /// The options are pools and strictAffinity to create, `node-condition`, and `upgrade-ipam` during
-/// the migration.
+/// the migration. Shows SEC-102, SEC-103, SEC-104 and SEC-106.
 #[test]
 fn stolen_agent_token_uses_the_rights_of_each_option() {
     if let Err(missing) = helm() {
@@ -172,7 +173,7 @@ fn stolen_agent_token_uses_the_rights_of_each_option() {
     });
 }
 
-/// While the ClusterInformation is missing, every ADD fails.
+/// While the ClusterInformation is missing, every ADD fails. Shows SEC-101.
 #[on(kubernetes_v1)]
 fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it(
     cluster: &ControllersCluster<'_>,
@@ -209,6 +210,7 @@ fn stolen_agent_token_locks_a_datastore_only_if_nobody_has_opened_it(
     ]);
 }
 
+/// Shows SEC-88 and SEC-101.
 #[on(kubernetes_v1)]
 fn stolen_agent_token_is_refused_everything_else(cluster: &ControllersCluster<'_>) {
     cluster.node("node2", "10.0.0.2");

@@ -123,6 +123,7 @@ fn attack(thief: &Thief<'_>) {
     });
 }
 
+/// Shows SEC-107, SEC-108, SEC-109, SEC-110, SEC-111, SEC-112, SEC-115 and SEC-116.
 #[on(kubernetes_v1)]
 fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1(
     cluster: &ControllersCluster<'_>,
@@ -158,6 +159,7 @@ fn stolen_controllers_token_uses_every_right_and_deletes_policies_in_crd_v1(
     thief.assert_every_right_used();
 }
 
+/// Shows SEC-110, SEC-113 and SEC-114.
 #[on(kubernetes_v3)]
 fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3(
     cluster: &ControllersCluster<'_>,
@@ -198,7 +200,7 @@ fn stolen_controllers_token_uses_every_right_and_reads_policies_in_v3(
 }
 
 /// Calico's objects are in etcd. The role has more rights on Kubernetes' objects, from which they
-/// are copied.
+/// are copied. Shows SEC-107, SEC-108, SEC-109 and SEC-119.
 #[on(etcd)]
 fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_calico(
     cluster: &ControllersCluster<'_>,
@@ -250,6 +252,7 @@ fn stolen_controllers_token_with_etcd_uses_every_right_and_reaches_no_object_of_
     ]);
 }
 
+/// Shows SEC-117.
 #[on(kubernetes_v1)]
 fn stolen_controllers_token_takes_the_lease_and_changes_no_other(cluster: &ControllersCluster<'_>) {
     let thief = Thief::of(cluster, &Role::manifests_of_controllers(), ACCOUNT);
@@ -281,6 +284,7 @@ fn stolen_controllers_token_takes_the_lease_and_changes_no_other(cluster: &Contr
     ]);
 }
 
+/// Shows SEC-88 and SEC-113.
 #[on(kubernetes_v1)]
 fn stolen_controllers_token_is_refused_everything_else(cluster: &ControllersCluster<'_>) {
     prepare(cluster);

@@ -24,6 +24,7 @@ fn victim() -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/victim")
 }
 
+/// Shows SEC-93 and SEC-94.
 #[on(kubernetes_v1)]
 fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_status(
     cluster: &ControllersCluster<'_>,
@@ -57,6 +58,7 @@ fn stolen_plugins_token_reads_every_pod_by_name_and_changes_its_labels_and_statu
     );
 }
 
+/// Shows SEC-93, SEC-96, SEC-97, SEC-98 and SEC-99.
 #[on(kubernetes_v1)]
 fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node(
     cluster: &ControllersCluster<'_>,
@@ -127,6 +129,7 @@ fn stolen_plugins_token_uses_every_right_and_takes_the_addresses_of_another_node
     thief.assert_every_right_used();
 }
 
+/// Shows SEC-88 and SEC-95.
 #[on(kubernetes_v1)]
 fn stolen_plugins_token_is_refused_everything_else(cluster: &ControllersCluster<'_>) {
     prepare(cluster);

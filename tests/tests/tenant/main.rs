@@ -22,6 +22,7 @@ use shared_nodes::SharedNodes;
 const NAME: &str = "FUZZ_TENANT";
 const ROUNDS: Rounds = Rounds { few: 40, many: 200 };
 
+/// Shows SEC-6.
 #[test]
 fn names_of_a_tenant_change_no_foreign_objects_on_etcd() {
     worlds(NAME, ROUNDS, |seed, steps| {
@@ -31,11 +32,13 @@ fn names_of_a_tenant_change_no_foreign_objects_on_etcd() {
     });
 }
 
+/// Shows SEC-6.
 #[test]
 fn texts_of_a_tenant_change_no_foreign_objects_in_v1() {
     worlds_of_group(Place::KubernetesV1);
 }
 
+/// Shows SEC-6.
 #[test]
 fn texts_of_a_tenant_change_no_foreign_objects_in_v3() {
     worlds_of_group(Place::KubernetesV3);

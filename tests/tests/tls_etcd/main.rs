@@ -60,6 +60,7 @@ fn add_and_del_over_tls_succeed(cluster: &mut Cluster<'_>) {
 }
 
 /// The error of ADD and the reason of the deferred DEL name the file or the key to correct.
+/// Shows SEC-76.
 #[on(etcd)]
 fn wrong_certificates_fail_an_add_and_defer_a_del(cluster: &mut Cluster<'_>) {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));

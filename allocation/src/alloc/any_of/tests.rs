@@ -312,7 +312,7 @@ async fn busy_address_of_the_earlier_sandbox_comes_last_and_an_own_one_never() {
     }
 }
 
-/// A tenant writes the annotations that name the earlier sandbox and its address.
+/// A tenant writes the annotations that name the earlier sandbox and its address. Shows SEC-1.
 #[tokio::test]
 async fn forged_predecessor_gives_no_address_of_another_pod() {
     for cluster in clusters() {
@@ -368,6 +368,7 @@ async fn addresses_that_the_pools_withhold_are_named_with_the_reason() {
     );
 }
 
+/// Shows SEC-22.
 #[tokio::test]
 async fn holder_of_another_namespace_is_not_named() {
     let cluster = Cluster::new();

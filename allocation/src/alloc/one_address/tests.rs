@@ -331,6 +331,7 @@ async fn requested_address_in_a_claimed_block_costs_two_reads_and_a_single_write
     assert_eq!(cluster.store.take_counts(), (2, 1));
 }
 
+/// Shows SEC-10.
 #[tokio::test]
 async fn restricted_request_respects_namespace_selectors_and_reservations() {
     let cluster = Cluster::new();

@@ -102,6 +102,7 @@ fn refused(code: u16) -> (u16, Value) {
     )
 }
 
+/// Shows SEC-63.
 #[tokio::test]
 async fn response_other_than_a_list_is_not_mistaken_for_an_empty_list() {
     for answer in [

@@ -125,6 +125,7 @@ async fn interfaces_without_an_alias_or_our_prefix_are_not_assessed() {
 }
 
 /// The ADD of a pod may wait for its policy longer than the time between two looks.
+/// Shows SEC-33 and SEC-43.
 #[tokio::test]
 async fn interface_whose_add_is_running_is_in_use_before_the_runtime_lists_its_sandbox() {
     let links = [
@@ -207,7 +208,7 @@ fn conf(datastore: &str, has_no_ipam: bool) -> NetConf {
 }
 
 /// The allocation of a migration's target has the handle of the virtual machine, and no host route
-/// leads to the target.
+/// leads to the target. Shows SEC-43.
 #[test]
 fn interface_without_a_named_pod_has_to_be_dead_for_ten_minutes() {
     let with_named_pod = BTreeSet::from(["cali1".to_owned()]);

@@ -157,6 +157,7 @@ async fn release_of_old_or_torn_down_addresses_does_not_wait() {
     }
 }
 
+/// Shows SEC-68.
 #[tokio::test]
 async fn release_in_a_locked_datastore_is_refused() {
     let directory = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ fn conflict_event_names_no_owner_of_another_namespace() {
     assert_eq!(event["metadata"]["name"], format!("p.{}", digest.simple()));
 }
 
-/// The Events of nodes are in the namespace `default`, which may be a tenant's.
+/// The Events of nodes are in the namespace `default`, which may be a tenant's. Shows SEC-25.
 #[test]
 fn node_event_names_pods_of_default_only() {
     let (mut near, mut machine) = (suspect(1, Some("a")), suspect(3, Some("a")));

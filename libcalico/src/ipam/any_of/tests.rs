@@ -87,6 +87,7 @@ fn malformed_entries_are_refused() {
     );
 }
 
+/// Shows SEC-14.
 #[test]
 fn list_beyond_a_limit_is_refused_with_the_number() {
     let many: Vec<String> = (0..=MAX_ENTRIES)
@@ -126,6 +127,7 @@ fn divided(
     candidates(pools, rules, &wanted)
 }
 
+/// Shows SEC-13.
 #[test]
 fn addresses_outside_the_namespaces_pools_are_not_permitted() {
     let pools = [

@@ -123,6 +123,7 @@ mod tests {
         assert_eq!(crossed(&[0.97, 0.96]), [Some(95), None]);
     }
 
+    /// Shows SEC-26.
     #[test]
     fn pool_between_rearm_and_threshold_is_silent() {
         assert_eq!(
@@ -136,6 +137,7 @@ mod tests {
         );
     }
 
+    /// Shows SEC-26.
     #[test]
     fn pool_that_flaps_crosses_a_threshold_once_in_ten_minutes() {
         let mut thresholds = Thresholds::default();

@@ -236,6 +236,7 @@ fn requested_pool_ignores_selectors_and_assignment_mode() {
     assert_eq!(names(&choose(&pools, &request).unwrap().chosen), ["p"]);
 }
 
+/// Shows SEC-24.
 #[test]
 fn pool_that_a_request_repeats_counts_once() {
     let pools = [plain("p", "10.0.0.0/16"), plain("q", "10.1.0.0/16")];
@@ -498,7 +499,7 @@ fn named_pools_that_do_not_select_the_node_are_refused() {
 }
 
 proptest::proptest! {
-    /// A tenant names the pools: the switches take pools away and add none.
+    /// A tenant names the pools: the switches take pools away and add none. Shows SEC-11.
     #[test]
     fn switches_for_named_pools_only_take_pools_away(
         selectors in proptest::collection::vec((0usize..4, 0usize..4, proptest::bool::ANY), 1..6),

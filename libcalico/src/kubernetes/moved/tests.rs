@@ -267,6 +267,7 @@ fn old_policies_get_the_names_that_clients_see() {
     assert_eq!(name("default.p", None, "default"), "default.p");
 }
 
+/// Shows SEC-38.
 #[test]
 fn two_policies_with_one_v3_name_have_one_location() {
     let location = |resource: &str| {

@@ -1,4 +1,4 @@
-//! Documents name suites, tests, files and messages that exist.
+//! Documents name suites, files and messages that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,12 @@ use anyhow::{Context, Result, ensure};
 use regex::Regex;
 use repository::{PROGRAM_CRATES, workspace};
 
+use crate::facts::anchor;
 use crate::{all_files, module_name, program_sources};
+
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
+/// The folder of the pages about messages, one page for each place.
+const MESSAGES: &str = "docs/troubleshooting";
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
@@ -22,6 +27,24 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
             .take_while(|line| line.starts_with('|'))
     });
     Ok(rows.map(str::to_owned).collect())
+}
+
+/// Returns the pages in a folder, each with its path below the workspace.
+fn pages(folder: &str) -> Result<Vec<(String, String)>> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(workspace().join(folder)).with_context(|| folder.to_owned())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            let text = fs::read_to_string(&path)?;
+            pages.push((format!("{folder}/{}.md", module_name(&path)?), text));
+        }
+    }
+    Ok(pages)
+}
+
+/// Returns the headings of messages, which are below those of the page and of its chapters.
+fn message_headings(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter_map(|line| line.strip_prefix("### "))
 }
 
 /// Returns the suites: the files of `tests/tests`, and the folders with `main.rs`.
@@ -56,56 +79,30 @@ fn testing_page_has_each_suite_once() -> Result<()> {
     Ok(())
 }
 
-/// Each claim names a test, or says that it has none.
-#[test]
-fn security_documents_name_tests_that_exist() -> Result<()> {
-    let workspace = workspace();
-    let read =
-        |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
-    let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
-    let rows = rows("SECURITY.md", "| result | shown by |")?;
-    let claims: Vec<_> = rows
-        .iter()
-        .filter_map(|row| row.rsplit('|').nth(1))
-        .collect();
-    ensure!(claims.len() > 15, "{} claims", claims.len());
-    for claim in claims {
-        ensure!(
-            claim.contains("no test: ") || quoted(claim).any(is_test_name),
-            "nothing shows the claim: {claim}"
-        );
-    }
-    let sources = all_files()?
-        .iter()
-        .map(fs::read_to_string)
-        .collect::<Result<String, _>>()?;
-    for test in [&security, &threats]
-        .into_iter()
-        .flat_map(|text| quoted(text))
-        .filter(|name| is_test_name(name))
-    {
-        ensure!(
-            sources.contains(&format!("fn {test}(")) || sources.contains(&format!("{test}:")),
-            "no test {test}"
-        );
-    }
-    Ok(())
-}
-
-/// Returns true for several lower-case words with underscores.
-fn is_test_name(quoted: &str) -> bool {
-    quoted.matches('_').count() > 2
-        && quoted
-            .bytes()
-            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-}
-
 /// Checks the quoted messages, except the parts that `…` stands for, the system's messages, and
 /// other programs' messages.
 #[test]
-fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
-    let rows = rows("docs/troubleshooting.md", "| message | meaning | remedy |")?;
-    ensure!(rows.len() > 15, "{} rows", rows.len());
+fn troubleshooting_pages_quote_messages_of_the_programs() -> Result<()> {
+    let pages = pages(MESSAGES)?;
+    let headings: Vec<&str> = pages
+        .iter()
+        .flat_map(|(_, text)| message_headings(text))
+        .collect();
+    for heading in &headings {
+        ensure!(
+            quoted(heading).count() < 2,
+            "two messages share a heading: {heading}"
+        );
+    }
+    let quoting = headings
+        .iter()
+        .filter(|heading| quoted(heading).count() == 1)
+        .count();
+    ensure!(quoting > 100, "{quoting} headings quote a message");
+    let mut log_lines = rows(TROUBLESHOOTING, "| line | call | meaning |")?;
+    log_lines.extend(rows(TROUBLESHOOTING, "| line | fields |")?);
+    ensure!(log_lines.len() > 10, "{} log lines", log_lines.len());
+    let log_lines = log_lines.iter().filter_map(|row| row.split('|').nth(1));
     let mut programs = String::new();
     for file in all_files()?
         .iter()
@@ -113,8 +110,7 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
     {
         programs += &joined(&fs::read_to_string(file)?);
     }
-    for row in rows {
-        let said = row.split('|').nth(1).unwrap_or_default();
+    for said in headings.iter().copied().chain(log_lines) {
         if said.contains("(of containerd)") {
             continue;
         }
@@ -132,6 +128,34 @@ fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// A reader with a message searches the first page for it.
+#[test]
+fn troubleshooting_page_links_to_each_message() -> Result<()> {
+    let first = fs::read_to_string(workspace().join(TROUBLESHOOTING))?;
+    let (_, list) = first
+        .split_once("\n## Messages by place\n")
+        .with_context(|| format!("{TROUBLESHOOTING} has no list of messages"))?;
+    let listed: BTreeSet<String> = list
+        .lines()
+        .filter(|line| line.starts_with("- "))
+        .map(str::to_owned)
+        .collect();
+    let mut expected = BTreeSet::new();
+    for (page, text) in pages(MESSAGES)? {
+        let page = page.trim_start_matches("docs/");
+        let links = message_headings(&text)
+            .map(|heading| format!("- [{heading}]({page}#{})", anchor(heading)));
+        expected.extend(links);
+    }
+    let missing: Vec<_> = expected.difference(&listed).collect();
+    let stale: Vec<_> = listed.difference(&expected).collect();
+    ensure!(
+        missing.is_empty() && stale.is_empty(),
+        "the list of {TROUBLESHOOTING} lacks {missing:#?}, and no page has {stale:#?}"
+    );
     Ok(())
 }
 
@@ -200,25 +224,21 @@ fn pages_name_files_and_folders_that_exist() -> Result<()> {
         r"`((?:{}|tests)/[\w./-]+)`",
         PROGRAM_CRATES.join("|")
     ))?;
-    let pages =
-        fs::read_dir(workspace().join("docs"))?.map(|entry| entry.map(|entry| entry.path()));
-    let pages = pages.collect::<Result<Vec<_>, _>>()?;
-    let pages = pages
-        .into_iter()
-        .filter(|page| page.extension().is_some_and(|extension| extension == "md"));
+    let mut texts = [pages("docs")?, pages("docs/security")?, pages(MESSAGES)?].concat();
+    for page in [
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "tests/README.md",
+    ] {
+        let text = fs::read_to_string(workspace().join(page))?;
+        texts.push((page.to_owned(), text));
+    }
     let mut missing = Vec::new();
-    for page in pages.chain(
-        [
-            "CONTRIBUTING.md",
-            "README.md",
-            "SECURITY.md",
-            "tests/README.md",
-        ]
-        .map(|page| workspace().join(page)),
-    ) {
-        for found in path.captures_iter(&fs::read_to_string(&page)?) {
+    for (page, text) in &texts {
+        for found in path.captures_iter(text) {
             if !workspace().join(&found[1]).exists() {
-                missing.push(format!("{}: {}", page.display(), &found[1]));
+                missing.push(format!("{page}: {}", &found[1]));
             }
         }
     }

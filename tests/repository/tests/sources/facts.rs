@@ -2,6 +2,7 @@
 //! them is cited.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 use std::{fs, str};
 
@@ -102,7 +103,8 @@ fn no_source_cites_labels_of_external_papers() -> Result<()> {
 #[test]
 fn relative_links_between_documents_exist() -> Result<()> {
     let workspace = workspace();
-    let link = Regex::new(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")?;
+    let link = Regex::new(r"\]\(([^)#\s]*)(?:#([^)]*))?\)")?;
+    let anchors = |file: &Path| -> Result<Vec<String>> { Ok(anchors(&fs::read_to_string(file)?)) };
     for (path, text) in tracked_texts()?
         .iter()
         .filter(|(path, _)| path.ends_with(".md"))
@@ -116,12 +118,57 @@ fn relative_links_between_documents_exist() -> Result<()> {
             .captures_iter(text)
             .filter(|found| !found[1].contains("://") && !found[1].starts_with("mailto:"))
         {
-            ensure!(
-                folder.join(&found[1]).exists(),
-                "{path}: {} does not exist",
-                &found[1]
-            );
+            let target = match &found[1] {
+                "" => workspace.join(path),
+                relative => folder.join(relative),
+            };
+            ensure!(target.exists(), "{path}: {} does not exist", &found[1]);
+            let anchor = found.get(2).map(|anchor| anchor.as_str());
+            if let Some(anchor) = anchor.filter(|_| target.extension() == Some("md".as_ref())) {
+                ensure!(
+                    anchors(&target)?.iter().any(|known| known == anchor),
+                    "{path}: {} has no heading #{anchor}",
+                    target.display()
+                );
+            }
         }
     }
     Ok(())
+}
+
+/// Returns the anchor that GitHub gives to the first heading with this text.
+pub(crate) fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter
+            .is_alphanumeric()
+            .then(|| letter.to_ascii_lowercase()),
+    });
+    kept.collect()
+}
+
+/// Returns the anchors that GitHub gives to the headings of a page.
+fn anchors(text: &str) -> Vec<String> {
+    let mut anchors = Vec::<String>::new();
+    let mut is_code = false;
+    for line in text.lines() {
+        is_code ^= line.starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else {
+            continue;
+        };
+        let anchor = anchor(heading.trim_start_matches('#').trim());
+        let earlier = anchors.iter().filter(|known| **known == anchor).count();
+        anchors.push(match earlier {
+            0 => anchor,
+            number => format!("{anchor}-{number}"),
+        });
+    }
+    anchors
+}
+
+#[test]
+fn heading_has_the_anchor_of_github() {
+    let page = "# A `DEL` on etcd: why?\n```\n# no heading\n```\n## Two\n## Two\n";
+    assert_eq!(anchors(page), ["a-del-on-etcd-why", "two", "two-1"]);
 }

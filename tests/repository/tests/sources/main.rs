@@ -7,6 +7,7 @@ mod facts;
 mod fixtures;
 mod log_texts;
 mod programs;
+mod promises;
 mod style;
 mod workflows;
 

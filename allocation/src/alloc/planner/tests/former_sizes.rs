@@ -137,7 +137,7 @@ async fn affinity_of_a_former_size_without_a_block_is_deleted_unless_pending() {
     }
 }
 
-/// Nodes allocate, release and reclaim while the block size changes at random.
+/// Nodes allocate, release and reclaim while the block size changes at random. Shows SEC-58.
 #[tokio::test]
 async fn no_range_overlaps_in_any_order() {
     for seed in 0..40 {

@@ -246,6 +246,7 @@ async fn standby_publishes_the_metric_of_waiting_services() {
     }
 }
 
+/// Shows SEC-24.
 #[test]
 fn event_text_of_a_large_annotation_is_cut() {
     let large = "\u{1}x".repeat(128 * 1024);
@@ -331,6 +332,7 @@ fn text_of_a_full_pool_contains_the_number_of_serving_pools() {
     }
 }
 
+/// Shows SEC-23.
 #[test]
 fn pool_that_the_service_does_not_name_is_in_the_log_only() {
     let refused = vec![
@@ -477,7 +479,7 @@ async fn taken_before(queue: &Queue<ObjectKey>, key: &ObjectKey) -> usize {
     }
 }
 
-/// The Services of one namespace do not delay those of another.
+/// The Services of one namespace do not delay those of another. Shows SEC-29.
 #[tokio::test]
 async fn service_beside_a_thousand_waiting_ones_of_another_namespace_waits_for_one_reconcile_of_each_namespace()
  {

@@ -143,7 +143,7 @@ proptest! {
 
     /// The role loses and regains the permission, each time for longer than the delay between two
     /// attempts. In between, replicas die and start, but at most one starts while the role forbids
-    /// Leases: two would both act as the only replica.
+    /// Leases: two would both act as the only replica. Shows SEC-85.
     #[test]
     fn replicas_with_intermittent_lease_permission_never_write_at_once(
         seed in any::<u64>(),

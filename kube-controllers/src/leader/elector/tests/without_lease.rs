@@ -41,6 +41,7 @@ async fn lasting_refusal_makes_a_single_replica_lead_and_poll_every_five_seconds
     assert_eq!(server.holder(), "two");
 }
 
+/// Shows SEC-83.
 #[tokio::test(start_paused = true)]
 async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_request() {
     for late in [0, 2, 4] {
@@ -120,7 +121,7 @@ proptest! {
     /// A replica writes without a Lease when the role begins to allow Leases, and may notice that
     /// late. The other replica creates the Lease, or takes one that had no holder for long. Two
     /// refused requests are at most 6.9 s apart: one is answered after the 25 s that the replica
-    /// waits, and was sent before the role allowed Leases.
+    /// waits, and was sent before the role allowed Leases. Shows SEC-83.
     #[test]
     fn lease_holder_and_leaseless_replica_never_write_at_once(
         seed in any::<u64>(), is_there in any::<bool>(), granted in 32_000..52_000u64,
@@ -175,7 +176,7 @@ proptest! {
 }
 
 /// The leader continues by the Lease that it renewed a moment ago, while the other replica is
-/// refused from the start.
+/// refused from the start. Shows SEC-84.
 #[tokio::test(start_paused = true)]
 async fn replica_started_after_leases_are_forbidden_leads_after_its_predecessor() {
     let server = Server::used();

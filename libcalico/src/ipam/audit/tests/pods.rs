@@ -124,7 +124,7 @@ fn address_of_a_pod_without_reported_addresses_is_reported_and_retained() {
 }
 
 /// The ADDs of a pod fail after its sandbox has ended, and another pod has its address. Its status
-/// stays as it is, because only kubelet writes it.
+/// stays as it is, because only kubelet writes it. Shows SEC-17.
 #[test]
 fn address_in_the_status_of_a_pod_that_another_pod_owns_is_reported_until_the_pod_ends() {
     let found = |first: &Pod| {

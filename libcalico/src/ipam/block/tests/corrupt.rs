@@ -151,6 +151,7 @@ proptest! {
         );
     }
 
+    /// Shows SEC-62.
     #[test]
     fn repaired_block_is_consistent_and_retains_owned_or_reported_addresses(
         holders in prop::collection::vec(0..4usize, 0..CAPACITY),
@@ -211,6 +212,7 @@ proptest! {
         prop_assert!(after.unallocated.starts_with(&remaining));
     }
 
+    /// Shows SEC-62 and SEC-92.
     #[test]
     fn inconsistent_block_assigns_no_address(
         holders in prop::collection::vec(0..4usize, 0..CAPACITY),

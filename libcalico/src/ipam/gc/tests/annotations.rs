@@ -76,6 +76,7 @@ fn address() -> std::net::IpAddr {
     "10.0.0.0".parse().unwrap()
 }
 
+/// Shows SEC-4.
 #[test]
 fn annotations_release_no_address_that_the_status_reports() {
     let mut cluster = cluster();

@@ -125,7 +125,7 @@ fn reported_address_allocated_to_another_pod_is_in_conflict() {
 }
 
 /// The status of a pod whose ADDs fail lists the address of its last sandbox, which another pod has
-/// by now.
+/// by now. Shows SEC-17.
 #[test]
 fn conflict_with_the_next_owner_lasts_while_the_adds_of_the_pod_fail() {
     let mut cluster = cluster();

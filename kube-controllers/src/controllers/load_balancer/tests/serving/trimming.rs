@@ -163,6 +163,7 @@ async fn published_address_stays_while_the_requested_address_is_unavailable() {
     }
 }
 
+/// Shows SEC-65.
 #[tokio::test]
 async fn new_address_is_published_before_the_old_address_is_released() {
     let serving = Serving::served(wants("10.0.0.5")).await;

@@ -247,7 +247,7 @@ async fn changed_reason_is_told_again() {
     );
 }
 
-/// Each change of the request has another text.
+/// Each change of the request has another text. Shows SEC-24.
 #[tokio::test]
 async fn flapping_request_posts_one_event_a_minute() {
     let serving = Serving::new(stored_service(json!({})), &[stored_pool().value]).await;

@@ -46,7 +46,7 @@ check: ## the checks before a commit: formatting, lints, unit tests, rules for s
 	@tests/install-needs.sh build check
 	@tests/check.sh
 
-# The programs are built quickly. Programs of Kubernetes come last in PATH, as in `make test`.
+# The programs are built quickly.
 suite: ## run one suite, or its tests whose names contain TEST: make suite NAME=kubernetes_pods TEST=late_del (first: half an hour)
 	@[ -n "$(NAME)" ] || { echo "which suite? make suite NAME=SUITE [TEST=PART_OF_A_NAME]; suites: docs/testing.md#suites" >&2; exit 2; }
 	@echo "the first run also installs and builds all that suites need: half an hour on two cores"

@@ -133,9 +133,7 @@ pub fn on<Parameters>(place: Place, test: impl ClusterTest<Parameters>) {
             test.run(&mut Cluster::with(host, store).unwrap(), None);
         }),
         Place::KubernetesV1 | Place::KubernetesV3 => {
-            kubernetes::on_both_groups(place.api_group(), |cluster, control_plane| {
-                test.run(cluster, Some(control_plane));
-            });
+            kubernetes::on_both_groups(place.api_group(), test);
         }
     }
 }
@@ -182,6 +180,18 @@ impl<'h> Cluster<'h> {
         match &self.store {
             Store::Kubernetes(objects) => objects,
             other => panic!("{} is no API server", other.name()),
+        }
+    }
+
+    /// Returns the etcd with Calico's objects, which a test may stop.
+    ///
+    /// # Panics
+    /// Panics on another datastore.
+    #[track_caller]
+    pub fn etcd(&mut self) -> &mut Etcd {
+        match &mut self.store {
+            Store::Etcd(etcd) => etcd,
+            other => panic!("{} is no etcd", other.name()),
         }
     }
 

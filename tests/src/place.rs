@@ -2,7 +2,7 @@
 
 use libcalico::kubernetes::ApiGroup;
 
-/// Where Calico's objects are in a test, as the attribute [`on`](macro@crate::on) names it.
+/// The place of Calico's objects in a test, as the attribute [`on`](macro@crate::on) names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// etcd.

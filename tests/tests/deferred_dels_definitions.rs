@@ -7,8 +7,7 @@ use integration_tests::cluster::{Cluster, ControlPlane, Faulty, on_one_group};
 use integration_tests::content::Content;
 use integration_tests::journal::journal_entries;
 use integration_tests::kernel;
-use integration_tests::kubernetes::{ApiServer, Objects};
-use integration_tests::store::Store;
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::{Place, on};
 use serde_json::{Value, json};
 
@@ -24,18 +23,11 @@ fn on(place: Place, test: impl FnOnce(&mut Faulty<'_>, &ApiServer) + Send) {
     on_one_group(place.api_group(), test);
 }
 
-fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
-    match &cluster.store {
-        Store::Kubernetes(objects) => objects,
-        Store::Etcd(_) | Store::Local(_) => panic!("this suite runs on an API server"),
-    }
-}
-
 /// Runs DEL without definitions, and expects the deferred DEL to be replayed after a restore.
 fn replays_once_the_definitions_exist(faulty: &mut Faulty<'_>, api: &ApiServer) {
     let pod = faulty.pod();
     faulty.run("ADD", &pod);
-    let objects = objects(faulty.cluster);
+    let objects = faulty.cluster.objects();
     let mut backup = objects.dump().unwrap();
     backup.retain(|key, _| !key.starts_with("pods/"));
 

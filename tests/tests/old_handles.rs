@@ -8,9 +8,7 @@ use std::path::Path;
 use integration_tests::accounts::Accounts;
 use integration_tests::cluster::{Cluster, handle, on};
 use integration_tests::content::{Content, NETWORK, container_id};
-use integration_tests::etcd::Etcd;
 use integration_tests::journal::journal_entries;
-use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 const HANDLES: &str = "/calico/ipam/v2/handle/";
@@ -44,13 +42,6 @@ impl Namesake {
             .plugins
             .verb("calico", "DEL", &self.container_id, Path::new(""), conf);
         call.env("CNI_ARGS", &self.args).run().success();
-    }
-}
-
-fn server<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
-    match &mut cluster.store {
-        Store::Etcd(etcd) => etcd,
-        Store::Local(_) | Store::Kubernetes(_) => panic!("this suite runs on etcd"),
     }
 }
 
@@ -158,12 +149,12 @@ fn del_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &Cluster
 fn replay_keeps_an_address_whose_foreign_handle_has_the_same_name(cluster: &mut Cluster<'_>) {
     let namesakes = others(cluster);
     let (before, conf) = (addresses(cluster), conf(cluster));
-    server(cluster).stop();
+    cluster.etcd().stop();
     namesakes
         .iter()
         .for_each(|namesake| namesake.delete(cluster, &conf));
     assert_eq!(journal_entries().len(), namesakes.len());
-    server(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     let mut gc = conf;
     let kept: Vec<Value> = [container_id(1)]
         .iter()

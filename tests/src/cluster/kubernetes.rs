@@ -53,21 +53,11 @@ pub fn on_one_group<Parameters>(group: ApiGroup, test: impl ClusterTest<Paramete
         ControlPlane::account(api).map(drop)
     };
     on_prepared_kubernetes(group.api_version(), prepare, |host, servers| {
-        run(
-            group,
-            host,
-            ControlPlane::of(servers),
-            |cluster, control_plane| {
-                test.run(cluster, Some(control_plane));
-            },
-        );
+        run(group, host, ControlPlane::of(servers), test);
     });
 }
 
-pub(super) fn on_both_groups(
-    group: ApiGroup,
-    test: impl FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>) + Send,
-) {
+pub(super) fn on_both_groups<Parameters>(group: ApiGroup, test: impl ClusterTest<Parameters>) {
     on_prepared_kubernetes(BOTH_GROUPS, prepare_both_groups, |host, servers| {
         run(group, host, ControlPlane::of(servers), test);
     });
@@ -101,25 +91,18 @@ pub fn restricted<Parameters>(place: Place, test: impl ClusterTest<Parameters>) 
     };
     on_prepared_kubernetes("restricted", prepare, |host, servers| {
         let control_plane = ControlPlane::restricted(servers);
-        run(
-            place.api_group(),
-            host,
-            control_plane,
-            |cluster, control_plane| {
-                test.run(cluster, Some(control_plane));
-            },
-        );
+        run(place.api_group(), host, control_plane, test);
     });
 }
 
-fn run(
+fn run<Parameters>(
     group: ApiGroup,
     host: &Host,
     mut control_plane: ControlPlane<'_>,
-    test: impl FnOnce(&mut Cluster<'_>, &mut ControlPlane<'_>),
+    test: impl ClusterTest<Parameters>,
 ) {
     let mut cluster = Cluster::with(host, |_| Ok(control_plane.store(group))).unwrap();
-    test(&mut cluster, &mut control_plane);
+    test.run(&mut cluster, Some(&mut control_plane));
 }
 
 /// Runs a test on an API server with the objects that `install` creates, and with the definitions

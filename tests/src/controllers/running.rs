@@ -25,6 +25,7 @@ use libcalico::variables::Variables;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::await_that;
 use crate::etcd::ENDPOINT;
 
 /// Timeout of [`becomes`].
@@ -261,11 +262,8 @@ pub fn stays<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
 /// Waits until a condition holds.
 #[track_caller]
 pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {limit:?}: {what}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    let waited = await_that(limit, || Ok(is_so()));
+    assert!(waited.is_ok(), "not within {limit:?}: {what}");
 }
 
 /// Returns the configuration of Calico's datastore: the etcd of the host, or the objects of a group

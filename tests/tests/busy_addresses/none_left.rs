@@ -6,8 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
-use integration_tests::plugin::{CniError, FOREIGN_PLUGINS};
-use integration_tests::skip::skipped;
+use integration_tests::plugin::{CniError, is_host_local_installed};
 use serde_json::{Value, json};
 
 use crate::{NOTES, OTHER, add, addresses, devices, next, other_program, prepared, route};
@@ -105,8 +104,8 @@ fn busy_requested_address_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>)
 
 #[on(etcd, local)]
 fn busy_address_of_a_foreign_ipam_is_an_error_and_is_not_replaced(cluster: &Cluster<'_>) {
-    if !Path::new(FOREIGN_PLUGINS).join("host-local").is_file() {
-        return skipped("host-local is not installed (Debian: containernetworking-plugins)");
+    if !is_host_local_installed() {
+        return;
     }
     cluster.load(&Content::ready().node("node1"));
     other_program();

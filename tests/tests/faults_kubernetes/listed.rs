@@ -11,7 +11,7 @@ use integration_tests::kubernetes::Client;
 use integration_tests::proxy::{Fault, Point, Refusal};
 use serde_json::{Value, json};
 
-use super::{objects, on};
+use super::on;
 
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 
@@ -117,7 +117,7 @@ fn patches(faulty: &Faulty<'_>) -> usize {
 /// Shows SEC-60.
 #[on(kubernetes_v3)]
 fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     for fault in REFUSALS {
         let (pod, next) = (faulty.pod(), faulty.pod());
         let address = address(&faulty.run("ADD", &pod));
@@ -157,7 +157,7 @@ fn del_with_a_refused_patch_keeps_the_address_for_a_later_replay(faulty: &mut Fa
 
 #[on(kubernetes_v1)]
 fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     for fault in REFUSALS {
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
@@ -180,7 +180,7 @@ fn del_of_an_ended_pod_with_a_refused_patch_releases_the_address(faulty: &mut Fa
 
 #[on(kubernetes_v3)]
 fn del_of_a_deleted_or_replaced_pod_sends_no_patch(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     for is_replaced in [false, true] {
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
@@ -214,7 +214,7 @@ fn del_of_a_deleted_or_replaced_pod_sends_no_patch(faulty: &mut Faulty<'_>) {
 /// Shows SEC-61.
 #[on(kubernetes_v1)]
 fn del_removes_only_its_address_from_annotations_of_another_sandbox(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     for is_replaced in [false, true] {
         let pod = faulty.pod();
         let address = address(&faulty.run("ADD", &pod));
@@ -261,7 +261,7 @@ fn del_removes_only_its_address_from_annotations_of_another_sandbox(faulty: &mut
 /// The allocation names the pod whose annotations list the address, whatever pod CNI_ARGS names.
 #[on(kubernetes_v3)]
 fn del_removes_the_address_from_the_pod_that_the_allocation_names(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     let bystander = faulty.pod();
     for args in [bystander.args(), String::new()] {
         let pod = faulty.pod();
@@ -395,13 +395,13 @@ fn fault_at_each_request_of_a_second_sandbox(
 /// Shows SEC-5.
 #[on(kubernetes_v1)]
 fn second_sandbox_with_the_same_address_leaves_no_free_address_annotated(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     fault_at_each_request_of_a_second_sandbox(faulty, admin, |_, _| "10.65.3.3");
 }
 
 #[on(kubernetes_v1)]
 fn second_sandbox_with_a_new_address_leaves_no_free_address_annotated(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     fault_at_each_request_of_a_second_sandbox(faulty, admin, |client, pod| {
         annotate(client, pod, &[("ipAddrs", "[\"10.65.3.4\"]")]);
         "10.65.3.4"
@@ -411,7 +411,7 @@ fn second_sandbox_with_a_new_address_leaves_no_free_address_annotated(faulty: &m
 /// The address passes from the first sandbox to the second, although the list has a free one.
 #[on(kubernetes_v1)]
 fn second_sandbox_with_a_list_leaves_no_free_address_annotated(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     fault_at_each_request_of_a_second_sandbox(faulty, admin, |client, pod| {
         annotate(
             client,

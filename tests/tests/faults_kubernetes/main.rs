@@ -12,9 +12,7 @@ mod standalone;
 
 use integration_tests::cluster::{self, Cluster, ControlPlane, Faulty};
 use integration_tests::content::Content;
-use integration_tests::kubernetes::Objects;
 use integration_tests::proxy::Proxy;
-use integration_tests::store::Store;
 use integration_tests::{Place, on};
 use serde_json::json;
 
@@ -36,12 +34,4 @@ fn faulty<'a>(cluster: &'a Cluster<'_>, proxy: &'a Proxy) -> Faulty<'a> {
     );
     let conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
     Faulty::new(cluster, proxy, conf)
-}
-
-/// Returns the objects on the API server. Their client does not use the proxy.
-fn objects<'a>(faulty: &Faulty<'a>) -> &'a Objects {
-    match &faulty.cluster.store {
-        Store::Kubernetes(objects) => objects,
-        Store::Etcd(_) | Store::Local(_) => panic!("this suite runs on an API server"),
-    }
 }

@@ -11,7 +11,7 @@ use integration_tests::proxy::{Fault, Point};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::{objects, on};
+use super::on;
 
 const READS_POD: Point = Point::First("GET", "/pods/");
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
@@ -49,7 +49,7 @@ fn delete_object(client: &Client, pod: &Pod) {
 
 #[on(kubernetes_v3)]
 fn pod_deleted_before_the_endpoint_write_keeps_no_address(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     for namesake in [false, true] {
         let pod = faulty.pod();
         let outcome = meanwhile(faulty, "ADD", &pod, WRITES_ENDPOINT, || {
@@ -124,7 +124,7 @@ fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox(faulty: &m
     faulty.run("DEL", &old);
     faulty.run("CHECK", &new);
     let annotations =
-        &pod_object(objects(faulty).client(), &new).unwrap()["metadata"]["annotations"];
+        &pod_object(faulty.cluster.objects().client(), &new).unwrap()["metadata"]["annotations"];
     assert_eq!(
         annotations["cni.projectcalico.org/containerID"],
         json!(new.container_id)
@@ -136,7 +136,7 @@ fn add_overtaken_by_the_next_sandbox_fails_and_leaves_the_new_sandbox(faulty: &m
 
 #[on(kubernetes_v3)]
 fn del_without_the_namespace_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     let (gone, late) = (faulty.pod(), faulty.pod());
     faulty.run("ADD", &gone);
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
@@ -164,7 +164,7 @@ fn del_without_the_namespace_object_succeeds_and_add_fails(faulty: &mut Faulty<'
 
 #[on(kubernetes_v1)]
 fn del_without_the_node_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
-    let admin = objects(faulty).client();
+    let admin = faulty.cluster.objects().client();
     let (gone, late) = (faulty.pod(), faulty.pod());
     faulty.run("ADD", &gone);
     admin.delete("/api/v1/nodes/node1").unwrap().success();
@@ -181,7 +181,7 @@ fn del_without_the_node_object_succeeds_and_add_fails(faulty: &mut Faulty<'_>) {
 
 #[on(kubernetes_v1, kubernetes_v3)]
 fn block_changed_by_another_node_meanwhile_assigns_no_address_twice(faulty: &mut Faulty<'_>) {
-    let objects = objects(faulty);
+    let objects = faulty.cluster.objects();
     let other = OtherNode {
         client: objects.client(),
         group: objects.group(),
@@ -302,7 +302,7 @@ fn add_without_an_interface_reverts_the_endpoint(faulty: &mut Faulty<'_>) {
     faulty.proxy.arm(None);
     let error = faulty.call("ADD", &pod).run().error();
     assert!(error.msg.contains("eth0"), "{error:?}");
-    let object = pod_object(objects(faulty).client(), &pod).unwrap();
+    let object = pod_object(faulty.cluster.objects().client(), &pod).unwrap();
     assert_eq!(
         object["metadata"]["annotations"]["cni.projectcalico.org/podIP"], "",
         "{object}"

@@ -18,7 +18,6 @@ use integration_tests::etcd::{self, Etcd};
 use integration_tests::installation::Container;
 use integration_tests::namespaces::Host;
 use integration_tests::plugin::Plugins;
-use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 use crate::NODE;
@@ -53,7 +52,7 @@ impl<'c> EtcdNode<'c> {
             ("etcd-key", "client-key.pem"),
         ];
         let secrets = secrets.map(|(name, file)| (name, certificates.file(file)));
-        etcd_of(cluster).restart_with(&flags).unwrap();
+        cluster.etcd().restart_with(&flags).unwrap();
         Self::install(cluster, endpoints, json!({}), &secrets)
     }
 
@@ -98,7 +97,7 @@ impl<'c> EtcdNode<'c> {
         cluster.load(&content);
         EtcdNode {
             container,
-            etcd: etcd_of(cluster),
+            etcd: cluster.etcd(),
             content,
         }
     }
@@ -114,13 +113,6 @@ impl<'c> EtcdNode<'c> {
 impl Examined for EtcdNode<'_> {
     fn doctor(&self) -> Report {
         doctor(&self.container.path(""), &[])
-    }
-}
-
-fn etcd_of<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
-    match &mut cluster.store {
-        Store::Etcd(etcd) => etcd,
-        Store::Local(_) | Store::Kubernetes(_) => panic!("the node's data are in etcd"),
     }
 }
 

@@ -10,7 +10,7 @@ use integration_tests::etcd::ENDPOINT;
 use integration_tests::journal::{JOURNAL, journal_entries};
 use serde_json::{Value, json};
 
-use super::{await_entries, await_replayed, conf, etcd, later_call, on, pod_with_deferred_del};
+use super::{await_entries, await_replayed, conf, later_call, on, pod_with_deferred_del};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
@@ -122,13 +122,13 @@ fn pods_with_deferred_dels(cluster: &mut Cluster<'_>, numbers: std::ops::Range<u
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
     let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     for (pod, result) in pods.iter().zip(results) {
         let mut conf = conf.clone();
         conf["prevResult"] = result;
         cluster.delete(pod, &conf);
     }
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     assert_eq!(journal_entries().len(), pods.len());
     pods
 }

@@ -13,7 +13,6 @@ use std::time::Duration;
 use integration_tests::cluster::{self, Cluster, Pod, handle};
 use integration_tests::content::{self, Content, NETWORK};
 use integration_tests::controllers::{PATIENCE, await_that};
-use integration_tests::etcd::Etcd;
 use integration_tests::journal::{JOURNAL, journal_entries};
 use integration_tests::kernel;
 use integration_tests::plugin::{DEADLINE, Outcome, wait};
@@ -30,13 +29,6 @@ fn on(place: Place, test: impl FnOnce(&mut Cluster<'_>) + Send) {
         cluster.load(&Content::dual_stack());
         test(cluster);
     });
-}
-
-fn etcd<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
-    match &mut cluster.store {
-        Store::Etcd(etcd) => etcd,
-        Store::Local(_) | Store::Kubernetes(_) => panic!("this suite runs on etcd"),
-    }
 }
 
 /// Returns a configuration of version 1.1.0, which STATUS and GC need.
@@ -82,9 +74,9 @@ fn pod_with_deferred_del(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     let conf = conf(cluster);
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf);
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     cluster.delete(&pod, &conf);
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     assert!(
         cluster
             .accounts()
@@ -146,7 +138,7 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets(
     let conf = conf(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     let mut with_secrets = conf.clone();
     with_secrets["etcd_username"] = json!("root");
     with_secrets["etcd_password"] = json!("correct-horse");
@@ -173,7 +165,7 @@ fn del_without_etcd_removes_the_interface_and_is_deferred_without_secrets(
     cluster.delete(&pod, &conf);
     assert_eq!(journal_entries().len(), 1);
 
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     cluster.delete(&pod, &conf);
     assert_eq!(journal_entries(), Vec::<PathBuf>::new());
     cluster.assert_nothing_left();
@@ -217,9 +209,9 @@ fn del_with_a_silent_etcd_removes_the_interface_and_is_deferred(cluster: &mut Cl
     let conf = conf(cluster);
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
-    etcd(cluster).freeze().unwrap();
+    cluster.etcd().freeze().unwrap();
     let outcome = cluster.verb("DEL", &pod, &conf).run();
-    etcd(cluster).thaw().unwrap();
+    cluster.etcd().thaw().unwrap();
     outcome.success();
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     assert_eq!(journal_entries().len(), 1);
@@ -290,11 +282,11 @@ fn failing_deferred_del_does_not_block_other_replays(cluster: &mut Cluster<'_>) 
     for pod in [&first, &second] {
         cluster.add(pod, &conf);
     }
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     for pod in [&first, &second] {
         cluster.delete(pod, &conf);
     }
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     assert_eq!(journal_entries().len(), 2);
     let damaged = format!("/calico/ipam/v2/handle/{}", handle(&first));
     cluster
@@ -318,11 +310,11 @@ fn del_without_etcd_with_an_unwritable_journal_fails_and_names_the_path(cluster:
     cluster.add(&pod, &conf);
     fs::create_dir_all(Path::new(JOURNAL).parent().unwrap()).unwrap();
     fs::write(JOURNAL, "not a directory").unwrap();
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     let error = cluster.verb("DEL", &pod, &conf).run().error();
     assert_eq!(error.code, 11, "{error:?}");
     assert!(error.details.contains(JOURNAL), "{error:?}");
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
 }
@@ -381,14 +373,14 @@ fn replay_keeps_the_endpoint_of_the_pods_next_sandbox(cluster: &mut Cluster<'_>)
             .success()
     };
     call(cluster, "ADD", &old);
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     call(cluster, "DEL", &old);
     let [entry] = &journal_entries()[..] else {
         panic!("{:?}", journal_entries())
     };
     let pending_del = fs::read(entry).unwrap();
     fs::remove_file(entry).unwrap();
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
 
     call(cluster, "ADD", &new);
     fs::write(entry, pending_del).unwrap();
@@ -416,18 +408,18 @@ fn replay_for_a_different_interface_keeps_the_containers_interface(cluster: &mut
     let pod = cluster.pod(1);
     cluster.add(&pod, &conf);
     let before = cluster.state();
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     cluster
         .verb("DEL", &pod, &conf)
         .env("CNI_IFNAME", "eth1")
         .run()
         .success();
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     assert_eq!(journal_entries().len(), 1);
     await_replayed(cluster, &pod);
     cluster.assert_unchanged(&before);
 
-    etcd(cluster).stop();
+    cluster.etcd().stop();
     for ifname in ["eth1", "eth0"] {
         cluster
             .verb("DEL", &pod, &conf)
@@ -435,7 +427,7 @@ fn replay_for_a_different_interface_keeps_the_containers_interface(cluster: &mut
             .run()
             .success();
     }
-    etcd(cluster).restart().unwrap();
+    cluster.etcd().restart().unwrap();
     await_replayed(cluster, &pod);
     cluster.assert_nothing_left();
 }

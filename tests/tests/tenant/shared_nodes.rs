@@ -60,7 +60,7 @@ fn content() -> Content {
 }
 
 impl<'a> SharedNodes<'a> {
-    /// Creates a shared of containers that only CNI_ARGS name.
+    /// Creates two nodes with containers that only CNI_ARGS name.
     pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> SharedNodes<'a> {
         cluster.load(&content());
         let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, conf()).unwrap();
@@ -79,7 +79,7 @@ impl<'a> SharedNodes<'a> {
         )
     }
 
-    /// Creates a shared of pods on an API server, with garbage collection.
+    /// Creates two nodes with pods on an API server, and garbage collection.
     pub(crate) fn on_api_server(
         cluster: &'a Cluster<'a>,
         control_plane: &ControlPlane<'_>,

@@ -15,7 +15,6 @@ use certificates::Certificates;
 use integration_tests::cluster::{Cluster, on};
 use integration_tests::content::Content;
 use integration_tests::etcd;
-use integration_tests::store::Store;
 use serde_json::{Value, json};
 
 const TLS: &str = "https://127.0.0.1:2381";
@@ -23,11 +22,8 @@ const TLS: &str = "https://127.0.0.1:2381";
 /// Gives the etcd of a cluster a TLS endpoint for the plugins, with these flags. The test uses the
 /// plain endpoint.
 fn serve_tls(cluster: &mut Cluster<'_>, mut flags: Vec<String>) {
-    let Store::Etcd(etcd) = &mut cluster.store else {
-        panic!("this suite runs on etcd")
-    };
     flags.push(format!("--listen-client-urls={},{TLS}", etcd::ENDPOINT));
-    etcd.restart_with(&flags).unwrap();
+    cluster.etcd().restart_with(&flags).unwrap();
 }
 
 /// Returns the configuration keys for an authority's file and a client certificate.

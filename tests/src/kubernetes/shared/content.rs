@@ -51,12 +51,9 @@ const RESTORED: [&str; 6] = [
     "/registry/namespaces/",
 ];
 
-/// Keys that tests create. They are deleted unless the preparation has created them.
-const OF_TESTS: [&str; 27] = [
-    RIGHTS[0],
-    RIGHTS[1],
-    RIGHTS[2],
-    RIGHTS[3],
+/// Keys that tests create, beside those of [`RESTORED`]. They are deleted unless the preparation has
+/// created them.
+const OF_TESTS: [&str; 21] = [
     "/calico/",
     "/registry/configmaps/",
     "/registry/controllerrevisions/",
@@ -69,8 +66,6 @@ const OF_TESTS: [&str; 27] = [
     "/registry/kubevirt.io/",
     "/registry/leases/",
     "/registry/migration.projectcalico.org/",
-    "/registry/minions/",
-    "/registry/namespaces/",
     "/registry/networkpolicies/",
     "/registry/poddisruptionbudgets/",
     "/registry/pods/",
@@ -127,10 +122,11 @@ impl Content {
             .keys()
             .chain(present.restored.keys())
             .filter(is_new);
+        let is_of_tests = |key: &&String| is_listed(key, &OF_TESTS) || is_listed(key, &RESTORED);
         let mut rights = false;
         // In reverse order, because the API server may create the IPAddress of a remaining Service
         // again.
-        for key in new.filter(|key| is_listed(key, &OF_TESTS)).rev() {
+        for key in new.filter(is_of_tests).rev() {
             etcd.delete(key)?;
             rights |= is_listed(key, &RIGHTS);
         }

@@ -16,7 +16,7 @@ use crate::testing::{
     DEFINITIONS, MigratedCluster, ReceivedRequest, UNKNOWN_FIELD, at, failure, is_in_phase, object,
 };
 
-/// Returns a world whose migration has an object.
+/// Returns a cluster whose migration has an object.
 pub(super) fn started() -> MigratedCluster {
     let cluster = MigratedCluster::new();
     cluster.start();

@@ -17,7 +17,7 @@ use crate::testing::{Interruption, MigratedCluster, ObjectStore, at, is_in_phase
 
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
-/// Returns a world whose v3 is ready, and part of no migration.
+/// Returns a cluster whose v3 is ready, and part of no migration.
 pub(super) fn cluster_with_v3() -> MigratedCluster {
     let cluster = MigratedCluster::new();
     cluster.server.with_store(|store| {

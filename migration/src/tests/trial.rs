@@ -29,7 +29,7 @@ fn refuse(cluster: &MigratedCluster, name: &'static str) {
     });
 }
 
-/// Returns a world with an object of each outcome.
+/// Returns a cluster with an object of each outcome.
 fn cluster_with_each_outcome() -> MigratedCluster {
     let cluster = started();
     put_foreign(&cluster, &office_in_v3());

@@ -15,7 +15,7 @@ use crate::testing::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Returns a world whose objects are copied under the lock, and whose APIService another program
+/// Returns a cluster whose objects are copied under the lock, and whose APIService another program
 /// has restored then.
 async fn covered() -> MigratedCluster {
     let cluster = MigratedCluster::new();

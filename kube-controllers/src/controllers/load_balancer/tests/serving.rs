@@ -231,7 +231,7 @@ impl Serving {
         serving
     }
 
-    /// Returns a scene with a pool and a Service that has an address of the pool.
+    /// Returns a reconciler with a pool and a Service that has an address of the pool.
     async fn served(annotations: Value) -> Self {
         let serving = Serving::new(stored_service(annotations), &[stored_pool().value]).await;
         assert_eq!(

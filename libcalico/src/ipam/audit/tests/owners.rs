@@ -16,7 +16,7 @@ fn service(name: &str, ingress: Value) -> Service {
     .unwrap()
 }
 
-/// Returns a world in which the block has no address in use.
+/// Returns stored objects in which the block has no address in use.
 fn empty() -> StoredObjects {
     let mut stored = StoredObjects {
         endpoints: Vec::new(),

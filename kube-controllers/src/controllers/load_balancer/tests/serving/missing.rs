@@ -5,7 +5,7 @@ use super::*;
 use crate::same_cluster::MismatchKind;
 
 impl Serving {
-    /// Returns a scene with an address whose Service is missing.
+    /// Returns a reconciler with an address whose Service is missing.
     async fn abandoned() -> Self {
         let serving = Serving::served(wants("10.0.0.5")).await;
         serving.server.lock().unwrap().is_missing = true;

@@ -7,7 +7,8 @@
 pub mod installed;
 pub mod skip;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The crates of the programs, each a folder of the workspace.
 pub const PROGRAM_CRATES: [&str; 17] = [
@@ -30,13 +31,22 @@ pub const PROGRAM_CRATES: [&str; 17] = [
     "kube-controllers-program",
 ];
 
-/// Returns the folder of the workspace.
+/// Returns the folder of the workspace: that of the crate whose test runs, so that a test program
+/// built in one checkout reads the checkout in which it is started.
 ///
 /// # Panics
-/// Never: this crate is two folders below it.
+/// Without the variable with which cargo and `tests/run.sh` start each test, or outside of a
+/// workspace.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .expect("the crate is two folders below the workspace")
+    static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let crate_folder = PathBuf::from(
+            std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"),
+        );
+        crate_folder
+            .ancestors()
+            .find(|folder| folder.join("Cargo.lock").exists())
+            .expect("a crate of the workspace has Cargo.lock above it")
+            .to_path_buf()
+    });
+    &WORKSPACE
 }

@@ -53,7 +53,7 @@ suite: ## run one suite, or its tests whose names contain TEST: make suite NAME=
 	@tests/install-needs.sh build test
 	@$(MAKE) --no-print-directory build-test
 	@PATH="$$(tests/install-go-tools.sh --path):$$PATH:/usr/sbin:/sbin:$${XDG_CACHE_HOME:-$$HOME/.cache}/calico-tests/bin" \
-	    cargo test $(LOCKED) -p integration-tests --test "$(NAME)" -- $(TEST)
+	    tests/suite.sh "$(NAME)" "$(TEST)"
 
 test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones
 	@tests/run.sh
@@ -78,11 +78,11 @@ bench-migration: build ## measure a migration of 20,000 objects to projectcalico
 # The tests of etcd, v1 and v3 run concurrently, each with its own clusters.
 fuzz-faults: build-test ## run calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS: duration, FUZZ_FAULTS_SEED: seed)
 	@tests/install-needs.sh test
-	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test fuzz_faults -- --test-threads=3
+	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test faults fuzz_faults:: -- --test-threads=3
 
 fuzz-tenant: build-test ## run pods with arbitrary texts of a tenant beside pods of other owners for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
 	@tests/install-needs.sh test
-	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test tenant -- --test-threads=3
+	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test security tenant:: -- --test-threads=3
 
 build: ## build the plugin and kube-controllers in target/plugin, each a static binary with two names
 	@tests/install-needs.sh build

@@ -30,12 +30,13 @@ fi
 touch target/flaky/failed
 
 # A suite that waits for something can fail on a slow machine.
-waits() { grep -rqE 'await_|sleep\(|PATIENCE|wait_for' "$1"; }
+waits() { grep -rqsE 'await_|sleep\(|PATIENCE|wait_for' "$@"; }
 rounds() {
-    local name=$1 place=$2
+    local name=$1
+    shift
     if grep -qx "$name" target/flaky/failed || awk -v n="$name" '$1 == n && $4 != "ok" { found = 1 } END { exit !found }' "$results"; then
         echo 10
-    elif waits "$place"; then
+    elif waits "$@"; then
         echo 10
     else
         echo 3
@@ -43,9 +44,9 @@ rounds() {
 }
 
 run() {
-    local name=$1 directory=$2 executable=$3 load=$4 round=$5 outcome=ok
+    local name=$1 directory=$2 executable=$3 suite=$4 load=$5 round=$6 outcome=ok
     local log=target/flaky/${name//\//-}.$load.$round.log
-    (cd "$directory" && CARGO_MANIFEST_DIR=$directory "$executable" </dev/null) >"$log" 2>&1 || outcome=FAILED
+    tests/run-program.sh "$directory" "$executable" "$suite" </dev/null >"$log" 2>&1 || outcome=FAILED
     [ $outcome != ok ] || rm -f "$log"
     echo "$name $load $round $outcome" | tee -a "$results"
 }
@@ -62,14 +63,15 @@ end=$((SECONDS + ${FLAKY_SECONDS:-86400}))
 for round in $(seq 10); do
     for load in alone busy; do
         [ $load = alone ] || be_busy
-        while read -r name directory source executable; do
+        while read -r name directory source executable suite; do
             [[ $name =~ ${FLAKY_ONLY:-.} ]] || continue
-            place=$source
-            [[ ! $source =~ /(main|lib)\.rs$ ]] || place=$(dirname "$source")
-            [ "$round" -le "$(rounds "$name" "$place")" ] || continue
+            # The modules of a.rs are in the folder a, those of main.rs and lib.rs beside it.
+            places=("$source" "${source%.rs}")
+            [[ ! $source =~ /(main|lib)\.rs$ ]] || places=("$(dirname "$source")")
+            [ "$round" -le "$(rounds "$name" "${places[@]}")" ] || continue
             ! grep -q "^$name $load $round " "$results" || continue
             [ $SECONDS -lt $end ] || break 3
-            run "$name" "$directory" "$executable" $load "$round"
+            run "$name" "$directory" "$executable" "$suite" $load "$round"
         done <target/flaky/programs
         stop_busy
     done

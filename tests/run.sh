@@ -83,14 +83,12 @@ image() {
         echo "SKIPPED make image: the image tool could not be built"
     fi
 }
-# in_crate DIRECTORY PROGRAM: runs a test program as cargo does
-in_crate() (cd "$1" && CARGO_MANIFEST_DIR=$1 exec "$2")
 # The tests of each crate; the suites in `tests` run later.
 unit() {
     local name directory program status=0
     while read -r name directory _ program; do
         echo "--- $name"
-        in_crate "$directory" "$program" </dev/null || {
+        tests/run-program.sh "$directory" "$program" </dev/null || {
             echo "--- $name ended with status $?"
             status=1
         }
@@ -119,7 +117,7 @@ job() {
     [ $status = ok ]
 }
 export logs
-export -f job in_crate demo_on_api_server
+export -f job demo_on_api_server
 # Suites wait for servers for a part of their time, so two of them run at a time, each with one test more than there are
 # processors. The suites with the largest numbers start first, so that no processor waits for the last one: `number` is
 # about the minutes of a suite on two processors.
@@ -135,15 +133,15 @@ number() {
     esac
 }
 suites() {
-    local name directory program status=0
+    local name directory program suite status=0
     export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
     mkdir "$logs/jobs"
     {
         echo demo tests/demo/run.sh
         echo demo-kubernetes demo_on_api_server kubernetes
         echo demo-controllers demo_on_api_server controllers
-        grep '^tests/' "$logs/programs" | while read -r name directory _ program; do
-            echo "${name#*/} in_crate $directory $program"
+        grep '^tests/' "$logs/programs" | while read -r name directory _ program suite; do
+            echo "${name#*/} tests/run-program.sh $directory $program $suite"
         done
         echo "doc cargo test ${locked[*]} --doc --workspace"
     } | while read -r name rest; do echo "$(number "$name") $name $rest"; done | sort --stable --key 1,1nr | cut -d ' ' -f 2- |

@@ -1,6 +1,6 @@
 //! Tests of the definitions and of the files in `deploy/crds`.
 //!
-//! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
+//! CEL rules need a real API server: `tests/tests/kubernetes/kubernetes_crds.rs`.
 
 mod api_server;
 mod migration;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::manifests::parse;
 
 /// The objects that the operator renders.
-const OPERATORS_MANIFEST: &str = "tests/deploy_manifests/upstream-operator-1.42.yaml";
+const OPERATORS_MANIFEST: &str = "tests/deploy/deploy_manifests/upstream-operator-1.42.yaml";
 
 /// The configuration of upstream's manifest of release 3.29, on a node.
 pub const UPSTREAM_CONF: &str = r#"{

@@ -1,5 +1,5 @@
 //! The whole controller is tested with a real API server in
-//! tests/tests/controllers_nodes/services.rs.
+//! tests/tests/controllers/controllers_nodes/services.rs.
 
 mod convergence;
 mod labeling;

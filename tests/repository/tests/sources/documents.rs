@@ -47,14 +47,16 @@ fn message_headings(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| line.strip_prefix("### "))
 }
 
-/// Returns the suites: the files of `tests/tests`, and the folders with `main.rs`.
+/// Returns the suites: the modules of the programs in `tests/tests`.
 fn suites() -> Result<BTreeSet<String>> {
     let mut suites = BTreeSet::new();
-    for entry in fs::read_dir(workspace().join("tests/tests"))? {
-        let path = entry?.path();
-        let is_file = path.extension().is_some_and(|extension| extension == "rs");
-        if is_file || path.join("main.rs").is_file() {
-            suites.insert(module_name(&path)?);
+    for area in fs::read_dir(workspace().join("tests/tests"))? {
+        for entry in fs::read_dir(area?.path())? {
+            let path = entry?.path();
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            if is_source && !path.ends_with("main.rs") {
+                suites.insert(module_name(&path)?);
+            }
         }
     }
     Ok(suites)

@@ -1,0 +1,295 @@
+//! The test of each command in the documents, or the reason why no test runs it.
+
+use crate::documents::commands::Chapter;
+
+pub(crate) const DOCUMENTS: [&str; 26] = [
+    "README.md",
+    "docs/architecture.md",
+    "docs/calico-ipam.md",
+    "docs/configuration.md",
+    "docs/faq.md",
+    "docs/glossary.md",
+    "docs/limitations.md",
+    MOVING,
+    "docs/neighbors.md",
+    "docs/performance.md",
+    "docs/standalone.md",
+    "docs/style.md",
+    TESTING,
+    "docs/threat-model.md",
+    TROUBLESHOOTING,
+    "docs/troubleshooting/address.md",
+    "docs/troubleshooting/controllers.md",
+    "docs/troubleshooting/datastore.md",
+    "docs/troubleshooting/install.md",
+    "docs/troubleshooting/interface.md",
+    "docs/troubleshooting/token.md",
+    "docs/upgrade.md",
+    "docs/what-an-add-makes.md",
+    "docs/where-things-live.md",
+    "deploy/README.md",
+    CONTROLLERS,
+];
+
+const TESTING: &str = "docs/testing.md";
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
+const CONTROLLERS: &str = "kube-controllers/README.md";
+const MOVING: &str = "docs/moving.md";
+
+const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
+const NO_PPROF: &str =
+    "pprof is not installed here: unit tests of kube-controllers read the profiles";
+const NO_REGISTRY: &str = "there is no registry to push to";
+const PUBLISHED: &str = "the suite deploy_release publishes to a registry of its own";
+const IN_CARGO: &str = "the test that reads this page runs in cargo";
+const KUSTOMIZATION: &str =
+    "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
+
+const MIGRATED: &str = "the suite migration_to_v3 runs a migration on an API server";
+const IMPORTED: &str = "the suites golden_calicoctl and migrate_import export and import";
+const NO_FLANNEL: &str = "neither flannel nor upstream's Job runs here";
+
+const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
+
+/// Commands that no test runs: document, heading, beginning of the command, and the reason.
+const NOT_RUN: [(&str, &str, &str, &str); 43] = [
+    (TESTING, "One suite or one test", "cargo test", IN_CARGO),
+    (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
+    (
+        TROUBLESHOOTING,
+        "Collecting data",
+        "kubectl -n kube-system exec",
+        NO_KUBELET,
+    ),
+    (
+        TROUBLESHOOTING,
+        "Collecting data",
+        "kubectl -n kube-system logs",
+        NO_KUBELET,
+    ),
+    (
+        TROUBLESHOOTING,
+        "Collecting data",
+        "kubectl -n kube-system get lease",
+        "no kube-controllers runs here: the suite controllers_leader looks at the Lease",
+    ),
+    (
+        "deploy/README.md",
+        "Quick start",
+        "for image in",
+        NO_REGISTRY,
+    ),
+    (
+        "deploy/README.md",
+        "Quick start",
+        "resources:",
+        KUSTOMIZATION,
+    ),
+    (
+        "deploy/README.md",
+        "Quick start",
+        "components:",
+        KUSTOMIZATION,
+    ),
+    ("deploy/README.md", "Quick start", "images:", KUSTOMIZATION),
+    ("deploy/README.md", "Quick start", "- {", KUSTOMIZATION),
+    (
+        "deploy/README.md",
+        "Quick start",
+        "helm install",
+        "the suite deploy_helm renders the chart with these values",
+    ),
+    (
+        "deploy/README.md",
+        "Quick start",
+        "kubectl -n kube-system rollout status",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "Beside upstream",
+        "kubectl -n kube-system rollout status",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "A busy API server",
+        "kubectl get --raw /metrics",
+        "the suite faults_kubernetes counts what the priority level serves",
+    ),
+    (
+        "deploy/README.md",
+        "Dead interfaces",
+        "calico doctor --repair",
+        "the suite installer_doctor runs this",
+    ),
+    (
+        "deploy/README.md",
+        MIGRATION,
+        "kubectl -n kube-system patch",
+        "the suite faults_kubernetes follows a migration",
+    ),
+    (
+        "deploy/README.md",
+        MIGRATION,
+        "kubectl -n kube-system rollout restart",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "Upgrade",
+        "kubectl -n kube-system rollout status",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "Upgrade",
+        "kubectl -n kube-system exec",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "Uninstall",
+        "kubectl -n kube-system logs",
+        NO_KUBELET,
+    ),
+    (
+        "deploy/README.md",
+        "Images",
+        "tar -C target/images",
+        "`make e2e` imports the images into containerd",
+    ),
+    (
+        "deploy/README.md",
+        "Images",
+        "deploy/images/build.sh",
+        "the suite deploy_images builds images",
+    ),
+    (
+        "deploy/README.md",
+        "Values of the chart",
+        "helm test",
+        "the suite deploy_helm runs helm test",
+    ),
+    (
+        "deploy/README.md",
+        "Verify a release",
+        "minisign",
+        "the suite deploy_release runs this with a key of its own",
+    ),
+    (
+        "deploy/README.md",
+        "Publish a release",
+        "helm push",
+        PUBLISHED,
+    ),
+    (
+        "deploy/README.md",
+        "Publish a release",
+        "oras discover",
+        PUBLISHED,
+    ),
+    (
+        "deploy/README.md",
+        "Publish a release",
+        "helm install",
+        PUBLISHED,
+    ),
+    (
+        CONTROLLERS,
+        "kube-controllers",
+        "KUBECONFIG=",
+        "it goes on until it is stopped: the suite controllers_start runs it",
+    ),
+    (
+        CONTROLLERS,
+        "kube-controllers",
+        "check-status",
+        "the suite controllers_start runs this beside kube-controllers",
+    ),
+    (
+        CONTROLLERS,
+        "Profiles",
+        "kubectl -n kube-system port-forward",
+        NO_KUBELET,
+    ),
+    (
+        CONTROLLERS,
+        "Profiles",
+        "pprof kube-controllers.debug",
+        NO_PPROF,
+    ),
+    (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
+    (MOVING, "v3: before", "kubectl", MIGRATED),
+    (MOVING, "v3: during", "kubectl", MIGRATED),
+    (MOVING, "v3: after", "kubectl", MIGRATED),
+    (MOVING, "v3: after", "calico-ipam check", MIGRATED),
+    (MOVING, "v3: the way back", "kubectl", MIGRATED),
+    (MOVING, "v3: beside upstream", "kubectl", MIGRATED),
+    (MOVING, "etcd: before", "kubectl", IMPORTED),
+    (MOVING, "etcd: during", "calico-ipam", IMPORTED),
+    (
+        MOVING,
+        "etcd: after",
+        "calico-ipam migrate unlock",
+        IMPORTED,
+    ),
+    (
+        MOVING,
+        "flannel: during",
+        "calico-ipam configure",
+        "the suite kubernetes_upgrade runs this",
+    ),
+    (MOVING, "flannel: during", "kubectl", NO_FLANNEL),
+];
+
+const NO_COMMANDS: [(&str, &str); 1] = [("deploy/README.md", "deploy")];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Treatment {
+    Run,
+    Make,
+    NotRun(&'static str),
+}
+
+pub(crate) fn has_commands(chapter: &Chapter) -> bool {
+    !chapter.commands.is_empty() && !NO_COMMANDS.contains(&(chapter.document, &chapter.heading))
+}
+
+pub(crate) fn of(chapter: &Chapter, command: &str) -> Treatment {
+    if command.starts_with("make ") {
+        return Treatment::Make;
+    }
+    let named = NOT_RUN.iter().find(|(document, heading, beginning, _)| {
+        (*document, *heading) == (chapter.document, chapter.heading.as_str())
+            && command.starts_with(beginning)
+    });
+    named.map_or(Treatment::Run, |(.., reason)| Treatment::NotRun(reason))
+}
+
+/// Returns the entries of these lists that no document contains.
+pub(crate) fn stale(chapters: &[Chapter]) -> Vec<String> {
+    let there = |document: &str, heading: &str, beginning: &str| {
+        let mut chapters = chapters
+            .iter()
+            .filter(|chapter| (chapter.document, &*chapter.heading) == (document, heading));
+        chapters.any(|chapter| {
+            chapter
+                .commands
+                .iter()
+                .any(|command| command.starts_with(beginning))
+        })
+    };
+    let named = NOT_RUN
+        .iter()
+        .map(|(document, heading, beginning, _)| (*document, *heading, *beginning));
+    let no_commands = NO_COMMANDS
+        .iter()
+        .map(|(document, heading)| (*document, *heading, ""));
+    let stale = named
+        .chain(no_commands)
+        .filter(|(document, heading, beginning)| !there(document, heading, beginning));
+    stale
+        .map(|(document, heading, beginning)| format!("{document}, {heading}: {beginning}"))
+        .collect()
+}

@@ -1,0 +1,12 @@
+//! What a pod's network consists of: interfaces, routes, other plugins and runtimes.
+
+mod busy_addresses;
+mod chained_plugins;
+mod cnitool;
+mod connection_test;
+mod dataplane;
+mod foreign_ipam;
+mod grpc_dataplane;
+mod host_interfaces;
+mod leaves_no_trace;
+mod podman;

@@ -1,0 +1,5 @@
+//! Recordings of upstream, replayed.
+
+mod golden;
+mod golden_calicoctl;
+mod golden_kubernetes;

@@ -10,7 +10,7 @@ use crate::alloc::inputs::AllocationInputs;
 
 /// Returns true if an ADD creates a missing Node: if only this node uses the datastore.
 #[must_use]
-pub fn is_created_by_add(store: &impl Store) -> bool {
+pub fn add_creates_node(store: &impl Store) -> bool {
     match store.sharing() {
         Sharing::ThisNode => true,
         Sharing::Cluster => false,
@@ -29,7 +29,7 @@ pub async fn ensure(
     inputs: &mut AllocationInputs,
 ) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
-    if inputs.node.is_some() || !is_created_by_add(store) || validate_node(&node).is_err() {
+    if inputs.node.is_some() || !add_creates_node(store) || validate_node(&node).is_err() {
         return Ok(());
     }
     if ensure_node(store, node).await? {
@@ -43,7 +43,7 @@ pub async fn ensure(
 /// would work.
 pub fn assume(store: &impl Store, name: &str, inputs: &mut AllocationInputs) {
     let node = Node::new(name, NodeSpec::default());
-    if inputs.node.is_none() && is_created_by_add(store) && validate_node(&node).is_ok() {
+    if inputs.node.is_none() && add_creates_node(store) && validate_node(&node).is_ok() {
         let (key, revision) = (ObjectKey::global(name), Revision(String::new()));
         inputs.node = Some(Entry {
             key,

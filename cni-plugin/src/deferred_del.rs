@@ -235,7 +235,7 @@ pub async fn replay_some(cx: &Context<impl World>) {
 /// Removes this datastore's entries of the call's attachment from the journal, because its DEL is
 /// complete, and then replays deferred DELs of others. Does nothing if another process has the
 /// journal's lock: the replay of such an entry then finds nothing to release.
-pub async fn remove_own_and_replay(cx: &Context<impl World>, busy_until: Duration) {
+pub async fn replay_after_del(cx: &Context<impl World>, busy_until: Duration) {
     lock_and_replay(cx, busy_until, true).await;
 }
 

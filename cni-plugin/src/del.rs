@@ -139,7 +139,7 @@ async fn remove(
                 interface_names::remove_all(cx);
             }
             // Deferred DELs that are not replayed in time are left to a later call or the agent.
-            let replay = deferred_del::remove_own_and_replay(cx, busy_until);
+            let replay = deferred_del::replay_after_del(cx, busy_until);
             _ = run_until(&cx.clock, deadline, replay).await;
             Ok(())
         }

@@ -13,11 +13,10 @@ use repository::workspace;
 /// Fewest facts: below this number, a page was lost.
 const FEWEST: usize = 200;
 
-/// Returns the tracked text files except recordings and lock files, with their paths.
-pub(crate) fn tracked_texts() -> Result<Vec<(String, String)>> {
-    let workspace = workspace();
+/// Returns the paths of the tracked files below the workspace.
+pub(crate) fn tracked_paths() -> Result<Vec<String>> {
     let listed = Command::new("git")
-        .current_dir(workspace)
+        .current_dir(workspace())
         .args(["ls-files", "-z"])
         .output()?;
     ensure!(
@@ -25,20 +24,25 @@ pub(crate) fn tracked_texts() -> Result<Vec<(String, String)>> {
         "git ls-files: {}",
         String::from_utf8_lossy(&listed.stderr)
     );
-    let is_recorded = |path: &&str| {
+    let paths = str::from_utf8(&listed.stdout)?.split('\0');
+    Ok(paths
+        .filter(|path| !path.is_empty())
+        .map(String::from)
+        .collect())
+}
+
+/// Returns the tracked text files except recordings and lock files, with their paths.
+pub(crate) fn tracked_texts() -> Result<Vec<(String, String)>> {
+    let is_recorded = |path: &str| {
         path.ends_with(".lock")
             || path.contains("/testdata/")
             || path.starts_with("tests/golden/")
             || path.ends_with(".snap")
     };
-    let paths = str::from_utf8(&listed.stdout)?
-        .split('\0')
-        .filter(|path| !path.is_empty() && !is_recorded(path));
-    let texts = paths.filter_map(|path| {
-        Some((
-            path.to_owned(),
-            fs::read_to_string(workspace.join(path)).ok()?,
-        ))
+    let paths = tracked_paths()?.into_iter();
+    let texts = paths.filter(|path| !is_recorded(path)).filter_map(|path| {
+        let text = fs::read_to_string(workspace().join(&path)).ok()?;
+        Some((path, text))
     });
     Ok(texts.collect())
 }
@@ -149,7 +153,7 @@ pub(crate) fn anchor(heading: &str) -> String {
 }
 
 /// Returns the anchors that GitHub gives to the headings of a page.
-fn anchors(text: &str) -> Vec<String> {
+pub(crate) fn anchors(text: &str) -> Vec<String> {
     let mut anchors = Vec::<String>::new();
     let mut is_code = false;
     for line in text.lines() {

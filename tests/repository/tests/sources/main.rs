@@ -6,6 +6,8 @@ mod documents;
 mod facts;
 mod fixtures;
 mod log_texts;
+mod page_limits;
+mod page_references;
 mod programs;
 mod promises;
 mod style;

@@ -7,10 +7,10 @@
 
 mod corpus;
 mod others;
+mod sandboxes;
 mod shared_nodes;
 mod snapshot;
 mod steps;
-mod tenant;
 mod texts;
 
 use integration_tests::Place;

@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::others::Victim;
+use super::sandboxes::Attachment;
 use super::snapshot::Others;
-use super::tenant::Attachment;
 use super::{snapshot, texts};
 
 /// Because of the dot, a namespace and a pod can have the names of which a tunnel's handle

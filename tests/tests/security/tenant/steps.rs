@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::others::addresses;
+use super::sandboxes::{Attachment, short};
 use super::shared_nodes::SharedNodes;
-use super::tenant::{Attachment, short};
 use super::texts;
 
 impl SharedNodes<'_> {

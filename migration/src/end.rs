@@ -149,7 +149,8 @@ fn definitions_of_v1() -> Vec<String> {
         .iter()
         .map(|kind| definition_name(&kind.v1))
         .collect();
-    // The lock of v1 goes last: without it, an interrupted deletion would leave an unlocked v1.
+    // The lock of v1 stays until then (MIG-60), and goes last: without it, an interrupted deletion
+    // would leave an unlocked v1.
     names.push(definition_name(&information));
     names
 }

@@ -44,7 +44,8 @@ impl MigrationMetrics {
         self.families().retries.clone()
     }
 
-    /// Shows the phase, and the time for which pods are or were blocked.
+    /// Shows the phase, from the first read of the controlling object on (MB-25), and the time for
+    /// which pods are or were blocked.
     pub(super) fn show(&self, status: &MigrationStatus) {
         self.families().set_phase(Some(status.phase));
         let (locked, released) = (&self.families().locked, time_of_release(status));

@@ -19,7 +19,7 @@ pub enum SettingsError {
     /// The migration from flannel, which this program does not contain.
     #[error(
         "ENABLED_CONTROLLERS: flannelmigration is not a controller of this program; \
-         docs/moving.md#from-flannel-or-canal says how to migrate"
+         docs/moving-from-flannel.md says how to migrate"
     )]
     FlannelMigration,
     /// A value of the wrong form.
@@ -91,12 +91,9 @@ mod tests {
 
     #[test]
     fn flannelmigration_names_the_page() {
-        let page = include_str!("../../../docs/moving.md");
-        assert!(page.contains("\n## From flannel or Canal\n"));
+        let page = include_str!("../../../docs/moving-from-flannel.md");
+        assert!(page.starts_with("# From flannel or Canal\n"));
         let error = SettingsError::FlannelMigration.to_string();
-        assert!(
-            error.contains("docs/moving.md#from-flannel-or-canal"),
-            "{error}"
-        );
+        assert!(error.contains("docs/moving-from-flannel.md"), "{error}");
     }
 }

@@ -42,7 +42,8 @@ impl ApiGroup {
     }
 
     /// Returns the group to use, given the names of all API groups of the server. If both exist,
-    /// Calico's aggregated API server provides v3 from the objects stored in v1 (DS-22).
+    /// Calico's aggregated API server provides v3 from the objects stored in v1 (DS-22), and
+    /// upstream's programs use v1 too (MIG-73).
     pub fn from_served<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {

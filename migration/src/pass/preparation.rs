@@ -294,7 +294,8 @@ fn refusal_to_write(
     }
 }
 
-/// Returns the refusal for a trial with conflicts or refused objects.
+/// Returns the refusal for a trial with conflicts or refused objects. v1 is not locked while the
+/// migration waits for a person (MIG-62).
 fn refusal_of(outcome: &Outcome) -> Option<Refusal> {
     let (conflicts, refused) = (
         outcome.total(Category::Conflict),

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# "To projectcalico.org/v3" in docs/moving.md on the running node, while pods exchange packets and others start. The steps
-# of the demo source this file after install.sh, pods.sh, controllers.sh, upgrade.sh and restriction.sh, and call it while
-# the pods of $work/pods.yaml run.
+# docs/moving-to-v3.md on the running node, while pods exchange packets and others start. The steps of the demo source
+# this file after install.sh, pods.sh, controllers.sh, upgrade.sh and restriction.sh, and call it while the pods of
+# $work/pods.yaml run.
 
 migration=deploy/components/migrate-to-v3
 

@@ -388,7 +388,7 @@ fn invalid_environment_variable_or_flag_ends_the_process(startup: &mut Startup<'
         (
             "ENABLED_CONTROLLERS",
             "flannelmigration",
-            "docs/moving.md#from-flannel-or-canal says how to migrate",
+            "docs/moving-from-flannel.md says how to migrate",
         ),
         ("LOG_LEVEL", "loud", "LOG_LEVEL: `loud` is not one of"),
         (

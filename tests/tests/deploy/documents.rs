@@ -31,11 +31,10 @@ const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
 ];
 
 /// Chapters that are run with an API server, in this order.
-const ON_AN_API_SERVER: [(&str, &str); 12] = [
+const ON_AN_API_SERVER: [(&str, &str); 11] = [
     ("README.md", "Quick start"),
     (STANDALONE, "Against an existing cluster, by hand"),
     (AFTER_AN_ADD, "On Kubernetes"),
-    (STANDALONE, "The command line"),
     ("docs/calico-ipam.md", "First commands"),
     (TROUBLESHOOTING, "One pod"),
     (TROUBLESHOOTING, "`calico doctor`"),
@@ -296,7 +295,6 @@ fn documented_cluster_commands_work_on_an_api_server() {
             install,
             by_hand,
             after_the_add,
-            command_line,
             first_commands,
             one_pod,
             doctor,
@@ -338,7 +336,6 @@ fn documented_cluster_commands_work_on_an_api_server() {
         ] {
             assert!(printed.contains(part), "{part:?} is not in {printed}");
         }
-        run(command_line, PROGRAMS, &as_is);
         let printed = run(first_commands, PROGRAMS, &as_is);
         assert!(
             printed.contains("more pods with IPv4: at most "),

@@ -22,7 +22,7 @@ const MANIFEST: &str = concat!(
 /// The first pod's second address.
 const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
-const MOVING: &str = include_str!("../../../docs/moving.md");
+const PAGE: &str = include_str!("../../../docs/moving-from-flannel.md");
 /// The label of a node that upstream's Job moves.
 const NETWORK: &str = "projectcalico.org/node-network-during-migration";
 
@@ -275,11 +275,11 @@ fn upgrade_retries_until_the_api_server_is_reachable(
 /// with this kubeconfig.
 fn documented(words: &str, kubeconfig: &str) -> Vec<String> {
     let beginning = format!("calico-ipam {words}");
-    let command = MOVING
+    let command = PAGE
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with(&beginning));
-    let command = command.unwrap_or_else(|| panic!("docs/moving.md has no command {beginning}"));
+    let command = command.unwrap_or_else(|| panic!("the page has no command {beginning}"));
     command
         .replace("~/.kube/config", kubeconfig)
         .split_whitespace()

@@ -2,7 +2,7 @@
 
 use crate::documents::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 26] = [
+pub(crate) const DOCUMENTS: [&str; 29] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
@@ -10,7 +10,10 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
     "docs/faq.md",
     "docs/glossary.md",
     "docs/limitations.md",
-    MOVING,
+    "docs/moving.md",
+    FROM_ETCD,
+    FROM_FLANNEL,
+    TO_V3,
     "docs/neighbors.md",
     "docs/performance.md",
     "docs/standalone.md",
@@ -34,7 +37,9 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
 const TESTING: &str = "docs/testing.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const CONTROLLERS: &str = "kube-controllers/README.md";
-const MOVING: &str = "docs/moving.md";
+const TO_V3: &str = "docs/moving-to-v3.md";
+const FROM_ETCD: &str = "docs/moving-from-etcd.md";
+const FROM_FLANNEL: &str = "docs/moving-from-flannel.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str =
@@ -52,7 +57,7 @@ const NO_FLANNEL: &str = "neither flannel nor upstream's Job runs here";
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 43] = [
+const NOT_RUN: [(&str, &str, &str, &str); 46] = [
     (TESTING, "One suite or one test", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (
@@ -220,27 +225,25 @@ const NOT_RUN: [(&str, &str, &str, &str); 43] = [
         NO_PPROF,
     ),
     (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
-    (MOVING, "v3: before", "kubectl", MIGRATED),
-    (MOVING, "v3: during", "kubectl", MIGRATED),
-    (MOVING, "v3: after", "kubectl", MIGRATED),
-    (MOVING, "v3: after", "calico-ipam check", MIGRATED),
-    (MOVING, "v3: the way back", "kubectl", MIGRATED),
-    (MOVING, "v3: beside upstream", "kubectl", MIGRATED),
-    (MOVING, "etcd: before", "kubectl", IMPORTED),
-    (MOVING, "etcd: during", "calico-ipam", IMPORTED),
+    (TO_V3, "Before", "kubectl", MIGRATED),
+    (TO_V3, "Dry run", "kubectl", MIGRATED),
+    (TO_V3, "During", "kubectl", MIGRATED),
+    (TO_V3, "After", "kubectl", MIGRATED),
+    (TO_V3, "After", "calico-ipam check", MIGRATED),
+    (TO_V3, "The way back", "kubectl", MIGRATED),
+    (TO_V3, "If the abort does not end", "kubectl", MIGRATED),
+    (TO_V3, "If no kube-controllers can run", "kubectl", MIGRATED),
+    (TO_V3, "Beside upstream", "kubectl", MIGRATED),
+    (FROM_ETCD, "Before", "kubectl", IMPORTED),
+    (FROM_ETCD, "During", "calico-ipam", IMPORTED),
+    (FROM_ETCD, "After", "calico-ipam migrate unlock", IMPORTED),
     (
-        MOVING,
-        "etcd: after",
-        "calico-ipam migrate unlock",
-        IMPORTED,
-    ),
-    (
-        MOVING,
-        "flannel: during",
+        FROM_FLANNEL,
+        "During",
         "calico-ipam configure",
         "the suite kubernetes_upgrade runs this",
     ),
-    (MOVING, "flannel: during", "kubectl", NO_FLANNEL),
+    (FROM_FLANNEL, "During", "kubectl", NO_FLANNEL),
 ];
 
 const NO_COMMANDS: [(&str, &str); 1] = [("deploy/README.md", "deploy")];

@@ -2,17 +2,20 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 26] = [
+pub(crate) const DOCUMENTS: [&str; 29] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
     "docs/configuration.md",
     "docs/faq.md",
+    "docs/garbage-collection.md",
     "docs/glossary.md",
     "docs/limitations.md",
+    METRICS,
     MOVING,
     "docs/neighbors.md",
     "docs/performance.md",
+    "docs/services.md",
     "docs/standalone.md",
     "docs/style.md",
     TESTING,
@@ -34,6 +37,7 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
 const TESTING: &str = "docs/testing.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const CONTROLLERS: &str = "kube-controllers/README.md";
+const METRICS: &str = "docs/metrics.md";
 const MOVING: &str = "docs/moving.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
@@ -208,18 +212,18 @@ const NOT_RUN: [(&str, &str, &str, &str); 43] = [
         "the suite controllers_start runs this beside kube-controllers",
     ),
     (
-        CONTROLLERS,
+        METRICS,
         "Profiles",
         "kubectl -n kube-system port-forward",
         NO_KUBELET,
     ),
     (
-        CONTROLLERS,
+        METRICS,
         "Profiles",
         "pprof kube-controllers.debug",
         NO_PPROF,
     ),
-    (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
+    (METRICS, "Profiles", "pprof http", NO_PPROF),
     (MOVING, "v3: before", "kubectl", MIGRATED),
     (MOVING, "v3: during", "kubectl", MIGRATED),
     (MOVING, "v3: after", "kubectl", MIGRATED),

@@ -477,7 +477,7 @@ impl Merger<'_> {
             self.notes.push(format!(
                 "prometheusMetricsPort: {port} is the port of the metrics, but the Service \
                  calico-kube-controllers-metrics of our manifests leads to {PORT_OF_SERVICE}; \
-                 change that too (kube-controllers/README.md, Metrics)"
+                 change that too (docs/metrics.md)"
             ));
         }
         Some(port)

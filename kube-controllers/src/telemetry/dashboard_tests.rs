@@ -1,5 +1,5 @@
 //! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics
-//! except those in [`LEFT_OUT`].
+//! except those in [`LEFT_OUT`]. The page of the metrics names all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/kube-controllers.json");
+const PAGE: &str = include_str!("../../../docs/metrics.md");
 
 /// Words of PromQL, and labels that Prometheus adds.
 const WORDS: [&str; 16] = [
@@ -165,5 +166,17 @@ fn every_metric_is_on_the_dashboard() {
     assert!(metrics.len() > 35, "{metrics:?}");
     for name in metrics.keys() {
         assert_ne!(shown.contains(name), LEFT_OUT.contains(name), "{name}");
+    }
+}
+
+/// The page has `process_*` for the metrics of any process.
+#[test]
+fn every_metric_is_on_the_page() {
+    let sources = sources();
+    let quoted = PAGE.split('`').skip(1).step_by(2);
+    let named: BTreeSet<_> = quoted.filter_map(|said| said.split('{').next()).collect();
+    let metrics = metrics(&sources);
+    for name in metrics.keys().filter(|name| !name.starts_with("process_")) {
+        assert!(named.contains(name), "docs/metrics.md lacks {name}");
     }
 }

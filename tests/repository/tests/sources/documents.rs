@@ -188,6 +188,24 @@ fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
     Ok(())
 }
 
+/// Checks the log lines and the reasons in the table of the page.
+#[test]
+fn garbage_collection_page_quotes_lines_and_reasons_of_the_programs() -> Result<()> {
+    let rows = rows("docs/garbage-collection.md", "| line | `reason=` |")?;
+    ensure!(rows.len() > 8, "{} rows", rows.len());
+    let programs: String = program_sources()?
+        .iter()
+        .map(|source| joined(&source.text))
+        .collect();
+    for row in rows {
+        let missing: Vec<_> = quoted(&row)
+            .filter(|text| !programs.contains(*text))
+            .collect();
+        ensure!(missing.is_empty(), "no program writes {missing:?}");
+    }
+    Ok(())
+}
+
 /// Joins the continuation lines of string literals.
 fn joined(source: &str) -> String {
     let mut lines = source.split("\\\n");

@@ -37,6 +37,9 @@ const OF_OTHERS: [&str; 4] = [
     "kube_pod_init_container_status_waiting_reason",
 ];
 
+/// The page of the metrics of kube-controllers, and of all alerts.
+const METRICS: &str = "docs/metrics.md";
+
 fn rules() -> Vec<Value> {
     let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
     let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
@@ -60,8 +63,8 @@ fn labels_of(metric: &str) -> Option<String> {
             .contains(&format!("\"{metric}\""))
             .then(String::new);
     }
-    let readme = read("kube-controllers/README.md");
-    let said = readme
+    let page = read(METRICS);
+    let said = page
         .split('`')
         .find(|said| said.split('{').next() == Some(metric))?;
     Some(said[metric.len()..].to_owned())
@@ -105,5 +108,17 @@ fn every_alert_uses_existing_metrics_and_labels() {
         for said in ["summary", "description"] {
             assert!(rule["annotations"][said].is_string(), "{expression}");
         }
+    }
+}
+
+#[test]
+fn metrics_page_names_every_alert() {
+    let page = fs::read_to_string(deploy("..").join(METRICS)).unwrap();
+    for rule in rules() {
+        let name = rule["alert"].as_str().unwrap();
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "{METRICS} lacks {name}"
+        );
     }
 }

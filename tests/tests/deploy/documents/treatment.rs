@@ -8,14 +8,17 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     "docs/calico-ipam.md",
     "docs/configuration.md",
     "docs/faq.md",
+    "docs/garbage-collection.md",
     "docs/glossary.md",
     "docs/limitations.md",
+    METRICS,
     "docs/moving.md",
     FROM_ETCD,
     FROM_FLANNEL,
     TO_V3,
     "docs/neighbors.md",
     "docs/performance.md",
+    "docs/services.md",
     "docs/standalone.md",
     "docs/style.md",
     TESTING,
@@ -40,6 +43,7 @@ const CONTROLLERS: &str = "kube-controllers/README.md";
 const TO_V3: &str = "docs/moving-to-v3.md";
 const FROM_ETCD: &str = "docs/moving-from-etcd.md";
 const FROM_FLANNEL: &str = "docs/moving-from-flannel.md";
+const METRICS: &str = "docs/metrics.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str =
@@ -213,18 +217,18 @@ const NOT_RUN: [(&str, &str, &str, &str); 46] = [
         "the suite controllers_start runs this beside kube-controllers",
     ),
     (
-        CONTROLLERS,
+        METRICS,
         "Profiles",
         "kubectl -n kube-system port-forward",
         NO_KUBELET,
     ),
     (
-        CONTROLLERS,
+        METRICS,
         "Profiles",
         "pprof kube-controllers.debug",
         NO_PPROF,
     ),
-    (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
+    (METRICS, "Profiles", "pprof http", NO_PPROF),
     (TO_V3, "Before", "kubectl", MIGRATED),
     (TO_V3, "Dry run", "kubectl", MIGRATED),
     (TO_V3, "During", "kubectl", MIGRATED),

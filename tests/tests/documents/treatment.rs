@@ -2,7 +2,7 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 26] = [
+pub(crate) const DOCUMENTS: [&str; 27] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
@@ -25,6 +25,7 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
     "docs/troubleshooting/interface.md",
     "docs/troubleshooting/token.md",
     "docs/upgrade.md",
+    "docs/versions.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
     "deploy/README.md",

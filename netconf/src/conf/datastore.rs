@@ -14,7 +14,9 @@ use crate::decode::{DecodeError, FromNode, FromObject, Node, Object, read_fields
 )]
 pub struct DatastoreConf {
     /// Kind of the datastore. Default: `etcdv3` with `etcd_endpoints`, `local` with
-    /// `datastore_path`, else `kubernetes`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// `datastore_path`, `kubernetes` with `kubernetes.kubeconfig`, `k8s_api_root` or the variable
+    /// `KUBERNETES_SERVICE_HOST`; else an error: `no datastore is configured`. Read by ADD, DEL,
+    /// CHECK, STATUS, GC, `-t`.
     pub datastore_type: Option<DatastoreType>,
 
     /// File of the `local` datastore; default `/var/lib/calico/calico.db`. Read by ADD, DEL, CHECK,

@@ -48,8 +48,8 @@ pub struct Fragmentation {
     pub blocks: Vec<FragmentedBlock>,
 }
 
-/// Returns the fragmented blocks. An empty block of an owner is not fragmented, because another
-/// owner can reclaim it.
+/// Returns the fragmented blocks. An empty block of an owner is not fragmented if it has its pool's
+/// size, because another owner can reclaim it.
 pub(super) fn fragmented(blocks: &[BlockFacts<'_>], pools: &[PoolFacts<'_>]) -> Fragmentation {
     let mut fragmented: Vec<FragmentedBlock> = blocks
         .iter()

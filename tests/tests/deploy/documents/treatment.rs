@@ -31,6 +31,7 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     "docs/troubleshooting/interface.md",
     "docs/troubleshooting/token.md",
     "docs/upgrade.md",
+    "docs/versions.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
     "deploy/README.md",

@@ -2,7 +2,7 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 26] = [
+pub(crate) const DOCUMENTS: [&str; 22] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
@@ -18,12 +18,8 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
     TESTING,
     "docs/threat-model.md",
     TROUBLESHOOTING,
-    "docs/troubleshooting/address.md",
-    "docs/troubleshooting/controllers.md",
-    "docs/troubleshooting/datastore.md",
-    "docs/troubleshooting/install.md",
-    "docs/troubleshooting/interface.md",
-    "docs/troubleshooting/token.md",
+    "docs/troubleshooting/cluster.md",
+    "docs/troubleshooting/pods.md",
     "docs/upgrade.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",

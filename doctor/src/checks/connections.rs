@@ -68,7 +68,7 @@ fn check_default(snapshot: &NodeSnapshot, cluster: &Cluster) -> Checked {
     let needed = cluster.answers().map(families).unwrap_or_default();
     let missing: BTreeSet<IpVersion> = needed.difference(&found.any).copied().collect();
     let remedy = "restore the route in the configuration of the node's network \
-                  (docs/troubleshooting/interface.md, The way of packets); nothing is wrong if \
+                  (docs/troubleshooting/pods.md, The way of packets); nothing is wrong if \
                   pods need no other networks";
     if !missing.is_empty() {
         let observation = format!(
@@ -149,7 +149,7 @@ fn check_missing_routes(found: &[PodInterface]) -> Option<Checked> {
             "{count} addresses of pods have no host route, so their pods get no packets: {listed}"
         ),
         format!(
-            "{remedy}; the page docs/troubleshooting/interface.md, The way of packets, names \
+            "{remedy}; the page docs/troubleshooting/pods.md, The way of packets, names \
              programs that remove routes"
         ),
     ))
@@ -186,7 +186,7 @@ fn check_changes(found: &[PodInterface]) -> Option<Checked> {
         LinkItem::Setting(setting) => format!("sysctl -w {setting}={}", first.expected),
     };
     let remedy = format!(
-        "{command}; if it changes again, find the program: docs/troubleshooting/interface.md, The \
+        "{command}; if it changes again, find the program: docs/troubleshooting/pods.md, The \
          way of packets"
     );
     Some(if cuts(first) {

@@ -14,16 +14,12 @@ const NOBODYS: &str = "registry.example.com";
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
 /// Pages, and manifests with commands in their comments.
-const DOCUMENTS: [&str; 18] = [
+const DOCUMENTS: [&str; 14] = [
     "../README.md",
     "../docs/standalone.md",
     "../docs/troubleshooting.md",
-    "../docs/troubleshooting/address.md",
-    "../docs/troubleshooting/controllers.md",
-    "../docs/troubleshooting/datastore.md",
-    "../docs/troubleshooting/install.md",
-    "../docs/troubleshooting/interface.md",
-    "../docs/troubleshooting/token.md",
+    "../docs/troubleshooting/cluster.md",
+    "../docs/troubleshooting/pods.md",
     "README.md",
     "../kube-controllers/README.md",
     "uninstall/uninstall.yaml",

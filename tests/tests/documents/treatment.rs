@@ -2,11 +2,12 @@
 
 use crate::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 26] = [
+pub(crate) const DOCUMENTS: [&str; 28] = [
     "README.md",
     "docs/architecture.md",
     "docs/calico-ipam.md",
     "docs/configuration.md",
+    "docs/deferred-dels.md",
     "docs/faq.md",
     "docs/glossary.md",
     "docs/limitations.md",
@@ -27,6 +28,7 @@ pub(crate) const DOCUMENTS: [&str; 26] = [
     "docs/upgrade.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
+    "docs/write-order.md",
     "deploy/README.md",
     CONTROLLERS,
 ];

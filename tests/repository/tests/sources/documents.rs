@@ -207,14 +207,14 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// Checks each "`file`: `function`, `function`" of the page.
+/// Checks each "`file`: `function`, `function`" of the pages.
 #[test]
-fn architecture_page_names_functions_of_the_files_beside_them() -> Result<()> {
-    let page = fs::read_to_string(workspace().join("docs/architecture.md"))?;
+fn pages_name_functions_of_the_files_beside_them() -> Result<()> {
+    let pages = pages("docs")?;
     let pair = Regex::new(r"`([\w/-]+\.rs)`: ((?:`[\w:]+`(?:, )?)+)")?;
     let name = Regex::new(r"(\w+)`")?;
     let mut checked = 0;
-    for found in pair.captures_iter(&page) {
+    for found in pages.iter().flat_map(|(_, page)| pair.captures_iter(page)) {
         let text =
             fs::read_to_string(workspace().join(&found[1])).with_context(|| found[1].to_owned())?;
         for function in name.captures_iter(&found[2]) {

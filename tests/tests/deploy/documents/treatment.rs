@@ -7,6 +7,7 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     "docs/architecture.md",
     "docs/calico-ipam.md",
     "docs/configuration.md",
+    "docs/deferred-dels.md",
     "docs/faq.md",
     "docs/garbage-collection.md",
     "docs/glossary.md",
@@ -30,6 +31,7 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     "docs/versions.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
+    "docs/write-order.md",
     "deploy/README.md",
     CONTROLLERS,
 ];

@@ -14,8 +14,11 @@ const NOBODYS: &str = "registry.example.com";
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
 /// Pages, and manifests with commands in their comments.
-const DOCUMENTS: [&str; 18] = [
+const DOCUMENTS: [&str; 23] = [
     "../README.md",
+    "../docs/beside-upstream.md",
+    "../docs/install.md",
+    "../docs/recovery.md",
     "../docs/standalone.md",
     "../docs/troubleshooting.md",
     "../docs/troubleshooting/address.md",
@@ -24,6 +27,8 @@ const DOCUMENTS: [&str; 18] = [
     "../docs/troubleshooting/install.md",
     "../docs/troubleshooting/interface.md",
     "../docs/troubleshooting/token.md",
+    "../docs/uninstall.md",
+    "../docs/upgrade.md",
     "README.md",
     "../kube-controllers/README.md",
     "uninstall/uninstall.yaml",

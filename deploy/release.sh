@@ -103,7 +103,7 @@ pack_programs() {
     done
 }
 
-# Copies the tracked files of deploy/ and the pages to which deploy/README.md and they link, with REGISTRY instead of the
+# Copies the tracked files of deploy/ and the documents, which link to each other, with REGISTRY instead of the
 # placeholder. Only objects change: comments contain commands in which readers replace the placeholder with their own
 # registry, and these commands have no effect then.
 copy_deploy() {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# `make release`: builds all files of a release in target/release-VERSION, from a clean tree. deploy/README.md describes
-# them.
+# `make release`: builds all files of a release in target/release-VERSION, from a clean tree.
+# docs/verify-a-release.md lists them.
 #
 #   deploy/release.sh [--programs DIR] [--out DIR]
 #
 # The version is the one in Cargo.toml. All times are that of the last commit, or SOURCE_DATE_EPOCH, so that the same
-# commit gives the same bytes (deploy/README.md lists the tests of this). REGISTRY, such as ghcr.io/me/calico, is the
+# commit gives the same bytes (docs/releases.md names the test of this). REGISTRY, such as ghcr.io/me/calico, is the
 # registry of the images in the manifests and in the chart. With --programs, the script uses the static programs in DIR,
 # built for this machine's architecture, and the tree need not be clean. The result is a trial in
 # target/release-VERSION-trial, which must not be published. COMPRESSION=--fast makes a trial in less time. An existing
@@ -103,7 +103,7 @@ pack_programs() {
     done
 }
 
-# Copies the tracked files of deploy/ and the pages to which deploy/README.md links, with REGISTRY instead of the
+# Copies the tracked files of deploy/ and the documents, which link to each other, with REGISTRY instead of the
 # placeholder. Only objects change: comments contain commands in which readers replace the placeholder with their own
 # registry, and these commands have no effect then.
 copy_deploy() {

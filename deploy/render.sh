@@ -12,6 +12,6 @@ overlays/kubernetes-v1 | workloads) made='make generate' ;;
 esac
 cat <<TEXT
 # Made by \`$made\` from deploy/$folder; do not edit.
-# The names of its images begin with those of a registry that may not be yours: deploy/README.md has the command for it.
+# The names of its images begin with those of a registry that may not be yours: docs/install.md has the command for it.
 TEXT
 kubectl kustomize "$deploy/$folder"

@@ -266,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    const README: &str = include_str!("../../deploy/README.md");
+    const OPTIONS: &str = include_str!("../../docs/options.md");
 
     #[test]
     fn help_of_install_lists_every_variable() {
@@ -286,28 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn deploy_readme_lists_every_install_variable() {
-        let installers = GROUPS.iter().flat_map(|(_, variables)| variables.iter());
-        for Variable {
-            name,
-            default,
-            meaning,
-        } in installers.chain(&node_agent::VARIABLES)
-        {
-            let default = if default.is_empty() {
-                String::new()
-            } else {
-                format!("`{default}`")
-            };
-            // Unescaped underscores would format the text in bold.
-            let row = format!(
-                "| `{name}` | {default} | {} |",
-                meaning.replace("__", "\\_\\_")
-            );
-            assert!(
-                README.lines().any(|line| line == row),
-                "deploy/README.md lacks: {row}"
-            );
+    fn options_page_has_the_help_of_every_variable() {
+        let groups = GROUPS.map(|(title, variables)| variables_help(title, variables));
+        let agents = variables_help("Only of the agent", &node_agent::VARIABLES);
+        for help in groups.iter().chain([&agents]) {
+            assert!(OPTIONS.contains(help), "docs/options.md lacks:\n{help}");
         }
     }
 }

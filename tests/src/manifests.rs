@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -49,17 +49,29 @@ pub fn platforms() -> Result<Vec<String>> {
     names("components/platforms")
 }
 
-/// Returns host and port of the API server that the page of a platform names as an address of each
-/// node; nothing if the address depends on the cluster.
-pub fn api_server_on_page(platform: &str) -> Result<Option<[String; 2]>> {
-    let page = fs::read_to_string(deploy(&format!("../docs/platforms/{platform}.md")))?;
+/// Returns the settings of a platform in the table of docs/platforms: the directories of programs
+/// and of the configuration, the API server, and the rights.
+pub fn settings_on_page(platform: &str) -> Result<[String; 4]> {
+    let page = fs::read_to_string(deploy("../docs/platforms/README.md"))?;
+    let name = format!("| [{platform}]({platform}.md) | ");
     let row = page
         .lines()
-        .find_map(|line| line.strip_prefix("| API server without kube-proxy | "));
-    let address = row
-        .context("the page has no row about the API server")?
-        .strip_prefix('`');
+        .find_map(|line| line.strip_prefix(&name))
+        .with_context(|| format!("the table has no row {name}"))?;
+    let cells: Vec<String> = row
+        .trim_end_matches(" |")
+        .split(" | ")
+        .map(str::to_owned)
+        .collect();
+    <[String; 4]>::try_from(cells).map_err(|cells| anyhow!("{platform}: {cells:?}"))
+}
+
+/// Returns host and port of the API server that the table of docs/platforms names as an address of
+/// each node; nothing if the address depends on the cluster.
+pub fn api_server_on_page(platform: &str) -> Result<Option<[String; 2]>> {
+    let [_, _, address, _] = settings_on_page(platform)?;
     Ok(address
+        .strip_prefix("[`")
         .and_then(|address| address.split_once("`, port "))
         .map(|(host, rest)| {
             let port = rest.chars().take_while(char::is_ascii_digit).collect();

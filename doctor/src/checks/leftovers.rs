@@ -55,7 +55,7 @@ fn check_former(paths: &[PathBuf]) -> Option<Checked> {
             join_first(&names)
         ),
         "mount these directories as the former ones until the installer has removed the files \
-         (deploy/README.md, Platforms), or delete the files",
+         (docs/options.md, Directories), or delete the files",
     ))
 }
 

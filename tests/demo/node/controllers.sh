@@ -11,7 +11,7 @@ leads() { [ -n "$(leader 2>/dev/null)" ] && [ "$(of_system lease/$controllers '{
 # leads_after HOLDER: succeeds if a process other than HOLDER is the leader
 leads_after() { leads && [ "$(holder)" != "$1" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
-# metrics POD NAME: prints a pod's metrics of this name, with the command of deploy/README.md; fails without such
+# metrics POD NAME: prints a pod's metrics of this name, with the command of docs/beside-upstream.md; fails without such
 # metrics
 metrics() {
     local path=/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics

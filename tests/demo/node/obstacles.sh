@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Obstacles that pass ("Obstacles that pass" and "Owners and SELinux" in deploy/README.md) on a node with kubelet and
+# Obstacles that pass (docs/recovery.md, and "Owners and SELinux" in docs/options.md) on a node with kubelet and
 # containerd. Each function leaves the node ready. The steps of the demo source this file after upgrade.sh and
 # neighbor.sh.
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The end of an installation, in the order of deploy/README.md. The steps of the demo source this file after install.sh
+# The end of an installation, in the order of docs/uninstall.md. The steps of the demo source this file after install.sh
 # and pods.sh.
 
 said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }

@@ -116,7 +116,7 @@ log_says() {
 }
 
 # roll_with_surge FROM TO: applies the manifest of TO with a patch that lets the new agent start beside the former one,
-# as nothing refuses (deploy/README.md, Upgrade). Ends with the manifest of FROM without the patch.
+# as nothing refuses (docs/upgrade.md). Ends with the manifest of FROM without the patch.
 roll_with_surge() {
     local from=$1 to=$2 folder=$work/surge since
     since=$(ready_since)

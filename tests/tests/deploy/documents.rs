@@ -15,12 +15,11 @@ use commands::Chapter;
 use integration_tests::kubernetes::{Kubernetes, on_kubernetes, program};
 use integration_tests::namespaces::{Host, isolated};
 use shell::{Output, Shell};
-use treatment::{DOCUMENTS, Treatment};
+use treatment::{BESIDE, DOCUMENTS, INSTALL, Treatment, UNINSTALL, UPGRADE};
 
 const STANDALONE: &str = "docs/standalone.md";
 const AFTER_AN_ADD: &str = "docs/what-an-add-makes.md";
 const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
-const DEPLOY: &str = "deploy/README.md";
 
 /// Chapters that are run with the embedded datastore, in this order.
 const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
@@ -38,10 +37,10 @@ const ON_AN_API_SERVER: [(&str, &str); 11] = [
     ("docs/calico-ipam.md", "First commands"),
     (TROUBLESHOOTING, "One pod"),
     (TROUBLESHOOTING, "`calico doctor`"),
-    (DEPLOY, "Quick start"),
-    (DEPLOY, "Upgrade"),
-    (DEPLOY, "Uninstall"),
-    (DEPLOY, "Beside upstream"),
+    (INSTALL, "Quick start"),
+    (UPGRADE, "From one version to the next"),
+    (UNINSTALL, "Steps"),
+    (BESIDE, "Replace the images"),
     ("kube-controllers/README.md", "kube-controllers"),
 ];
 

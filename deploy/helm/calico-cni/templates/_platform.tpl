@@ -36,7 +36,7 @@ the default of a value, so the defaults are here too.
   {{- end -}}
   {{- $file := printf "components/platforms/%s/api-server/endpoint.yaml" .Values.platform -}}
   {{- if not (.Files.Get (printf "files/%s" $file)) -}}
-    {{- fail (printf "kubernetesServiceEndpoint.ofPlatform=true: the address of the API server on platform=%s depends on the cluster; %s (docs/platforms/%s.md)" .Values.platform $needed .Values.platform) -}}
+    {{- fail (printf "kubernetesServiceEndpoint.ofPlatform=true: the address of the API server on platform=%s depends on the cluster; %s (docs/platforms/README.md)" .Values.platform $needed) -}}
   {{- end -}}
   {{- $data := ((include "calico-cni.read" (dict "root" . "file" $file) | fromYaml).items | first).data -}}
   {{- $host = $data.KUBERNETES_SERVICE_HOST -}}

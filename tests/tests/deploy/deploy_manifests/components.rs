@@ -302,7 +302,7 @@ fn component_upgrade_ipam_runs_before_install_cni() {
     if !can_render() {
         return;
     }
-    // The component comes after all components that patch install-cni, as deploy/README.md says.
+    // The component comes after all components that patch install-cni, as docs/options.md says.
     let directory = tempfile::tempdir().unwrap();
     let all = [
         "components/default-pool",

@@ -14,12 +14,17 @@ const NOBODYS: &str = "registry.example.com";
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
 /// Pages, and manifests with commands in their comments.
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 19] = [
     "../README.md",
+    "../docs/beside-upstream.md",
+    "../docs/install.md",
+    "../docs/recovery.md",
     "../docs/standalone.md",
     "../docs/troubleshooting.md",
     "../docs/troubleshooting/cluster.md",
     "../docs/troubleshooting/pods.md",
+    "../docs/uninstall.md",
+    "../docs/upgrade.md",
     "README.md",
     "../kube-controllers/README.md",
     "uninstall/uninstall.yaml",

@@ -14,10 +14,10 @@ use super::can_render;
 /// An address of the pod. The API server sends no requests to loopback addresses.
 const POD_IP: &str = "10.9.0.9";
 
-/// Returns the command of deploy/README.md for this pod.
+/// Returns the command of docs/beside-upstream.md for this pod.
 fn documented(pod: &str) -> Vec<String> {
-    let readme = fs::read_to_string(deploy("README.md")).unwrap();
-    let row = readme
+    let page = fs::read_to_string(deploy("../docs/beside-upstream.md")).unwrap();
+    let row = page
         .lines()
         .find(|line| line.contains("wget -qO- http://localhost:9094/metrics"))
         .unwrap();

@@ -1,10 +1,11 @@
 //! The component and the page of each platform, and the resolver of pods on the host's network.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use integration_tests::kubernetes::{Kubernetes, on_shared_kubernetes};
-use integration_tests::manifests::{Objects, changes, compose, containers, deploy, platforms};
+use integration_tests::manifests::{
+    Objects, changes, compose, containers, deploy, platforms, settings_on_page,
+};
 use serde_json::{Value, json};
 
 use super::api_server::Accepted;
@@ -26,41 +27,33 @@ pub(super) fn page(name: &str) -> String {
     fs::read_to_string(deploy("../docs/platforms").join(name)).unwrap()
 }
 
-/// Returns value and source of each row in the table of settings of a page.
-fn settings(page: &str) -> BTreeMap<&str, [&str; 2]> {
-    let (_, table) = page
-        .split_once("| setting | value | source |\n|---|---|---|\n")
-        .expect("a table of settings");
-    let rows = table.lines().take_while(|line| line.starts_with('|'));
-    let cells = rows.map(|row| {
-        row.trim_matches('|')
-            .split(" | ")
-            .map(str::trim)
-            .collect::<Vec<&str>>()
-    });
-    cells
-        .map(|cells| (cells[0], [cells[1], cells[2]]))
-        .collect()
+/// Returns the line about a subject that all platforms have in common.
+fn everywhere(subject: &str) -> String {
+    let index = page("README.md");
+    let (_, common) = index.split_once("## Everywhere").unwrap();
+    let line = common
+        .lines()
+        .find(|line| line.starts_with(&format!("- **{subject}**")));
+    line.expect(subject).to_owned()
 }
 
-/// Returns the rights of a container as the page of its platform and the table of all platforms
-/// name them.
-fn rights(container: &Value) -> [&'static str; 2] {
+/// Returns the rights of a container as the table of platforms names them.
+fn rights(container: &Value) -> &'static str {
     let context = &container["securityContext"];
     if context["privileged"] == true {
         assert_eq!(context.get("capabilities"), None, "{context}");
-        return ["privileged", "privileged"];
+        return "privileged";
     }
     assert_eq!(context["allowPrivilegeEscalation"], false, "{context}");
     let capabilities = &context["capabilities"];
     if *capabilities == json!({ "drop": ["ALL"] }) {
-        return ["root without any capability", "none"];
+        return "none";
     }
     assert_eq!(
         *capabilities,
         json!({ "add": ["DAC_OVERRIDE"], "drop": ["ALL"] })
     );
-    ["root with the capability `DAC_OVERRIDE`", "`DAC_OVERRIDE`"]
+    "`DAC_OVERRIDE`"
 }
 
 fn path_of<'o>(objects: &'o Objects, volume: &str) -> &'o str {
@@ -154,110 +147,72 @@ fn each_platform_has_a_page_with_its_directories_and_sources() {
     if !can_render() {
         return;
     }
-    let index = page("README.md");
     for platform in platforms().unwrap() {
         let (objects, page) = (
             composed(&platform, OVERLAYS[0]),
             page(&format!("{platform}.md")),
         );
-        let directories =
-            ["cni-bin-dir", "cni-net-dir"].map(|volume| format!("`{}`", path_of(&objects, volume)));
         for part in [
             format!("`--set platform={platform}`"),
             format!("`components/platforms/{platform}`"),
+            "[Source](https://".to_owned(),
         ] {
             assert!(page.contains(&part), "{platform}: the page lacks {part}");
         }
-        let (tried, sources) = page
-            .split_once("## From the platform's documentation")
-            .expect(&platform);
-        assert!(tried.contains("## Tried here"), "{platform}");
-        assert!(sources.matches("https://").count() > 1, "{platform}");
-        let row = format!("[{platform}]({platform}.md)");
-        let row = index
-            .lines()
-            .find(|line| line.contains(&row))
-            .expect(&platform);
-        assert!(
-            directories
-                .iter()
-                .all(|directory| row.contains(directory.as_str())),
-            "{row}"
-        );
-        let settings = settings(&page);
-        let documented =
-            ["programs", "configuration"].map(|setting| settings[setting][0].to_owned());
-        assert_eq!(documented, directories, "{platform}");
+        let [programs, configuration, ..] = settings_on_page(&platform).unwrap();
+        for (cell, volume) in [(programs, "cni-bin-dir"), (configuration, "cni-net-dir")] {
+            let directory = format!("[`{}`](https://", path_of(&objects, volume));
+            assert!(cell.starts_with(&directory), "{platform}: {cell}");
+        }
     }
 }
 
 /// Settings that all platforms have in common have their source in the section `Everywhere`.
 #[test]
-fn page_of_each_platform_has_a_source_for_each_setting() {
-    let index = page("README.md");
-    let (_, everywhere) = index.split_once("## Everywhere").unwrap();
+fn table_of_platforms_has_a_source_for_each_setting() {
     for setting in ["DNS", "Rights"] {
-        let line = everywhere
-            .lines()
-            .find(|line| line.starts_with(&format!("- **{setting}**")))
-            .expect(setting);
+        let line = everywhere(setting);
         assert!(line.contains("[Source](https://"), "{line}");
     }
+    let mut pages = vec![page("README.md")];
     for platform in platforms().unwrap() {
-        let page = page(&format!("{platform}.md"));
-        let settings = settings(&page);
-        assert_eq!(settings.len(), 5, "{platform}: {settings:?}");
-        for (setting, [value, source]) in settings {
-            let is_common =
-                value.starts_with("the node's resolver") || value == "root without any capability";
-            let is_everywhere = is_common && source == "[everywhere](README.md#everywhere)";
-            assert!(
-                is_everywhere || source.starts_with("[Source](https://"),
-                "{platform}, {setting}: {source}"
-            );
+        for cell in settings_on_page(&platform).unwrap() {
+            let has_source = cell.starts_with('[') && cell.contains("](https://");
+            assert!(has_source || cell == "none", "{platform}: {cell}");
         }
-        // A link to a commit still shows what the page says after the file changes.
-        for branch in ["HEAD", "main", "master"] {
-            assert!(
-                !page.contains(&format!("/blob/{branch}/")),
-                "{platform}: a source at {branch}"
-            );
-        }
+        pages.push(page(&format!("{platform}.md")));
+    }
+    // A link to a commit still shows what the page says after the file changes.
+    for branch in ["HEAD", "main", "master"] {
+        let branch = format!("/blob/{branch}/");
+        let found = pages.iter().find(|page| page.contains(&branch));
+        assert!(found.is_none(), "a source at {branch}: {found:?}");
     }
 }
 
 #[test]
-fn page_of_each_platform_names_the_rendered_resolver_api_server_and_rights() {
+fn pages_of_platforms_name_the_rendered_resolver_api_server_and_rights() {
     if !can_render() {
         return;
     }
-    let index = page("README.md");
+    let dns = everywhere("DNS");
     let mut more_rights = Vec::new();
     for platform in platforms().unwrap() {
-        let (objects, page) = (
-            composed(&platform, OVERLAYS[0]),
-            page(&format!("{platform}.md")),
-        );
-        let settings = settings(&page);
+        let objects = composed(&platform, OVERLAYS[0]);
         let pod = &objects[DAEMON_SET]["spec"]["template"]["spec"];
         let resolver = pod["dnsPolicy"].as_str().unwrap();
-        assert_eq!(
-            settings["DNS"][0],
-            format!("the node's resolver (`dnsPolicy: {resolver}`)"),
-            "{platform}"
+        assert!(
+            dns.contains(&format!("`dnsPolicy: {resolver}`, the node's resolver")),
+            "{platform}: {dns}"
         );
-        let row = index
-            .lines()
-            .find(|line| line.contains(&format!("]({platform}.md)")))
-            .expect(&platform);
+        let [.., in_table] = settings_on_page(&platform).unwrap();
         for container in containers(&objects[DAEMON_SET]) {
-            let [on_page, in_table] = rights(container);
+            let right = rights(container);
             assert!(
-                settings["rights of the containers on nodes"][0].starts_with(on_page),
-                "{platform}: {on_page}"
+                in_table == right || in_table.starts_with(&format!("[{right}](")),
+                "{platform}: {in_table}"
             );
-            assert!(row.ends_with(&format!("| {in_table} |")), "{row}");
-            more_rights.extend((in_table != "none").then(|| format!("{platform} {in_table}")));
+            more_rights.extend((right != "none").then(|| format!("{platform} {right}")));
         }
         // The component api-server is not in use: the address comes from Kubernetes, or from the
         // optional ConfigMap.

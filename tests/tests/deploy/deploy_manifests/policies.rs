@@ -102,7 +102,7 @@ fn oldest() -> u32 {
 fn documents_and_chart_name_the_oldest_supported_kubernetes() {
     let oldest = oldest();
     let promise = format!("You need Kubernetes 1.{oldest} or newer");
-    for document in ["README.md", "deploy/README.md"] {
+    for document in ["README.md", "docs/install.md"] {
         assert!(
             fs::read_to_string(in_tree(document))
                 .unwrap()
@@ -152,12 +152,13 @@ fn policies_call_only_functions_of_the_oldest_supported_kubernetes() {
 /// token.
 #[test]
 fn way_back_from_node_restriction_names_every_policy() {
-    let page = fs::read_to_string(deploy("README.md")).unwrap();
-    let mut lines = page
+    let page = fs::read_to_string(in_tree("docs/options.md")).unwrap();
+    let (_, way_back) = page
+        .split_once("### The way back from a component\n")
+        .unwrap();
+    let item = way_back
         .lines()
-        .skip_while(|line| !line.starts_with("**The way back from a component.**"));
-    let row = lines
-        .find(|line| line.starts_with("| `components/node-restriction` |"))
+        .find(|line| line.starts_with("- **`node-restriction`**"))
         .unwrap();
     let read = |name: &str| {
         fs::read_to_string(deploy(&format!("components/node-restriction/{name}"))).unwrap()
@@ -170,11 +171,11 @@ fn way_back_from_node_restriction_names_every_policy() {
     assert!(objects.len() > 10, "{objects:?}");
     for object in objects {
         let name = object["metadata"]["name"].as_str().unwrap();
-        assert!(row.contains(&format!("`{name}`")), "{name}");
+        assert!(item.contains(&format!("`{name}`")), "{name}");
     }
     let tokens = &texts[0];
     assert!(
-        tokens.contains("the component node-restriction, delete its policies (deploy/README.md)")
+        tokens.contains("the component node-restriction, delete its policies (docs/options.md)")
     );
 }
 

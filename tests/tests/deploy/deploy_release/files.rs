@@ -258,29 +258,48 @@ fn applied(manifest: &str) -> impl Iterator<Item = &str> {
         .filter(|line| !line.trim_start().starts_with('#'))
 }
 
-/// The page says that the archive lacks `helm/`, so its link to the chart's values is allowed.
+/// Returns the files of this repository to which a page links, relative to the page.
+fn links(page: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(page).unwrap();
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split([')', '#']).next())
+        .filter(|link| !link.is_empty() && !link.contains("://"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The page about the files says that the archive lacks `helm/`, so links to the chart's values are
+/// allowed. Maintainers, who read CONTRIBUTING.md, have the source.
 #[test]
-fn links_of_the_deploy_page_are_in_the_archive() {
+fn links_of_the_deploy_page_and_of_its_pages_are_in_the_archive() {
     if !can_release() {
         return;
     }
     let unpacked = unpack(&shared_release(), &format!("deploy-v{VERSION}.tar.gz"));
     let deploy = unpacked.path().join("deploy");
-    let page = fs::read_to_string(deploy.join("README.md")).unwrap();
-    let links: BTreeSet<&str> = page
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split([')', '#']).next())
-        .collect();
-    let gone = links
-        .iter()
-        .filter(|link| !link.contains("://") && !deploy.join(link).exists());
-    assert_eq!(
-        gone.collect::<Vec<_>>(),
-        [&"helm/calico-cni/README.md"],
-        "of {links:?}"
-    );
-    let row = page
+    let first = deploy.join("README.md");
+    let listed = links(&first);
+    let docs = listed.iter().filter(|link| link.starts_with("../docs/"));
+    let pages: Vec<_> = docs.map(|link| deploy.join(link)).collect();
+    assert!(pages.len() > 7, "{listed:?}");
+    let mut gone = BTreeSet::new();
+    for page in pages.iter().chain([&first]) {
+        let folder = page.parent().unwrap();
+        gone.extend(
+            links(page)
+                .into_iter()
+                .filter(|link| !folder.join(link).exists()),
+        );
+    }
+    let expected = [
+        "../CONTRIBUTING.md",
+        "../deploy/helm/calico-cni/README.md",
+        "helm/calico-cni/README.md",
+    ];
+    assert_eq!(gone, expected.map(str::to_owned).into());
+    let files = fs::read_to_string(deploy.join("../docs/verify-a-release.md")).unwrap();
+    let row = files
         .lines()
         .find(|line| line.starts_with("| `deploy-V.tar.gz` |"))
         .unwrap();
@@ -329,7 +348,7 @@ fn release_registry_is_in_every_manifest_and_the_chart() {
     }
     // The commands in the documents keep the placeholder, which they replace.
     for name in [
-        "README.md",
+        "../docs/install.md",
         "uninstall/uninstall.yaml",
         "overlays/beside-upstream/kustomization.yaml",
     ] {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use integration_tests::command::run;
 use integration_tests::images::{ANY_SIZE, in_tree};
 use integration_tests::installed::{arch, built};
-use integration_tests::manifests::{deploy, helm};
+use integration_tests::manifests::helm;
 use integration_tests::skip::skipped;
 use serde_json::{Value, json};
 
@@ -27,14 +27,14 @@ fn create_key(folder: &Path, name: &str) -> String {
     file("key")
 }
 
-/// Runs the command with which deploy/README.md verifies a release.
+/// Runs the command with which docs/verify-a-release.md verifies a release.
 fn verify(made: &Path) -> Result<String> {
-    let page = fs::read_to_string(deploy("README.md"))?;
+    let page = fs::read_to_string(in_tree("docs/verify-a-release.md"))?;
     let command = page
         .lines()
         .map(str::trim)
         .find(|line| line.starts_with("minisign -Vm SHA256SUMS"));
-    let command = command.context("deploy/README.md has no command that verifies a release")?;
+    let command = command.context("docs/verify-a-release.md has no command")?;
     let tools = built("minisign")?;
     let tools = tools.parent().context("the program is in a folder")?;
     let folder = made.join("release");

@@ -2,15 +2,17 @@
 
 use crate::documents::commands::Chapter;
 
-pub(crate) const DOCUMENTS: [&str; 29] = [
+pub(crate) const DOCUMENTS: [&str; 38] = [
     "README.md",
     "docs/architecture.md",
+    BESIDE,
     "docs/calico-ipam.md",
     "docs/configuration.md",
     "docs/deferred-dels.md",
     "docs/faq.md",
     "docs/garbage-collection.md",
     "docs/glossary.md",
+    INSTALL,
     "docs/limitations.md",
     METRICS,
     "docs/moving.md",
@@ -18,7 +20,10 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     FROM_FLANNEL,
     TO_V3,
     "docs/neighbors.md",
+    "docs/options.md",
     "docs/performance.md",
+    RECOVERY,
+    RELEASES,
     "docs/services.md",
     "docs/standalone.md",
     "docs/style.md",
@@ -27,7 +32,9 @@ pub(crate) const DOCUMENTS: [&str; 29] = [
     TROUBLESHOOTING,
     "docs/troubleshooting/cluster.md",
     "docs/troubleshooting/pods.md",
-    "docs/upgrade.md",
+    UNINSTALL,
+    UPGRADE,
+    VERIFY,
     "docs/versions.md",
     "docs/what-an-add-makes.md",
     "docs/where-things-live.md",
@@ -43,6 +50,13 @@ const TO_V3: &str = "docs/moving-to-v3.md";
 const FROM_ETCD: &str = "docs/moving-from-etcd.md";
 const FROM_FLANNEL: &str = "docs/moving-from-flannel.md";
 const METRICS: &str = "docs/metrics.md";
+pub(crate) const BESIDE: &str = "docs/beside-upstream.md";
+pub(crate) const INSTALL: &str = "docs/install.md";
+const RECOVERY: &str = "docs/recovery.md";
+const RELEASES: &str = "docs/releases.md";
+pub(crate) const UNINSTALL: &str = "docs/uninstall.md";
+pub(crate) const UPGRADE: &str = "docs/upgrade.md";
+const VERIFY: &str = "docs/verify-a-release.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str =
@@ -50,8 +64,6 @@ const NO_PPROF: &str =
 const NO_REGISTRY: &str = "there is no registry to push to";
 const PUBLISHED: &str = "the suite deploy_release publishes to a registry of its own";
 const IN_CARGO: &str = "the test that reads this page runs in cargo";
-const KUSTOMIZATION: &str =
-    "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
 const MIGRATED: &str = "the suite migration_to_v3 runs a migration on an API server";
 const IMPORTED: &str = "the suites golden_calicoctl and migrate_import export and import";
@@ -60,7 +72,7 @@ const NO_FLANNEL: &str = "neither flannel nor upstream's Job runs here";
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
-const NOT_RUN: [(&str, &str, &str, &str); 46] = [
+const NOT_RUN: [(&str, &str, &str, &str); 41] = [
     (TESTING, "One suite or one test", "cargo test", IN_CARGO),
     (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
     (
@@ -81,128 +93,88 @@ const NOT_RUN: [(&str, &str, &str, &str); 46] = [
         "kubectl -n kube-system get lease",
         "no kube-controllers runs here: the suite controllers_leader looks at the Lease",
     ),
+    (INSTALL, "Quick start", "for image in", NO_REGISTRY),
     (
-        "deploy/README.md",
-        "Quick start",
-        "for image in",
-        NO_REGISTRY,
-    ),
-    (
-        "deploy/README.md",
-        "Quick start",
-        "resources:",
-        KUSTOMIZATION,
-    ),
-    (
-        "deploy/README.md",
-        "Quick start",
-        "components:",
-        KUSTOMIZATION,
-    ),
-    ("deploy/README.md", "Quick start", "images:", KUSTOMIZATION),
-    ("deploy/README.md", "Quick start", "- {", KUSTOMIZATION),
-    (
-        "deploy/README.md",
+        INSTALL,
         "Quick start",
         "helm install",
         "the suite deploy_helm renders the chart with these values",
     ),
     (
-        "deploy/README.md",
+        INSTALL,
         "Quick start",
         "kubectl -n kube-system rollout status",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
-        "Beside upstream",
+        BESIDE,
+        "Replace the images",
         "kubectl -n kube-system rollout status",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
+        RECOVERY,
         "A busy API server",
         "kubectl get --raw /metrics",
         "the suite faults_kubernetes counts what the priority level serves",
     ),
     (
-        "deploy/README.md",
+        RECOVERY,
         "Dead interfaces",
         "calico doctor --repair",
         "the suite installer_doctor runs this",
     ),
     (
-        "deploy/README.md",
+        RECOVERY,
         MIGRATION,
         "kubectl -n kube-system patch",
         "the suite faults_kubernetes follows a migration",
     ),
     (
-        "deploy/README.md",
+        RECOVERY,
         MIGRATION,
         "kubectl -n kube-system rollout restart",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
-        "Upgrade",
+        UPGRADE,
+        "From one version to the next",
         "kubectl -n kube-system rollout status",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
-        "Upgrade",
+        UPGRADE,
+        "From one version to the next",
         "kubectl -n kube-system exec",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
-        "Uninstall",
+        UNINSTALL,
+        "Steps",
         "kubectl -n kube-system logs",
         NO_KUBELET,
     ),
     (
-        "deploy/README.md",
+        RELEASES,
         "Images",
         "tar -C target/images",
         "`make e2e` imports the images into containerd",
     ),
     (
-        "deploy/README.md",
+        RELEASES,
         "Images",
         "deploy/images/build.sh",
         "the suite deploy_images builds images",
     ),
     (
-        "deploy/README.md",
-        "Values of the chart",
-        "helm test",
-        "the suite deploy_helm runs helm test",
-    ),
-    (
-        "deploy/README.md",
-        "Verify a release",
+        VERIFY,
+        "Verify the files",
         "minisign",
         "the suite deploy_release runs this with a key of its own",
     ),
-    (
-        "deploy/README.md",
-        "Publish a release",
-        "helm push",
-        PUBLISHED,
-    ),
-    (
-        "deploy/README.md",
-        "Publish a release",
-        "oras discover",
-        PUBLISHED,
-    ),
-    (
-        "deploy/README.md",
-        "Publish a release",
-        "helm install",
-        PUBLISHED,
-    ),
+    (RELEASES, "Publish a release", "helm push", PUBLISHED),
+    (RELEASES, "Publish a release", "oras discover", PUBLISHED),
+    (RELEASES, "Publish a release", "helm install", PUBLISHED),
     (
         CONTROLLERS,
         "kube-controllers",

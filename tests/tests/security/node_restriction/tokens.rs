@@ -44,7 +44,7 @@ fn agent_makes_tokens_of_its_node_for_the_api_server_and_a_day_only(
     // As the agents ask after a manifest without the component.
     let unbound = ask(json!({ "expirationSeconds": 86_400, "audiences": [] })).unwrap();
     let way_back =
-        "If you removed the component node-restriction, delete its policies (deploy/README.md)";
+        "If you removed the component node-restriction, delete its policies (docs/options.md)";
     assert!(unbound.reason().contains(way_back), "{unbound:?}");
     let unlimited = agent
         .create(

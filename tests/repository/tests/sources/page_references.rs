@@ -112,9 +112,13 @@ fn pages_and_headings_that_programs_alerts_and_scripts_name_exist() -> Result<()
     // Another test follows the links of documents. The examples of two rules name pages that do not
     // exist.
     let is_apart = |path: &str| {
-        [".md", "sources/page_limits.rs", "sources/page_references.rs"]
-            .iter()
-            .any(|end| path.ends_with(end))
+        [
+            ".md",
+            "sources/page_limits.rs",
+            "sources/page_references.rs",
+        ]
+        .iter()
+        .any(|end| path.ends_with(end))
     };
     texts.retain(|(path, text)| text.contains(".md") && !is_apart(path));
     let (pages, mut all, mut missing) = (pages()?, 0, Vec::new());

@@ -83,26 +83,9 @@ image() {
         echo "SKIPPED make image: the image tool could not be built"
     fi
 }
-# The tests of each crate; the suites in `tests` run later.
-unit() {
-    local name directory program status=0
-    while read -r name directory _ program; do
-        echo "--- $name"
-        tests/run-program.sh "$directory" "$program" </dev/null || {
-            echo "--- $name ended with status $?"
-            status=1
-        }
-    done < <(grep -v '^tests/' "$logs/programs")
-    return "$status"
-}
-FUZZ_SECONDS="${FUZZ_SECONDS:-10}" stage unit unit
-# The tests run the released programs, whose size matters too: an image has room for 12 MiB of them. Both are built
-# together, because the last step of each build, the optimization of the whole program, uses a single processor.
-stage programs programs
-stage image image
 # job NAME COMMAND...: runs the command, and prints its output when it ends
 job() {
-    local name=$1 begin=$SECONDS status=ok log=$logs/jobs/$1.log
+    local name=$1 begin=$SECONDS status=ok log=$logs/jobs/${1//\//-}.log
     shift
     "$@" >"$log" 2>&1 || {
         status=FAILED
@@ -116,8 +99,24 @@ job() {
     } 9>"$logs/lock"
     [ $status = ok ]
 }
+# Runs the jobs of its input, a line with name and command for each, two at a time.
+two_at_a_time() {
+    mkdir -p "$logs/jobs"
+    xargs --max-procs=2 --max-lines=1 bash -c 'job "$@"' job
+}
 export logs
 export -f job demo_on_api_server
+# The tests of each crate; the suites in `tests` run later. One long test keeps one processor busy.
+unit() {
+    grep -v '^tests/' "$logs/programs" | while read -r name directory _ program; do
+        echo "$name tests/run-program.sh $directory $program"
+    done | two_at_a_time
+}
+FUZZ_SECONDS="${FUZZ_SECONDS:-10}" stage unit unit
+# The tests run the released programs, whose size matters too: an image has room for 12 MiB of them. Both are built
+# together, because the last step of each build, the optimization of the whole program, uses a single processor.
+stage programs programs
+stage image image
 # Suites wait for servers for a part of their time, so two of them run at a time, each with one test more than there are
 # processors. The suites with the largest numbers start first, so that no processor waits for the last one: `number` is
 # about the minutes of a suite on two processors.
@@ -133,9 +132,8 @@ number() {
     esac
 }
 suites() {
-    local name directory program suite status=0
+    local name directory program suite
     export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$(($(nproc) + 1))}"
-    mkdir "$logs/jobs"
     {
         echo demo tests/demo/run.sh
         echo demo-kubernetes demo_on_api_server kubernetes
@@ -145,9 +143,7 @@ suites() {
         done
         echo "doc cargo test ${locked[*]} --doc --workspace"
     } | while read -r name rest; do echo "$(number "$name") $name $rest"; done | sort --stable --key 1,1nr | cut -d ' ' -f 2- |
-        xargs --max-procs=2 --max-lines=1 bash -c 'job "$@"' job || status=1
-    [ ! -e "$logs/failed-jobs" ] || echo "failed: $(paste -sd ' ' "$logs/failed-jobs")"
-    return "$status"
+        two_at_a_time
 }
 stage suites suites
 stage machine-as-it-was as_it_was
@@ -160,20 +156,20 @@ ignored=$(grep -h ' \.\.\. ignored' "$logs"/*.log | grep -v ', run by ' || true)
 skipped=$(($(grep -c . <<<"$skips") + $(grep -c . <<<"$ignored")))
 [ -z "$skips" ] || printf 'skipped on this machine:\n%s\n' "$skips"
 # The reasons of failures are repeated at the end, because the log of a run in CI is often cut off at its beginning.
-# reason NAME LOG: the failed tests in the log with their output, the panics of tests that run in another process, and
-# the last lines of each program that a signal ended; the last lines of the log if there is neither
+# reason NAME LOG: the failed tests in the log with their output, and the panics of tests that run in another process;
+# the last lines of the log if no test failed, as when a signal ended the program
 reason() {
     echo "=== why $1 failed"
     sed -n -e '/^failures:$/,/^test result: FAILED/{p;b' -e '}' -e '/^thread .* panicked at /,+9p' "$2"
-    grep -B 20 '^--- .* ended with status 1[2-5]' "$2" || grep -q '^test result: FAILED' "$2" || tail -n 20 "$2"
+    grep -q '^test result: FAILED' "$2" || tail -n 20 "$2"
 }
 for name in "${failed[@]}"; do
-    if [ "$name" = suites ] && [ -e "$logs/failed-jobs" ]; then
-        while read -r job; do reason "$job" "$logs/jobs/$job.log"; done <"$logs/failed-jobs"
-    else
-        reason "$name" "$logs/$name.log"
-    fi
+    [[ $name = unit || $name = suites ]] || reason "$name" "$logs/$name.log"
 done
+[ ! -e "$logs/failed-jobs" ] || {
+    while read -r job; do reason "$job" "$logs/jobs/${job//\//-}.log"; done <"$logs/failed-jobs"
+    echo "failed: $(paste -sd ' ' "$logs/failed-jobs")"
+}
 [ ${#failed[@]} = 0 ] || echo "failed stages: ${failed[*]}"
 echo "whole run: $SECONDS s"
 # libtest counts a skipped test as passed.

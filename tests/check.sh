@@ -4,7 +4,7 @@
 # ones.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
-export CARGO_TERM_PROGRESS_WHEN=never RUST_BACKTRACE=0 FUZZ_SECONDS="${FUZZ_SECONDS:-1}"
+export CARGO_TERM_PROGRESS_WHEN=never RUST_BACKTRACE=0 FUZZ_SECONDS="${FUZZ_SECONDS:-1}" KILL_EVERY="${KILL_EVERY:-4}"
 # Two of the rules need programs that `make test` installs.
 export MAY_SKIP=1
 failed=()
@@ -31,21 +31,47 @@ alone() {
     cargo check --quiet --lib -p kube-controllers -p migration
 }
 
+# All tests are built at once. Another set of crates or of tests enables other features, for which the compiler would build
+# the crates once more. The tests named by their files find a key of the configuration without an entry in the schema, and
+# what breaks a rule for sources, documents or dependencies.
+programs=target/check-programs
+build() {
+    mkdir -p target
+    rm -f "$programs"
+    local source tests=()
+    for source in netconf/tests/* tests/repository/tests/*; do
+        source=${source##*/}
+        tests+=(--test "${source%.rs}")
+    done
+    tests/test-programs.sh --quiet --workspace --exclude integration-tests --lib "${tests[@]}" >"$programs"
+}
+# run_one DIRECTORY PROGRAM: runs a test program, and prints its output if a test fails
+run_one() {
+    local output
+    if output=$(tests/run-program.sh "$@" 2>&1); then
+        grep '^SKIPPED ' <<<"$output" || true
+    else
+        echo "$output"
+        return 1
+    fi
+}
+export -f run_one
+# Two programs run at a time, because one long test keeps one processor busy.
+run() { cut -d ' ' -f 2,4 "$programs" | xargs --max-procs=2 --max-lines=1 bash -c 'run_one "$@"' run; }
+
 stage format cargo fmt --all --check
+stage build build
+# The tests run beside the lints: neither keeps two processors busy all the time.
+if [ -s "$programs" ]; then
+    (failed=() && stage tests run && [ ${#failed[@]} = 0 ]) >target/check-tests &
+    tests=$!
+fi
 stage clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 stage alone alone
-# Each of these stages names the same crates: another set enables other features, for which the compiler would build all
-# crates once more.
-crates=(--workspace --exclude integration-tests)
-stage unit cargo test --quiet "${crates[@]}" --lib
-# A key of the configuration without an entry in the schema is found here.
-keys=()
-for source in netconf/tests/*; do
-    name=${source##*/}
-    keys+=(--test "${name%.rs}")
-done
-stage keys cargo test --quiet "${crates[@]}" "${keys[@]}"
-stage rules cargo test --quiet "${crates[@]}" --test sources --test dependencies
+if [ -n "${tests:-}" ]; then
+    wait "$tests" || failed+=(tests)
+    cat target/check-tests
+fi
 [ ${#failed[@]} = 0 ] || {
     echo "failed: ${failed[*]}"
     exit 1

@@ -2,6 +2,7 @@
 
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::{Kind, WriteOp};
+use repository::effort::kill_every;
 
 use crate::alloc::one_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
@@ -54,7 +55,7 @@ async fn add_interrupted_at_any_request_is_fully_released_by_its_del() {
     for (kind, store) in stores() {
         for (warm, num6) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
             for fault in faults() {
-                for at in 0..8 {
+                for at in (0..8).step_by(kill_every()) {
                     let context =
                         format!("{kind} warm={warm} num6={num6} {fault:?} at request {at}");
                     let cluster = cluster(store(), warm).await;
@@ -319,7 +320,7 @@ async fn address_is_assigned_though_its_affinity_cannot_be_confirmed() {
 async fn del_interrupted_at_any_request_is_completed_by_the_next_del() {
     for (kind, store) in stores() {
         for fault in faults() {
-            for at in 0..6 {
+            for at in (0..6).step_by(kill_every()) {
                 let context = format!("{kind} {fault:?} at request {at}");
                 let cluster = cluster(store(), true).await;
                 let others = held(&cluster.store.pairs());

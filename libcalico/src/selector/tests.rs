@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use data_encoding::BASE64URL_NOPAD;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use repository::effort::fuzz_time;
 use sha2::{Digest, Sha224};
 
 use super::{MAX_NESTING, Selector, SelectorErrorReason};
@@ -243,11 +244,7 @@ fn almost_selectors() -> impl Strategy<Value = String> {
 /// FUZZ_SECONDS sets the duration of the search.
 #[test]
 fn any_selector_text_is_parsed_or_rejected_and_its_canonical_form_is_equivalent() {
-    let seconds = std::env::var("FUZZ_SECONDS")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + fuzz_time();
     let worlds = [
         labels(&[]),
         labels(&[("a", "x")]),

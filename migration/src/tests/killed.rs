@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use libcalico::kubernetes::{ApiGroup, Location};
 use libcalico::migration::{MIGRATED_BY, SOURCE_REVISION, cluster_information};
+use repository::effort::kill_every;
 use serde_json::{Value, json};
 
 use super::{
@@ -20,13 +21,13 @@ pub(super) const KILLS: [fn(usize) -> Interruption; 3] = [
 ];
 
 /// Runs `course` again and again, each time with one interruption at the next write, until the
-/// course ends before that write. Returns the number of interrupted courses.
+/// course ends before that write. Returns the number of that write. `KILL_EVERY` leaves writes out.
 pub(super) async fn interrupt_each_request(
     interruption: fn(usize) -> Interruption,
     course: &impl AsyncFn(Interruption) -> MigratedCluster,
     check: impl Fn(&MigratedCluster, &str),
 ) -> usize {
-    for number in 0.. {
+    for number in (0..).step_by(kill_every()) {
         let cluster = course(interruption(number)).await;
         let is_interrupted = !cluster.server.clear_interruption();
         let case = format!("{:?}", interruption(number));

@@ -4,7 +4,7 @@
 mod mutation;
 
 use libcalico::variables::Variables;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mutation::{json_text, mutated};
 use netconf::{
@@ -13,13 +13,10 @@ use netconf::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use repository::effort::fuzz_time;
 
 fn fuzz<S: Strategy>(strategy: S, test: impl Fn(S::Value)) {
-    let seconds = std::env::var("FUZZ_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + fuzz_time();
     let config = Config {
         cases: 64,
         failure_persistence: None,

@@ -4,6 +4,7 @@
 //! The rules for sources, documents and dependencies are in `tests/repository/tests/`. They only
 //! read files, so this crate depends on no crate of the programs.
 
+pub mod effort;
 pub mod installed;
 pub mod skip;
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use allocation::alloc::inputs::AllocationInputs;
+use repository::effort::kill_every;
 
 /// With `keeps_handles`, only the block is lost; otherwise the handles and the affinity too.
 async fn lossy_world(store: MemoryStore, keeps_handles: bool) -> AdoptingNode {
@@ -29,7 +30,10 @@ async fn adopt_killed_at_each_write_ends_in_the_same_state() {
             held(&complete.cluster.store.pairs()),
             complete.cluster.store.pairs().paths(),
         );
-        for (at, applied) in (0..48).flat_map(|at| (0..3).map(move |applied| (at, applied))) {
+        for (at, applied) in (0..48)
+            .step_by(kill_every())
+            .flat_map(|at| (0..3).map(move |applied| (at, applied)))
+        {
             let adopting = lossy_world(store(), keeps_handles).await;
             adopting
                 .cluster

@@ -12,6 +12,7 @@ use proptest::sample::{Index, select};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
+use repository::effort::fuzz_time;
 use serde_json::{Map, Value, json};
 
 use super::super::connect;
@@ -271,11 +272,7 @@ fn open_for<T>(
     place: &ClientPlace,
     bytes: impl Fn(T) -> Vec<u8>,
 ) -> (u64, u64) {
-    let seconds = std::env::var("FUZZ_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + fuzz_time();
     let dir = tempfile::tempdir().unwrap();
     mkfifo(&dir.path().join("fifo"), Mode::S_IRWXU).unwrap();
     let file = dir.path().join("kubeconfig");

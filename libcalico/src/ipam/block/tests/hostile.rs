@@ -1,11 +1,12 @@
 //! Tests that no operation panics on a generated or damaged block. `FUZZ_SECONDS` sets the duration
 //! of each test.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use repository::effort::fuzz_time;
 use serde_json::{Value, json};
 
 use super::*;
@@ -228,11 +229,7 @@ fn survey(block: &Block) {
 }
 
 fn try_for(strategy: impl Strategy<Value = Value>) {
-    let seconds = std::env::var("FUZZ_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(1);
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + fuzz_time();
     let mut runner = TestRunner::default();
     let (mut decoded, mut rounds) = (0u64, 0u64);
     while Instant::now() < end {

@@ -189,4 +189,34 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn busy_addresses_of_0_1_0_are_read_and_written_unchanged() {
+        let stored = include_str!("../../tests/formats/0.1.0/hints/busy_addresses");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("busy_addresses");
+        fs::write(&file, stored).unwrap();
+        let notes = valid_notes(&file, NOW);
+        let values: Vec<_> = notes
+            .iter()
+            .map(|note| (note.address.to_string(), note.route.as_str(), note.until))
+            .collect();
+        let route = "through interface live0 (protocol Static)";
+        assert_eq!(
+            values,
+            [
+                ("10.244.0.5".to_owned(), route, 1_787_360_583),
+                (
+                    "fd00:10:244::5".to_owned(),
+                    "of type BlackHole",
+                    1_787_360_583
+                ),
+            ]
+        );
+        fs::remove_file(&file).unwrap();
+        for note in &notes {
+            record(&file, note.address, &note.route, NOW);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), stored);
+    }
 }

@@ -12,6 +12,7 @@ mod owners;
 mod phases;
 mod refused;
 mod second_look;
+mod stored_marks;
 mod trial;
 mod uncover;
 mod wait;

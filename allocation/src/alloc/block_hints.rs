@@ -272,4 +272,42 @@ mod tests {
             (1, None)
         );
     }
+
+    #[test]
+    fn recent_blocks_of_0_1_0_are_read_and_written_unchanged() {
+        let stored = include_str!("../../../tests/formats/0.1.0/hints/recent_blocks");
+        let minimal = include_str!("../../../tests/formats/0.1.0/hints/recent_blocks.minimal");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent_blocks");
+        let blocks = [
+            (
+                "default",
+                HintedBlocks {
+                    with_room: cidrs(&["10.244.0.0/26", "fd00:10:244::/122"]),
+                    others: cidrs(&["10.244.0.64/26"]),
+                },
+            ),
+            ("team-a", with_room(&["10.244.0.64/26"])),
+        ];
+        fs::write(&file, stored).unwrap();
+        let read = BlockHints::read(&file);
+        for (namespace, blocks) in &blocks {
+            assert_eq!(read.blocks_of("k8s-pod-network", namespace), *blocks);
+        }
+        let revision = Revision("4711".into());
+        assert_eq!(read.last_write("k8s-pod-network"), Some(revision.clone()));
+        fs::remove_file(&file).unwrap();
+        let mut written = BlockHints::read(&file);
+        for (namespace, blocks) in blocks {
+            written.store("k8s-pod-network", namespace, blocks, Some(&revision));
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), stored);
+
+        fs::write(&file, minimal).unwrap();
+        let read = BlockHints::read(&file).blocks_of("k8s-pod-network", "default");
+        assert_eq!(read, with_room(&["10.244.0.0/26"]));
+        fs::remove_file(&file).unwrap();
+        BlockHints::read(&file).store("k8s-pod-network", "default", read, None);
+        assert_eq!(fs::read_to_string(&file).unwrap(), minimal);
+    }
 }

@@ -84,3 +84,58 @@ fn exhaustion_record_file_is_bounded() {
         .collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }
+
+#[test]
+fn search_notes_of_0_1_0_are_read_and_written_unchanged() {
+    let stored = include_str!("../../../tests/formats/0.1.0/hints/no_free_address");
+    let stored_release = include_str!("../../../tests/formats/0.1.0/hints/no_free_address.release");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("no_free_address");
+    fs::write(&file, stored).unwrap();
+    fs::write(releases_of(&file), stored_release).unwrap();
+    let made = OffsetDateTime::from_unix_timestamp(1_787_360_523).unwrap();
+    let search = Search {
+        key: "IPv4 of host:node1, strict, 10.244.0.0/25 in /26".into(),
+        state: 12_345_678_901_234_567_890,
+    };
+    let pools = vec![SearchedPool {
+        cidr: "10.244.0.0/25".parse().unwrap(),
+        in_use: 127,
+        has_room: true,
+    }];
+    let full = FullBlock {
+        revision: "4711".into(),
+        in_use: 64,
+    };
+    let own = BTreeMap::from([("10.244.0.0/26".parse().unwrap(), full)]);
+    let notes = SearchNotes::read(&file, made);
+    let note = Note {
+        search: search.clone(),
+        release: 11_223_344_556_677_889_900,
+        made: made.unix_timestamp(),
+        holds: 5,
+        pools: pools.clone(),
+        own: own.clone(),
+    };
+    assert_eq!(notes.note_of(&search), Some(&note));
+    let release = notes.begin_search();
+    assert_eq!(release, Some(note.release));
+
+    fs::remove_file(&file).unwrap();
+    let outcome = SearchOutcome::Exhausted {
+        search: search.clone(),
+        release,
+        pools,
+        own,
+    };
+    notes.store(vec![outcome], made);
+    assert_eq!(fs::read_to_string(&file).unwrap(), stored);
+    // The number of a release is random.
+    drop(ReleaseGuard::on(Some(&file)));
+    let later = fs::read_to_string(releases_of(&file)).unwrap();
+    assert!(
+        later != stored_release && later.parse::<u64>().is_ok(),
+        "{later}"
+    );
+    assert_eq!(SearchNotes::read(&file, made).note_of(&search), None);
+}

@@ -1,4 +1,8 @@
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+
+use datastore::{DatastoreConfig, DatastoreSettings};
+use libcalico::variables::Variables;
 
 use super::*;
 
@@ -408,4 +412,135 @@ async fn damaged_journal_entry_is_not_overwritten() {
     journal.record(&pending_del("a", "one")).unwrap();
     assert_eq!(fs::read_to_string(damaged).unwrap(), "{");
     assert_eq!(owed_to(&journal.lock().await.unwrap(), "one", ""), ["a"]);
+}
+
+/// Returns the contents of the files of a directory by name.
+fn files_of(directory: &Path) -> BTreeMap<String, String> {
+    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap());
+    files
+        .map(|file| {
+            let name = file.file_name().into_string().unwrap();
+            (name, fs::read_to_string(file.path()).unwrap())
+        })
+        .collect()
+}
+
+/// Returns the deferred DELs in `tests/formats/0.1.0/journal`: one with all fields, one of the same
+/// attachment for another datastore, and one without any optional field.
+fn stored_pending_dels() -> [PendingDel; 3] {
+    let name = |settings: DatastoreSettings| {
+        datastore_name(&DatastoreConfig::new(&settings, Variables::NONE).unwrap())
+    };
+    let container_id = "c0ffee01".repeat(8);
+    let all_fields = PendingDel {
+        network: "k8s-pod-network".into(),
+        container_id: container_id.clone(),
+        ifname: "eth0".into(),
+        node: "node1".into(),
+        datastore: name(DatastoreSettings {
+            datastore_type: "kubernetes".into(),
+            kubeconfig: "/etc/cni/net.d/calico-kubeconfig".into(),
+            ..DatastoreSettings::default()
+        }),
+        identity: "kubernetes 5d9d35d2-9a1c-4d0e-8a37-0f6a1c1f7f10".into(),
+        endpoint: ("team-a".into(), "node1-k8s-web--0-eth0".into()),
+        pod_uid: "1e7a1c8e-4f0b-4c0e-9c55-0a3d2f6b7c11".into(),
+        handles: vec![format!("k8s-pod-network.{container_id}")],
+        addresses: ["10.244.0.5", "fd00:10:244::5"]
+            .map(|ip| ip.parse().unwrap())
+            .into(),
+        noted: 1_787_360_523,
+        allocated_before: 1_787_360_523_123_456_789,
+        reason: "datastore API server https://10.96.0.1:443 is unavailable: no answer".into(),
+    };
+    let in_etcd = PendingDel {
+        datastore: name(DatastoreSettings {
+            etcd_endpoints: "http://10.0.0.2:2379,http://10.0.0.1:2379".into(),
+            ..DatastoreSettings::default()
+        }),
+        identity: "etcd 0123456789abcdef0123456789abcdef".into(),
+        pod_uid: String::new(),
+        addresses: Vec::new(),
+        noted: 0,
+        allocated_before: 0,
+        reason: String::new(),
+        ..all_fields.clone()
+    };
+    let minimal = PendingDel {
+        network: "k8s-pod-network".into(),
+        container_id: "c2".into(),
+        ifname: "eth0".into(),
+        datastore: name(DatastoreSettings {
+            datastore_type: "local".into(),
+            ..DatastoreSettings::default()
+        }),
+        endpoint: ("default".into(), "node1-cni-c2-eth0".into()),
+        ..PendingDel::default()
+    };
+    [all_fields, in_etcd, minimal]
+}
+
+#[test]
+fn journal_of_0_1_0_is_read_and_written_unchanged() {
+    let stored = files_of(Path::new(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/formats/0.1.0/journal"
+    )));
+    let pending_dels = stored_pending_dels();
+    let [PendingDel { container_id, .. }, in_etcd, _] = &pending_dels;
+    let etcd = target(&in_etcd.datastore, &in_etcd.identity);
+    let interfaces = [
+        (InterfaceRole::First, "eth0"),
+        (InterfaceRole::Second, "eth1"),
+    ]
+    .map(|(role, ifname)| {
+        let name = InterfaceName {
+            network: "k8s-pod-network",
+            container_id,
+            ifname,
+        };
+        (role, name)
+    });
+
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in &stored {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let journal = Journal::new(directory.path());
+    for pending_del in &pending_dels {
+        let PendingDel {
+            network,
+            container_id,
+            ifname,
+            ..
+        } = pending_del;
+        let read = journal.entries_of(network, container_id, ifname).unwrap();
+        assert!(
+            read.iter().any(|(_, read)| read == pending_del),
+            "{pending_del:?} {read:?}"
+        );
+    }
+    assert_eq!(journal.entries().unwrap().len(), pending_dels.len());
+    let identity = files::find_identity(directory.path(), &etcd.name);
+    assert_eq!(identity, etcd.identity);
+    for (role, name) in interfaces {
+        assert!(journal.has_interface(role, name).unwrap());
+    }
+    // The contents of the records decide which ones GC keeps.
+    let valid = [container_id.clone()].into();
+    journal
+        .retain_interfaces("k8s-pod-network", &valid)
+        .unwrap();
+    assert_eq!(files_of(directory.path()), stored);
+
+    let directory = tempfile::tempdir().unwrap();
+    let journal = Journal::new(directory.path());
+    for pending_del in &pending_dels {
+        journal.record(pending_del).unwrap();
+    }
+    files::record_identity(directory.path(), &etcd).unwrap();
+    for (role, name) in interfaces {
+        journal.record_interface(role, name).unwrap();
+    }
+    assert_eq!(files_of(directory.path()), stored);
 }

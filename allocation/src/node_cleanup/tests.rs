@@ -431,3 +431,30 @@ async fn repeated_node_cleanup_continues_and_spares_a_recreated_node() {
         "{error}"
     );
 }
+
+/// An interrupted deletion of a node may be continued by another version.
+#[tokio::test]
+async fn unlisted_addresses_of_0_1_0_are_released_and_written_unchanged() {
+    let stored = include_str!("../../../tests/formats/0.1.0/unlisted-addresses.json");
+    let stored: BTreeMap<String, String> = serde_json::from_str(stored).unwrap();
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.244.0.0/29", 29);
+    let web = cluster.one("node1", "web").await.unwrap();
+    let key = endpoint(&cluster, "node1", "web", web).await;
+    let mut listed = cluster.store.get::<WorkloadEndpoint>(&key).await.unwrap();
+    listed.value.spec.ip_networks = vec!["10.244.0.5/32".into(), "fd00:10:244::5/128".into()];
+    let unlisted = addresses::unlist(&cluster.store, &[listed]).await.unwrap();
+    assert_eq!(unlisted[0].value.metadata.annotations, stored);
+    assert!(unlisted[0].value.spec.ip_networks.is_empty());
+
+    let mut interrupted = unlisted[0].value.clone();
+    let annotation = interrupted
+        .metadata
+        .annotations
+        .values_mut()
+        .next()
+        .unwrap();
+    *annotation = annotation.replace("10.244.0.5", &web.to_string());
+    cluster.store.put(&key, &interrupted);
+    assert_eq!(delete(&cluster, "node1").await.unwrap().addresses, 1);
+}

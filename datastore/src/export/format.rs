@@ -223,6 +223,8 @@ fn encode<'v>(path: &str, value: &'v [u8]) -> Line<'v> {
 
 #[cfg(test)]
 mod tests {
+    use libcalico::store::Revision;
+
     use super::*;
 
     fn round_trip(value: &[u8]) -> String {
@@ -269,5 +271,29 @@ mod tests {
         assert!(
             parse_error(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of")
         );
+    }
+
+    #[test]
+    fn export_of_0_1_0_is_parsed_and_written_unchanged() {
+        let stored = include_str!("../../../tests/formats/0.1.0/export/calico.jsonl");
+        let pairs = parse(stored.as_bytes()).unwrap();
+        let value = |path: &str| pairs[path].as_slice();
+        assert_eq!(
+            value("/calico/ipam/v2/config"),
+            br#"{"strict_affinity":true,  "auto_allocate_blocks":1.50}"#
+        );
+        assert_eq!(value("/calico/v1/Ready"), b"true\n");
+        assert_eq!(value("/calico/v1/host/node1/binary"), b"\xff\x00");
+        let mut written = Vec::new();
+        write_header(&mut written, pairs.len()).unwrap();
+        for (path, value) in &pairs {
+            let pair = RawEntry {
+                path: path.clone(),
+                value: value.as_slice().into(),
+                revision: Revision(String::new()),
+            };
+            write_pair(&mut written, &pair).unwrap();
+        }
+        assert_eq!(str::from_utf8(&written).unwrap(), stored);
     }
 }

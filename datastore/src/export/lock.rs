@@ -83,6 +83,7 @@ pub(super) fn mark_of(information: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::format::parse;
 
     #[test]
     fn mark_of_an_import_is_the_same_in_every_build() {
@@ -117,5 +118,17 @@ mod tests {
             serde_json::json!({"clusterGUID": "g", "datastoreReady": false})
         );
         assert_eq!(super::locked(b"7", "m"), None);
+    }
+
+    /// Another version may continue an interrupted import.
+    #[test]
+    fn import_lock_of_0_1_0_is_recognized_and_written_unchanged() {
+        let export = include_str!("../../../tests/formats/0.1.0/export/calico.jsonl");
+        let stored = include_str!("../../../tests/formats/0.1.0/export/locked-target.json");
+        let pairs = parse(export.as_bytes()).unwrap();
+        let mark = mark(&pairs);
+        assert_eq!(mark_of(stored.as_bytes()).as_deref(), Some(&*mark));
+        let written = locked(&pairs[PATH], &mark).unwrap();
+        assert_eq!(str::from_utf8(&written).unwrap(), stored);
     }
 }

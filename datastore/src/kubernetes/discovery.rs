@@ -265,4 +265,28 @@ mod tests {
         fs::write(dir.path().join("state/api-group"), &whole).unwrap();
         assert_eq!(cache.load("https://a"), None);
     }
+
+    #[test]
+    fn api_group_file_of_0_1_0_is_read_and_written_unchanged() {
+        const SERVER: &str = "https://10.96.0.1:443";
+        for (stored, group) in [
+            (
+                include_str!("../../../tests/formats/0.1.0/api-group/v1.json"),
+                ApiGroup::CrdV1,
+            ),
+            (
+                include_str!("../../../tests/formats/0.1.0/api-group/v3.json"),
+                ApiGroup::V3,
+            ),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let file = directory.path().join("api-group.json");
+            fs::write(&file, stored).unwrap();
+            let cache = GroupCache::new(Some(file.clone()));
+            assert_eq!(cache.load(SERVER), Some(group));
+            fs::remove_file(&file).unwrap();
+            cache.store(SERVER, group);
+            assert_eq!(fs::read_to_string(&file).unwrap(), stored);
+        }
+    }
 }

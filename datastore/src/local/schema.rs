@@ -95,6 +95,9 @@ fn insert_initial_objects(transaction: &Transaction<'_>) -> Result<(), SchemaErr
 
 #[cfg(test)]
 mod tests {
+    use libcalico::store::RawEntry;
+    use rusqlite::Row;
+
     use crate::config::{DEFAULT_DEADLINE, LocalConfig};
     use crate::local::Local;
 
@@ -118,5 +121,49 @@ mod tests {
         let new_id = local("a.db").identity().unwrap();
         assert_ne!(new_id, first_id);
         assert_eq!(local("a.db").identity().unwrap(), new_id);
+    }
+
+    /// A node keeps its file while the programs are replaced.
+    #[test]
+    fn file_of_0_1_0_is_read_and_a_new_file_has_its_tables() {
+        let stored = include_bytes!("../../../tests/formats/0.1.0/calico.db");
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        std::fs::write(path("stored.db"), stored).unwrap();
+        let local = |name: &str| {
+            Local::new(&LocalConfig {
+                path: path(name),
+                deadline: DEFAULT_DEADLINE,
+            })
+        };
+        let pairs = |local: &Local| {
+            let mut pairs = Vec::new();
+            let on_pair = &mut |pair: &RawEntry| pairs.push(pair.clone());
+            local.for_each_pair("/", on_pair).unwrap();
+            pairs
+        };
+        let stored = local("stored.db");
+        let id = "b0d0d652-2ed7-4a40-b1c9-6f107f978690";
+        assert_eq!(stored.identity().unwrap(), id);
+        let (stored, new) = (pairs(&stored), pairs(&local("new.db")));
+        let object = stored[0].value.json().unwrap();
+        let guid = "f823b49eba5341adb0b5ca75d691b1cf";
+        assert_eq!(object["spec"]["clusterGUID"], guid);
+        let place = |pair: &RawEntry| (pair.path.clone(), pair.revision.clone());
+        assert!(
+            new.iter().map(place).eq(stored.iter().map(place)),
+            "{new:?}"
+        );
+        let tables = |name: &str| {
+            let connection = Connection::open(path(name)).unwrap();
+            let mut statement = connection
+                .prepare("SELECT name, sql FROM sqlite_master ORDER BY name")
+                .unwrap();
+            let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let rows = statement.query_map([], row).unwrap();
+            let rows: Vec<(String, Option<String>)> = rows.map(Result::unwrap).collect();
+            (version(&connection).unwrap(), rows)
+        };
+        assert_eq!(tables("new.db"), tables("stored.db"));
     }
 }

@@ -335,4 +335,17 @@ mod tests {
             0o600
         );
     }
+
+    #[test]
+    fn backup_names_of_0_1_0_are_recognized_and_given_today() {
+        let stored = include_str!("../../../tests/formats/0.1.0/names/backups.txt");
+        assert!(stored.lines().all(|name| is_backup(name.as_ref())));
+        let names = [1, 2].map(|number| numbered_copy("10-calico.conflist".as_ref(), number));
+        assert!(
+            names
+                .iter()
+                .map(PathBuf::as_path)
+                .eq(stored.lines().map(Path::new))
+        );
+    }
 }

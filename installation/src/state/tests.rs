@@ -1,4 +1,6 @@
 use super::*;
+use crate::digest;
+use crate::plugin_chain::read_chain;
 
 #[test]
 fn saved_install_record_is_loaded_unchanged() {
@@ -202,4 +204,101 @@ fn records_of_a_role_of_a_later_version_stay_in_the_file() {
 fn unknown_state_keys_are_ignored() {
     let state: State = serde_json::from_str(r#"{"version": "v9", "later": 1}"#).unwrap();
     assert_eq!(state.version, "v9");
+}
+
+/// Returns the record of a file with this content.
+fn installed(content: &str) -> InstalledFile {
+    InstalledFile {
+        digest: Some(digest::of_bytes(content.as_bytes())),
+        ..InstalledFile::default()
+    }
+}
+
+/// Returns the records in `tests/formats/0.1.0/install-state/full.json`, which have all fields.
+fn stored_state() -> State {
+    let chain = br#"{"cniVersion": "1.0.0", "name": "k8s-pod-network", "plugins": [
+        {"type": "calico", "mtu": 1450, "ipam": {"type": "calico-ipam"}},
+        {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}
+    ]}"#;
+    let foreign = br#"{"plugins": [{"type": "istio-cni", "log_level": "info"}]}"#;
+    let foreign = Rendering::new(&read_chain(foreign).unwrap());
+    let mut rendering = Rendering::new(&read_chain(chain).unwrap());
+    rendering.foreign.insert(foreign.plugins[0].digest.clone());
+    let calico = InstalledFile {
+        former: installed("calico before").digest,
+        ..installed("calico")
+    };
+    let portmap = InstalledFile {
+        replaced: true,
+        ..installed("portmap")
+    };
+    let conflist = InstalledFile {
+        origin: installed("origin").digest,
+        renderings: vec![rendering],
+        ..installed("conflist")
+    };
+    let files = |files: &[(&str, InstalledFile)]| {
+        let named = |(name, file): &(&str, InstalledFile)| (name.to_string(), file.clone());
+        files.iter().map(named).collect::<BTreeMap<_, _>>()
+    };
+    State {
+        version: "0.1.0".into(),
+        net_dir: "/etc/cni/net.d".into(),
+        bin_dir: "/opt/cni/bin".into(),
+        files: BTreeMap::from([
+            (
+                DirectoryRole::Bin,
+                files(&[("calico", calico), ("portmap", portmap)]),
+            ),
+            (
+                DirectoryRole::SecondaryBin,
+                files(&[("calico-ipam", installed("calico-ipam"))]),
+            ),
+            (
+                DirectoryRole::Net,
+                files(&[
+                    ("10-calico.conflist", conflist),
+                    ("calico-kubeconfig", InstalledFile::default()),
+                ]),
+            ),
+            (DirectoryRole::State, files(&[("mtu", installed("mtu"))])),
+        ]),
+        former: vec![FormerDirectory {
+            place: DirectoryRole::Net,
+            path: "/etc/cni/old.d".into(),
+            files: files(&[("10-calico.conflist", installed("old"))]),
+        }],
+        torn_down: ["10.244.0.5", "fd00:10:244::5"]
+            .map(|ip| ip.parse().unwrap())
+            .into(),
+        later: LaterRecords::default(),
+    }
+}
+
+#[test]
+fn install_record_of_0_1_0_is_loaded_and_saved_unchanged() {
+    let minimal = State {
+        version: "0.1.0".into(),
+        net_dir: "/etc/cni/net.d".into(),
+        ..State::default()
+    };
+    for (stored, state) in [
+        (
+            include_str!("../../../tests/formats/0.1.0/install-state/full.json"),
+            stored_state(),
+        ),
+        (
+            include_str!("../../../tests/formats/0.1.0/install-state/minimal.json"),
+            minimal,
+        ),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        fs::write(path(&layout), stored).unwrap();
+        assert_eq!(State::load(&layout).unwrap(), state);
+        fs::remove_file(path(&layout)).unwrap();
+        state.save(&layout).unwrap();
+        assert_eq!(fs::read_to_string(path(&layout)).unwrap(), stored);
+    }
 }

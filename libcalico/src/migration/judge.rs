@@ -347,4 +347,21 @@ mod tests {
         );
         assert_eq!(judge(&replaced, &moved), Found::Same);
     }
+
+    #[test]
+    fn copy_of_0_1_0_is_recognized_and_written_unchanged() {
+        let stored_copy = include_str!("../../../tests/formats/0.1.0/migration/copy.json");
+        let stored_copy: Value = serde_json::from_str(stored_copy).unwrap();
+        let moved = moved(json!({"order": 10}));
+        let mut copy = stored_copy.clone();
+        copy["metadata"]["generation"] = 5.into();
+        assert_eq!(
+            (copied_revision(&copy), judge(&copy, &moved)),
+            (Some("7"), Found::Same)
+        );
+        assert_eq!(is_as_written(&copy), Some(true));
+        let stale = stored(&moved, json!({"order": 9}), 4);
+        let written = replacement(&stale, &moved, "0a1b2c3d-0000-4000-8000-000000000001");
+        assert_eq!(written, stored_copy);
+    }
 }

@@ -314,4 +314,17 @@ mod tests {
             prop_assert_eq!(alias.is_of_container(&other), one == other);
         }
     }
+
+    /// Interfaces of running pods keep the alias of the version that created them.
+    #[test]
+    fn aliases_of_0_1_0_are_parsed_and_written_unchanged() {
+        let stored = include_str!("../../../tests/formats/0.1.0/interface-aliases.txt");
+        let (id, long) = ("c0ffee01".repeat(8), "c0ffee01".repeat(9));
+        let pod = |id: &str| InterfaceAlias::for_pod("k8s-pod-network", "team-a", "web-0", id);
+        let written = [pod(&id), InterfaceAlias::for_container(&id), pod(&long)];
+        let parsed: Vec<_> = stored.lines().filter_map(InterfaceAlias::parse).collect();
+        assert_eq!(parsed, written);
+        let texts: String = written.iter().map(|alias| format!("{alias}\n")).collect();
+        assert_eq!(texts, stored);
+    }
 }

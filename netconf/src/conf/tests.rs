@@ -308,3 +308,32 @@ fn ignored_windows_keys_are_listed() {
         ]
     );
 }
+
+/// Returns the JSON pointers of all keys below a value, except those in lists.
+fn keys_of(value: &Value) -> Vec<String> {
+    let keys = value.as_object().into_iter().flatten();
+    keys.flat_map(|(key, value)| {
+        let pointer = format!("/{}", key.replace('/', "~1"));
+        let below = keys_of(value);
+        let below = below.iter().map(|rest| format!("{pointer}{rest}"));
+        below.chain([pointer.clone()]).collect::<Vec<_>>()
+    })
+    .collect()
+}
+
+/// The file has every key of 0.1.0, each with another value than the default. A node keeps its
+/// configuration while the programs are replaced.
+#[test]
+fn configuration_of_0_1_0_has_no_key_without_effect() {
+    let stored = include_str!("../../../tests/formats/0.1.0/network-configuration.json");
+    let stored: Value = serde_json::from_str(stored).unwrap();
+    let conf = Some(parse(&stored));
+    for key in keys_of(&stored) {
+        let mut without = stored.clone();
+        let (parent, name) = key.rsplit_once('/').unwrap();
+        let parent = without.pointer_mut(parent).unwrap().as_object_mut();
+        parent.unwrap().remove(&name.replace("~1", "/")).unwrap();
+        let without = NetConf::parse(without.to_string().as_bytes()).ok();
+        assert_ne!(without, conf, "{key}");
+    }
+}

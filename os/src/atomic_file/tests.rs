@@ -138,3 +138,18 @@ fn sweep_leaves_a_fifo_with_the_name_of_a_draft() {
     assert_eq!(sweep(dir.path()), 0);
     assert!(fifo.symlink_metadata().is_ok());
 }
+
+/// A later version removes the drafts of an earlier one that was killed.
+#[test]
+fn draft_name_of_0_1_0_is_recognized_and_has_the_same_form_today() {
+    let stored = include_str!("../../../tests/formats/0.1.0/names/drafts.txt").trim_end();
+    assert!(is_draft(Path::new(stored)));
+    let name = draft_name(Path::new("/etc/cni/net.d/10-calico.conflist"));
+    let name = name.file_name().unwrap().to_str().unwrap();
+    let (before, after) = stored.split_once("0123456789abcdef").unwrap();
+    let random = name
+        .strip_prefix(before)
+        .and_then(|rest| rest.strip_suffix(after))
+        .unwrap();
+    assert_eq!(random.len(), 16);
+}

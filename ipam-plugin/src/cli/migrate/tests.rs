@@ -5,7 +5,7 @@ mod import_plan;
 
 use std::path::Path;
 
-use libcalico::api::{ClusterInformation, Node, ObjectKey};
+use libcalico::api::{ClusterInformation, ClusterInformationSpec, Node, ObjectKey};
 use libcalico::kubernetes::{ApiGroup, Codec, Request};
 use libcalico::migration::IMPORTING;
 use libcalico::migration::calicoctl_file::{CalicoctlFile, Pair, parse};
@@ -14,6 +14,7 @@ use node_process::process::block_on;
 use serde_json::{Value, json};
 
 use super::items::{Item, items};
+use super::lock::lock_target;
 use super::plan::{Plan, plan};
 use super::report::Counts;
 use super::target::{FormerImport, Target};
@@ -222,4 +223,25 @@ fn import_into_another_datastore_than_an_api_server_is_refused() {
         error.starts_with("invalid datastore type: local to import to for datastore migration. "),
         "{error}"
     );
+}
+
+/// Another version may continue an interrupted import.
+#[test]
+fn import_target_of_0_1_0_is_recognized_and_marked_unchanged() {
+    let stored = include_str!("../../../../tests/formats/0.1.0/migration/import-target.json");
+    let stored: ClusterInformation = serde_json::from_str(stored).unwrap();
+    let guid = "0123456789abcdef0123456789abcdef";
+    assert_eq!(FormerImport::of(&stored, guid), FormerImport::Incomplete);
+    let source = ClusterInformationSpec {
+        cluster_guid: guid.into(),
+        calico_version: "v3.32.0".into(),
+        ..ClusterInformationSpec::default()
+    };
+    let shell = Shell::new();
+    block_on(lock_target(&shell.store, "the test's", &source)).unwrap();
+    let written = shell
+        .stored::<ClusterInformation>(&ObjectKey::global("default"))
+        .unwrap();
+    assert_eq!(written.metadata.annotations, stored.metadata.annotations);
+    assert_eq!(written.spec, stored.spec);
 }

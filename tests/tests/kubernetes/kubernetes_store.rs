@@ -193,7 +193,7 @@ fn block_update_removes_managed_fields(
 }
 
 /// After a read of a revision that no cache ever reaches, the store reads the latest version.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn block_read_from_the_cache_has_at_least_the_given_revision(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use kube_controllers::rollout::DAEMON_SETS;
 use libcalico::kubernetes::{ApiGroup, Location, PODS};
 use libcalico::migration::{
-    DATASTORE_MIGRATIONS, FOLLOW, PLUGINS, cluster_information, definition_name,
+    DATASTORE_MIGRATIONS, FINALIZER, FOLLOW, PLUGINS, cluster_information, definition_name,
 };
 use serde_json::{Value, json};
 
@@ -83,6 +83,12 @@ async fn conflist_that_names_v1_is_refused_before_the_lock() {
     assert!(
         message.starts_with(missing) && message.ends_with(STATEMENT),
         "{message}"
+    );
+    // Without a finalizer, the object does not wait for kube-controllers.
+    let metadata = cluster.server.object(&object()).unwrap()["metadata"].clone();
+    assert!(
+        !metadata["finalizers"].to_string().contains(FINALIZER),
+        "{metadata}"
     );
 
     let put = |group: &str| {

@@ -24,7 +24,9 @@ use crate::controllers_start::startup::{
 const RESTARTING: &str = "Received exit status 129, restarting";
 
 #[on(etcd, kubernetes_v1, kubernetes_v3)]
-fn start_on_an_empty_datastore_creates_the_required_objects(startup: &mut Startup<'_>) {
+fn start_on_an_empty_datastore_creates_the_required_objects_and_sigterm_ends_with_success(
+    startup: &mut Startup<'_>,
+) {
     let mut controllers = startup.start(startup.setup().arg("--health-port=9099"));
     await_ready(&controllers, true);
     await_served(9099, "/readiness");
@@ -61,6 +63,7 @@ fn start_on_an_empty_datastore_creates_the_required_objects(startup: &mut Startu
         );
     }
     assert_eq!(exit_text(controllers.terminate().unwrap()), "0");
+    assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
 
     controllers.restart().unwrap();
     await_ready(&controllers, true);
@@ -140,7 +143,7 @@ fn configuration_changes_apply_in_place_or_by_a_restart(startup: &mut Startup<'_
     assert!(!log.contains("[ERROR]"), "{log}");
 }
 
-#[on(etcd, kubernetes_v1, kubernetes_v3)]
+#[on(etcd, kubernetes_v1)]
 fn configuration_does_not_override_the_environment(startup: &mut Startup<'_>) {
     let setup = startup
         .setup()
@@ -176,7 +179,7 @@ fn configuration_does_not_override_the_environment(startup: &mut Startup<'_>) {
 
 /// Upstream fills in defaults only through its own client, so an object written with kubectl lacks
 /// them.
-#[on(etcd, kubernetes_v1, kubernetes_v3)]
+#[on(etcd, kubernetes_v1)]
 fn configuration_written_with_kubectl_gets_defaults(startup: &mut Startup<'_>) {
     startup.cluster().put(
         "KubeControllersConfiguration",
@@ -448,14 +451,6 @@ fn node_workers_without_effect_are_named_in_a_warning(startup: &mut Startup<'_>)
             "{log}"
         );
     }
-}
-
-#[on(etcd)]
-fn controllers_exit_with_success_on_sigterm(startup: &mut Startup<'_>) {
-    let mut controllers = startup.start(startup.setup());
-    await_ready(&controllers, true);
-    assert_eq!(exit_text(controllers.terminate().unwrap()), "0");
-    assert!(controllers.log().unwrap().ends_with("; the process ends\n"));
 }
 
 /// A period of 0 turns compaction off.

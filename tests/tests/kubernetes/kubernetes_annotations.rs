@@ -1,5 +1,6 @@
 //! Annotations of pods and namespaces, and settings that only pods have, with
-//! `components/node-restriction`, in both API groups.
+//! `components/node-restriction`. A test runs in both API groups if it reads or writes Calico's
+//! objects in another way than the other tests, otherwise in v1.
 
 mod addresses;
 mod any_of;

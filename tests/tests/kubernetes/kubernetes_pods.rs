@@ -214,7 +214,7 @@ fn gc_releases_unlisted_containers_of_pods_without_listing_pods(web: &WebPod<'_>
 }
 
 /// A tenant may name the container of another pod in annotations.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
     web.create();
     for sandbox in ["c1", "x1"] {
@@ -265,7 +265,7 @@ fn gc_keeps_a_container_that_only_an_annotation_names(web: &WebPod<'_>) {
 }
 
 /// The runtime runs this DEL after a failed ADD of the second interface.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing(web: &WebPod<'_>) {
     web.create();
     web.cluster.host.ensure_pod("c1").unwrap();
@@ -292,7 +292,7 @@ fn del_of_a_second_interface_of_a_deleted_pod_changes_nothing(web: &WebPod<'_>) 
 }
 
 /// The runtime may also call ADD of eth0 last, and DEL without the namespace. Shows SEC-48.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web: &WebPod<'_>) {
     for [first, second] in [["eth0", "net1"], ["net1", "eth0"]] {
         web.create();
@@ -350,7 +350,7 @@ fn second_add_of_a_pod_returns_the_first_result_and_its_del_changes_nothing(web:
     }
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_of_a_missing_pod_names_the_pod_and_allocates_nothing(web: &WebPod<'_>) {
     web.cluster.host.ensure_pod("c1").unwrap();
     let gone = web.verb("ADD", "c1").run().error();

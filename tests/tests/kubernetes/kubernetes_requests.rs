@@ -185,7 +185,7 @@ fn warm_add_and_its_del_stay_within_their_request_limits(
 }
 
 /// Blocks are read in the order of the list, and a read stops at the first free address.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_with_any_of_sends_two_more_at_most(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use datastore::config::KubernetesConfig;
-use datastore::{ClusterStore as _, Datastore, DatastoreConfig, Kubernetes};
+use datastore::{ClusterStore as _, Datastore, DatastoreConfig};
 use integration_tests::Place;
 use integration_tests::cluster::{Cluster, ControlPlane, on};
-use integration_tests::kubernetes::{ApiServer, on_kubernetes};
+use integration_tests::kubernetes::ApiServer;
 use integration_tests::plugin::Plugins;
-use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};
+use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::{
     AffinityKey, AffinityOwner, AffinitySelect, AffinityState, Block, BlockAffinity, Handle,
     HandleId,
@@ -193,7 +193,7 @@ fn block_update_removes_managed_fields(
 }
 
 /// After a read of a revision that no cache ever reaches, the store reads the latest version.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn block_read_from_the_cache_has_at_least_the_given_revision(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,
@@ -336,66 +336,4 @@ fn endpoint_is_in_the_annotations(_: &Cluster<'_>, control_plane: &mut ControlPl
             "cni.projectcalico.org/podIPs": "10.65.0.1/32",
         })
     );
-}
-
-#[test]
-fn cached_api_group_is_used_until_the_preferred_group_changes() {
-    on_kubernetes(|_, kubernetes| {
-        let (api, dir) = (&kubernetes.api, tempfile::tempdir().unwrap());
-        let config = KubernetesConfig {
-            kubeconfig: vec![api.admin_kubeconfig()],
-            deadline: Duration::from_secs(20),
-            ..KubernetesConfig::default()
-        };
-        let process = || Kubernetes::new(&config, dir.path().join("group.json"));
-        let list = async |store: &Kubernetes| {
-            store.list::<IpPool>(&Default::default()).await.unwrap();
-            (store.requests(), store.group().await.unwrap())
-        };
-        block_on(async {
-            api.define(ApiGroup::V3.api_version()).unwrap();
-            api.await_group("projectcalico.org").unwrap();
-            assert_eq!(
-                list(&process()).await,
-                (2, ApiGroup::V3),
-                "it asks which groups there are"
-            );
-            let second = process();
-            assert_eq!(
-                list(&second).await,
-                (2, ApiGroup::V3),
-                "it asks for v1 beside the list"
-            );
-            assert_eq!(list(&second).await, (3, ApiGroup::V3), "once");
-            let third = process();
-            assert_eq!(
-                (third.group().await.unwrap(), third.requests()),
-                (ApiGroup::V3, 1),
-                "without a read as well"
-            );
-
-            api.define(ApiGroup::CrdV1.api_version()).unwrap();
-            api.await_group("crd.projectcalico.org").unwrap();
-            assert_eq!(
-                process().group().await.unwrap(),
-                ApiGroup::CrdV1,
-                "also without a read"
-            );
-            assert_eq!(list(&process()).await, (1, ApiGroup::CrdV1));
-            let text = std::fs::read_to_string(dir.path().join("group.json")).unwrap();
-            std::fs::write(
-                dir.path().join("group.json"),
-                text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
-            )
-            .unwrap();
-            // The ClusterInformation of each group shows whether upstream's migration has moved the
-            // objects.
-            assert_eq!(
-                list(&process()).await,
-                (8, ApiGroup::CrdV1),
-                "v1, both ClusterInformations and the list of v3; the groups and both again; the \
-                 list of v1"
-            );
-        });
-    });
 }

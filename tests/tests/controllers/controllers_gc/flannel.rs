@@ -43,7 +43,7 @@ fn blocks_of(cluster: &CollectedCluster<'_>, node: &str) -> usize {
         .count()
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn blocks_of_nodes_under_migration_stay(cluster: &CollectedCluster<'_>) {
     cluster.pool("default-ipv4-ippool", "10.0.0.0/16", 26);
     for (node, third, network) in [

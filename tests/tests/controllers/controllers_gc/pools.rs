@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::controllers_gc::collected_cluster::{
-    COLLECTOR, CollectedCluster, GarbageCollector, LONG_GRACE, NAMESPACE, SOON, on, to_tunnel,
-    within,
+    CollectedCluster, GarbageCollector, LONG_GRACE, NAMESPACE, SOON, on, to_tunnel, within,
 };
 
 /// The interval between two counts, and a bit more.
@@ -121,21 +120,6 @@ fn pool_tells_80_and_95_percent_once(cluster: &CollectedCluster<'_>) {
     );
 }
 
-#[on(etcd, kubernetes_v1)]
-fn restart_above_a_threshold_posts_no_second_event(cluster: &CollectedCluster<'_>) {
-    three_quarters(cluster);
-    let collector = cluster.collect_after(LONG_GRACE);
-    await_free(&collector, 16);
-    fill(cluster, 12..13);
-    collector.advance_until(COUNT, "an Event", || posted(cluster).len() == 1);
-    drop(collector);
-    let collector = cluster.collect_after(LONG_GRACE);
-    await_free(&collector, 12);
-    collector.await_first_pass();
-    collector.pass_after(COUNT);
-    assert_eq!(posted(cluster).len(), 1);
-}
-
 /// Pods of a tenant move the use of the pool between 62 % and 81 %. Shows SEC-26.
 #[on(etcd, kubernetes_v1)]
 fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(
@@ -166,30 +150,4 @@ fn tenant_that_moves_the_use_of_a_pool_causes_one_event_in_ten_minutes(
         .map(|(reason, _)| reason)
         .collect();
     assert_eq!(reasons, ["IPPoolUsage80", "IPPoolUsage80"]);
-}
-
-#[on(kubernetes_v1)]
-fn settings_of_ipam_are_read_each_five_minutes_at_most(cluster: &CollectedCluster<'_>) {
-    three_quarters(cluster);
-    let audit = cluster.servers.api.audit().unwrap();
-    let collector = cluster.collect_after(LONG_GRACE);
-    let reads = || {
-        let requests = audit.of(COLLECTOR).unwrap();
-        requests
-            .iter()
-            .filter(|request| request.verb == "get" && request.resource == "ipamconfigs")
-            .count()
-    };
-    collector.await_first_pass();
-    assert_eq!(reads(), 1);
-    for (block, wait, expected) in [
-        (12, COUNT, 1),
-        (13, COUNT, 1),
-        (14, Duration::from_secs(300), 2),
-    ] {
-        collector.pass_after(wait);
-        fill(cluster, block..block + 1);
-        count_free(&collector, 60 - block * 4);
-        assert_eq!(reads(), expected);
-    }
 }

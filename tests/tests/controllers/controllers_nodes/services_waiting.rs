@@ -165,7 +165,7 @@ fn services_say_why_they_wait(cluster: &ControlledCluster<'_>) {
     becomes(true, || counts(&running, [0; 6]));
 }
 
-#[on(etcd, kubernetes_v1, kubernetes_v3)]
+#[on(etcd, kubernetes_v3)]
 fn served_services_post_no_event(cluster: &ControlledCluster<'_>) {
     cluster.pool("auto", "10.7.0.0/28", json!({"blockSize": 28}));
     let running = cluster.start(|_| ());
@@ -196,7 +196,7 @@ fn waiting_service_is_told_once_across_replicas(cluster: &ControlledCluster<'_>)
     stays((1, 3), || (cluster.events("second").len(), cluster.posts()));
 }
 
-#[on(etcd, kubernetes_v1, kubernetes_v3)]
+#[on(etcd, kubernetes_v3)]
 fn missing_role_is_told_to_services_if_a_pool_exists(cluster: &ControlledCluster<'_>) {
     let running = cluster.start_without_load_balancer(|settings| {
         settings.enabled.insert(ControllerName::LoadBalancer);

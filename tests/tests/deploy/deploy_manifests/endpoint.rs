@@ -8,7 +8,7 @@ use integration_tests::manifests::{
 };
 use serde_json::{Value, json};
 
-use super::platforms::{assert_accepted, composed, page};
+use super::platforms::{composed, page};
 use super::{DEPLOYMENT, OVERLAYS, can_render};
 
 /// The ConfigMap from which every container reads the address of the API server, if it exists.
@@ -20,7 +20,7 @@ fn api_server(platform: &str) -> String {
 }
 
 /// Returns the platforms with an address of the API server on each node, and a rendering with it.
-fn with_api_server(base: &str) -> Vec<(String, Objects)> {
+pub(super) fn with_api_server(base: &str) -> Vec<(String, Objects)> {
     let directory = tempfile::tempdir().unwrap();
     let named = platforms()
         .unwrap()
@@ -95,14 +95,6 @@ fn component_api_server_follows_the_namespace_of_its_kustomization() {
         );
     }
     assert!(!objects.contains_key(ENDPOINT));
-}
-
-#[test]
-fn server_accepts_the_component_api_server_of_each_platform() {
-    if !can_render() {
-        return;
-    }
-    assert_accepted(&with_api_server(OVERLAYS[0]));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use integration_tests::manifests::{
 use serde_json::{Value, json};
 
 use super::api_server::Accepted;
+use super::endpoint::with_api_server;
 use super::{DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
 /// Returns a rendering of an overlay with the component of a platform.
@@ -119,8 +120,9 @@ fn component_of_each_platform_changes_only_directories_and_rights() {
     }
 }
 
+/// Also with the component `api-server` of the platforms that have one.
 #[test]
-fn server_accepts_the_component_of_each_platform() {
+fn server_accepts_the_components_of_each_platform() {
     if !can_render() {
         return;
     }
@@ -128,15 +130,10 @@ fn server_accepts_the_component_of_each_platform() {
         let objects = composed(&platform, OVERLAYS[0]);
         (platform, objects)
     });
-    assert_accepted(&rendered.collect::<Vec<_>>());
-}
-
-/// Asserts that an API server accepts each object of the renderings, which have the names of
-/// platforms.
-pub(super) fn assert_accepted(rendered: &[(String, Objects)]) {
+    let rendered: Vec<_> = rendered.chain(with_api_server(OVERLAYS[0])).collect();
     on_shared_kubernetes(|_, Kubernetes { api, .. }| {
         let mut accepted = Accepted::default();
-        for (platform, objects) in rendered {
+        for (platform, objects) in &rendered {
             accepted.assert(api, platform, objects);
         }
     });

@@ -72,7 +72,7 @@ fn requested_addresses_without_a_handle_pass_to_the_next_sandbox(cluster: &Clust
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn address_annotation_takes_precedence_over_cni_args(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -88,7 +88,7 @@ fn address_annotation_takes_precedence_over_cni_args(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn unavailable_requested_address_fails_the_add_without_a_leak(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -117,7 +117,7 @@ fn unavailable_requested_address_fails_the_add_without_a_leak(cluster: &Cluster<
 }
 
 /// kubelet writes the error of a call into an Event, which the tenant can read. Shows SEC-22.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn taken_address_names_its_holder_in_the_same_namespace_only(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,
@@ -310,7 +310,7 @@ fn add_with_a_forged_vmi_handle_keeps_the_address_of_the_vmi(cluster: &Cluster<'
     assert_eq!(cluster.accounts().held, before);
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn addresses_without_ipam_are_configured_and_not_allocated(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf(

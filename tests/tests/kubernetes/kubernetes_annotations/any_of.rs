@@ -81,7 +81,7 @@ fn restarted_pod_keeps_its_address_while_the_list_is_full(cluster: &Cluster<'_>)
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn full_list_names_holders(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -109,7 +109,7 @@ fn full_list_names_holders(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn dual_stack_list_serves_each_family(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let ipam = |six: &str| json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": six } });
@@ -202,7 +202,7 @@ fn strip(value: &mut Value) {
 }
 
 /// Another pod may get a listed address automatically, or request it.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn listed_address_in_use_by_upstreams_rules_is_skipped(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::kubernetes_annotations::{addresses, annotated, annotation, create, on};
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn mac_address_is_set_from_the_pods_annotation(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -25,7 +25,7 @@ fn mac_address_is_set_from_the_pods_annotation(cluster: &Cluster<'_>) {
 
 /// Upstream's ADD fails while the pod's status still has the address of the previous sandbox
 /// (CNI-240).
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn floating_addresses_are_accepted_for_a_new_sandbox(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf(
@@ -60,7 +60,7 @@ fn floating_addresses_are_accepted_for_a_new_sandbox(cluster: &Cluster<'_>) {
     }
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn floating_address_of_a_missing_family_is_refused(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf(
@@ -131,7 +131,7 @@ fn endpoint_in_etcd_has_the_values(cluster: &Cluster<'_>, control_plane: &mut Co
     }
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn invalid_qos_annotations_are_only_warned_about(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf(

@@ -18,7 +18,7 @@ fn addresses_of(
     addresses(&result).into_iter().map(str::to_owned).collect()
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn pools_of_the_pod_precede_those_of_namespace_and_configuration(cluster: &Cluster<'_>) {
     let pools =
         Content::dual_stack()

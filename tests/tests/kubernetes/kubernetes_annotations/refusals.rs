@@ -236,7 +236,7 @@ fn refusals() -> Vec<Refusal> {
 }
 
 /// Shows SEC-12.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn invalid_annotations_fail_the_add_without_changes(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     for (number, (annotations, more, code, text)) in refusals().into_iter().enumerate() {
@@ -254,7 +254,7 @@ fn invalid_annotations_fail_the_add_without_changes(cluster: &Cluster<'_>) {
 }
 
 /// As in upstream, no annotation has an effect without the policy type `k8s` (CNI-115).
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn annotations_have_no_effect_without_kubernetes_policy(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({ "policy": { "type": "other" } }));

@@ -23,7 +23,7 @@ fn watches_a_directory(process: u32) -> bool {
         .any(|text| text.contains("inotify wd:"))
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_waits_for_the_policy_status_file_until_the_timeout(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let directory = cluster.host.dir("endpoint-status");
@@ -99,7 +99,7 @@ fn add_at_a_gate(
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_waits_for_gates_without_changes(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let pod = annotated(cluster, 1, &[]);
@@ -111,7 +111,7 @@ fn add_waits_for_gates_without_changes(cluster: &Cluster<'_>) {
 }
 
 // A gate may take half a minute, and objects read before would be out of date.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_uses_the_pools_that_exist_after_the_gates_open(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let pod = annotated(cluster, 1, &[]);
@@ -122,7 +122,7 @@ fn add_uses_the_pools_that_exist_after_the_gates_open(cluster: &Cluster<'_>) {
     });
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_reads_mtu_and_node_name_from_their_files_or_fails_unchanged(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let required = cluster.conf("node1", json!({ "require_mtu_file": true }));

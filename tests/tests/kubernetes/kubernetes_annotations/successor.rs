@@ -36,7 +36,7 @@ fn replaced(cluster: &Cluster<'_>) -> String {
     before
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn add_for_a_deleted_pod_fails_beside_a_pod_of_the_same_name(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -56,7 +56,7 @@ fn add_for_a_deleted_pod_fails_beside_a_pod_of_the_same_name(cluster: &Cluster<'
     cluster.assert_nothing_left();
 }
 
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn late_del_keeps_the_annotations_of_a_new_pod_of_the_same_name(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -78,7 +78,7 @@ fn late_del_keeps_the_annotations_of_a_new_pod_of_the_same_name(cluster: &Cluste
 }
 
 /// A static pod has a different UID on the node than in the API.
-#[on(kubernetes_v1, kubernetes_v3)]
+#[on(kubernetes_v1)]
 fn static_pod_is_identified_by_its_mirror_annotation(cluster: &Cluster<'_>) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));

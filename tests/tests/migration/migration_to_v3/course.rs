@@ -1,13 +1,11 @@
-//! The course of a migration: all kinds, the way back, the refusal of a configuration that names
-//! v1, and the end.
+//! The course of a migration: all kinds, the way back, and the end.
 
 use std::collections::BTreeSet;
 
 use integration_tests::accounts::Accounts;
-use integration_tests::kubernetes::{Client, Request};
-use integration_tests::migration::{PLUGIN, installer};
+use integration_tests::kubernetes::Client;
 use libcalico::kubernetes::{ApiGroup, Resource};
-use libcalico::migration::{FINALIZER, MIGRATED_BY, moved_kinds};
+use libcalico::migration::{MIGRATED_BY, moved_kinds};
 use serde_json::{Value, json};
 
 use crate::migration_to_v3::kubelet::{Kubelet, NODES};
@@ -159,50 +157,4 @@ fn aborted_migration_leaves_v1_as_it_was(cluster: &MigratedCluster<'_>) {
     );
     kubelet.end();
     assert!(kubelet.failed.is_empty(), "{:?}", kubelet.failed);
-}
-
-#[on(kubernetes_v1)]
-fn conflist_that_names_v1_is_refused_before_the_lock(cluster: &MigratedCluster<'_>) {
-    let (migration, refusal) = (cluster.migration, "with v1 locked no pod could start");
-    let mut process = cluster.start("one");
-    let audit = cluster.servers.api.audit().unwrap();
-    // Upstream's installer writes v1 if the variable is not set (MIG-74).
-    for group in [Some(ApiGroup::CrdV1.api_version()), None] {
-        migration.roll_out("DaemonSet", PLUGIN, &installer(group));
-        migration.create(None);
-        process.end_and_restart();
-        migration.await_message(&process, refusal);
-        assert_eq!(
-            (
-                migration.phase().as_str(),
-                migration.is_ready(ApiGroup::CrdV1)
-            ),
-            ("Pending", true)
-        );
-        // Without a finalizer, the object does not wait for kube-controllers.
-        assert!(
-            !migration.object()["metadata"]["finalizers"]
-                .to_string()
-                .contains(FINALIZER)
-        );
-        migration.delete();
-        assert!(migration.is_gone());
-    }
-    // The nodes have the former configuration until the DaemonSet is rolled out.
-    migration.apply_workload("DaemonSet", PLUGIN, &installer(Some("")));
-    migration.create(None);
-    process.end_and_restart();
-    migration.await_message(&process, refusal);
-    assert_eq!(cluster.dump(ApiGroup::V3).len(), 0);
-    let is_lock =
-        |request: &Request| request.verb == "update" && request.resource == "clusterinformations";
-    assert!(
-        !audit.requests().unwrap().iter().any(is_lock),
-        "{:?}",
-        audit.lines()
-    );
-
-    migration.report_rollout("DaemonSet", PLUGIN);
-    process.end_and_restart();
-    migration.await_open(&mut process);
 }

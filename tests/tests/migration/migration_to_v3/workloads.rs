@@ -2,7 +2,7 @@
 //! when.
 
 use integration_tests::controllers::Controllers;
-use integration_tests::migration::{PLUGIN, installer};
+use integration_tests::migration::installer;
 use libcalico::kubernetes::ApiGroup;
 use libcalico::migration::{FOLLOW, PLUGINS};
 use serde_json::{Value, json};
@@ -86,25 +86,6 @@ fn migration_waits_for_calico_node_and_typha_until_they_use_v3(cluster: &Migrate
         Value::Null,
         "v1 is deleted"
     );
-}
-
-#[on(kubernetes_v1)]
-fn migration_without_workloads_waits_for_the_word_of_a_person(cluster: &MigratedCluster<'_>) {
-    let (migration, path) = (
-        cluster.migration,
-        format!("/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}"),
-    );
-    let mut process = cluster.start("one");
-    cluster.servers.remove(&path);
-    begin(
-        cluster,
-        &mut process,
-        "no DaemonSet calico-cni or calico-node in kube-system",
-    );
-    assert!(migration.is_ready(ApiGroup::CrdV1));
-    migration.annotate(PLUGINS, Some(FOLLOW));
-    process.end_and_restart();
-    migration.finish(&mut process);
 }
 
 #[on(kubernetes_v1)]

@@ -60,19 +60,6 @@ fn add_with_two_busy_families_replaces_the_address_of_each(cluster: &Cluster<'_>
 }
 
 #[on(etcd, local)]
-fn add_with_two_busy_addresses_assigns_the_third(cluster: &Cluster<'_>) {
-    let (resident, conf) = prepared(cluster);
-    let (free4, free6, pod) = (next(cluster, "-4"), next(cluster, "-6"), cluster.pod(1));
-    free4[..2].iter().for_each(|address| route("add", address));
-    let (given, tried) = add(cluster, &pod, &conf);
-    assert_eq!(
-        (given, tried),
-        (vec![free4[2].clone(), free6[0].clone()], 2)
-    );
-    cluster.assert_only(&[&resident, &pod]);
-}
-
-#[on(etcd, local)]
 fn add_with_a_blackhole_route_assigns_another_address(cluster: &Cluster<'_>) {
     let (resident, conf) = prepared(cluster);
     let (free4, pod) = (next(cluster, "-4"), cluster.pod(1));

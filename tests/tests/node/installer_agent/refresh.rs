@@ -162,33 +162,6 @@ fn token_of_a_recreated_account_is_replaced_before_its_expiry() {
     });
 }
 
-/// The API server rejects the token once its Node is deleted. Shows SEC-91.
-#[test]
-fn token_bound_to_a_node_is_replaced_after_the_node_is_recreated() {
-    in_pod(|_, kubernetes, mut pod| {
-        let admin = kubernetes.api.admin();
-        admin.node("node1").unwrap();
-        let settings = [
-            ("CNI_TOKEN_BOUND_TO_NODE", "true"),
-            ("KUBERNETES_NODE_NAME", "node1"),
-            ("CNI_TOKEN_TRIAL_INTERVAL", "1s"),
-        ];
-        for (name, value) in settings {
-            pod.set(name, value);
-        }
-        let agent = pod.agent().unwrap();
-        agent.await_page("/readiness", 200).unwrap();
-        let before = pod.token().unwrap();
-        assert_eq!(claims(&before)["kubernetes.io"]["node"]["name"], "node1");
-        admin.delete("/api/v1/nodes/node1").unwrap().success();
-        agent.await_log("Node node1 does not exist").unwrap();
-        admin.node("node1").unwrap();
-        await_that(PATIENCE, || Ok(user(kubernetes, &pod).is_some())).unwrap();
-        assert_ne!(pod.token().unwrap(), before);
-        agent.await_page("/readiness", 200).unwrap();
-    });
-}
-
 /// The API server accepts a token for up to ten seconds after its Node was deleted, if it has just
 /// accepted it. A test of the token in that time finds nothing, so the next one must follow soon.
 /// Shows SEC-91.

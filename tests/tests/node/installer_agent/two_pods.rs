@@ -71,25 +71,6 @@ fn agent_before_a_later_pod(pod: &mut NodePod, variables: &[(&str, &str)]) -> Cl
 }
 
 #[test]
-fn configuration_of_a_later_pod_is_not_changed_back() {
-    if !KNOWN {
-        return skipped(REASON);
-    }
-    in_pod(|_, _, mut pod| {
-        let mut earlier = agent_before_a_later_pod(&mut pod, &[("CNI_NETWORK_CONFIG", LATER)]);
-        let installed = files(&pod);
-        assert_eq!(installed.keys().collect::<Vec<_>>(), [CONF]);
-        for _ in 0..3 {
-            assert_restores_nothing(&mut earlier);
-            assert_eq!(files(&pod), installed);
-        }
-        fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
-        assert_restores_nothing(&mut earlier);
-        assert!(!pod.container.names(BIN).contains(&"portmap".to_owned()));
-    });
-}
-
-#[test]
 fn configuration_of_a_later_pod_under_another_name_stays_the_only_one() {
     if !KNOWN {
         return skipped(REASON);

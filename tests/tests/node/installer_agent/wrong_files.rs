@@ -5,7 +5,6 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
 use integration_tests::clock::KNOWN;
-use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::installation::{BIN, KUBE, NET, OLD, WITHOUT_CAPABILITIES};
 use integration_tests::node_pod::NodePod;
 use integration_tests::skip::skipped;
@@ -278,54 +277,5 @@ fn state_file_unreadable_at_the_start_is_read_again() {
             fs::remove_dir(&note).unwrap();
             fs::rename(&aside, &note).unwrap();
         });
-    });
-}
-
-/// A changed Secret reaches the node without a restart.
-#[test]
-fn changed_etcd_tls_files_are_copied_without_a_restart() {
-    if !KNOWN {
-        return skipped(REASON);
-    }
-    in_pod(|_, _, mut pod| {
-        let plugin = r#"{"type":"calico","datastore_type":"etcdv3","etcd_endpoints":"https://127.0.0.1:2379",
-            "etcd_ca_cert_file":"__ETCD_CA_CERT_FILE__","etcd_cert_file":"__ETCD_CERT_FILE__",
-            "etcd_key_file":"__ETCD_KEY_FILE__"}"#;
-        pod.set(
-            "CNI_NETWORK_CONFIG",
-            format!(r#"{{"name":"n","cniVersion":"1.0.0","plugins":[{plugin}]}}"#),
-        );
-        let names = ["etcd-ca", "etcd-cert", "etcd-key"];
-        let bring = |pod: &NodePod, generation: &str| {
-            for name in names {
-                pod.container
-                    .file(
-                        &format!("calico-secrets/{name}"),
-                        format!("{name} {generation}"),
-                    )
-                    .unwrap();
-            }
-        };
-        bring(&pod, "1");
-        install(&mut pod);
-        let before = pod.container.conf(CONF).unwrap();
-        assert!(
-            before.contains("/etc/cni/net.d/calico-tls/etcd-key"),
-            "{before}"
-        );
-        let mut agent = ClockedAgent::start(&pod);
-        agent.await_page("/readiness", 200).unwrap();
-
-        bring(&pod, "2");
-        agent.make_check_due();
-        let copied = |name: &str| {
-            fs::read_to_string(pod.container.path(NET).join("calico-tls").join(name)).unwrap()
-        };
-        await_that(PATIENCE, || {
-            Ok(names.iter().all(|name| copied(name) == format!("{name} 2")))
-        })
-        .unwrap();
-        assert_eq!(pod.container.conf(CONF).unwrap(), before);
-        agent.await_page("/readiness", 200).unwrap();
     });
 }

@@ -49,7 +49,7 @@ fn doctor_on_a_good_etcd_node_finds_no_problem_and_changes_nothing(cluster: &mut
 }
 
 #[on(etcd)]
-fn doctor_reports_defects_of_pools_in_etcd(cluster: &mut Cluster<'_>) {
+fn doctor_reports_each_defect_of_the_cluster_in_etcd(cluster: &mut Cluster<'_>) {
     let certificates = Certificates::new("ours");
     let node = &EtcdNode::with_tls(cluster, &certificates, TLS);
     assert_reported(
@@ -85,12 +85,6 @@ fn doctor_reports_defects_of_pools_in_etcd(cluster: &mut Cluster<'_>) {
         },
         || node.put(POOL, |_| {}),
     );
-}
-
-#[on(etcd)]
-fn doctor_reports_a_datastore_that_is_not_ready_and_a_missing_node(cluster: &mut Cluster<'_>) {
-    let certificates = Certificates::new("ours");
-    let node = &EtcdNode::with_tls(cluster, &certificates, TLS);
     assert_reported(
         node,
         &["fail cluster information"],

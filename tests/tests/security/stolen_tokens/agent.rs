@@ -21,7 +21,7 @@ const MIGRATION: &str = "upgrade-ipam";
 
 /// Shows SEC-100.
 #[on(kubernetes_v1)]
-fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience(
+fn stolen_agent_token_makes_tokens_of_the_plugins_alone_for_a_year_and_any_audience(
     cluster: &ControllersCluster<'_>,
 ) {
     let manifest = deploy("rbac/calico-cni-plugin.yaml");
@@ -37,6 +37,11 @@ fn stolen_agent_token_makes_tokens_of_the_plugins_for_a_year_and_any_audience(
         Ok(thief.client.create(&plugins, &year)?.code == 201)
     })
     .unwrap();
+    let others = ["calico-kube-controllers", ACCOUNT, "default"];
+    assert_refused(others.map(|other| {
+        let path = token_path(SYSTEM, other);
+        (other, thief.client.create(&path, &year))
+    }));
     let made = done(thief.client.create(&plugins, &year));
     assert_eq!(
         (

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use integration_tests::Place;
-use integration_tests::controllers::{ControllersCluster, deletion_mark, on_prepared};
+use integration_tests::controllers::{
+    ControllersCluster, deletion_mark, on_both_groups, on_prepared,
+};
 use integration_tests::kubernetes::{Answer, ApiServer, Audit, Client, Permission, Role};
 use integration_tests::manifests::deploy;
 pub(crate) use integration_tests::on;
@@ -20,7 +22,8 @@ pub(crate) struct Thief<'a> {
     audit: Audit,
 }
 
-/// Runs a test with KubeVirt's machines, and with all accounts of the datastore and their roles.
+/// Runs a test with KubeVirt's machines, and with all accounts of the datastore and their roles. The
+/// tests of both API groups share a server.
 pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
     let (preparation, accounts) = match place {
         Place::Etcd => (
@@ -51,7 +54,10 @@ pub(crate) fn on(place: Place, test: fn(&ControllersCluster<'_>)) {
             .into_iter()
             .try_for_each(|(name, manifests)| api.account_of(SYSTEM, name, &manifests).map(drop))
     };
-    on_prepared(preparation, place, prepare, test);
+    match place {
+        Place::Etcd => on_prepared(preparation, place, prepare, test),
+        _ => on_both_groups(preparation, place, prepare, test),
+    }
 }
 
 impl<'a> Thief<'a> {

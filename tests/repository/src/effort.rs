@@ -1,4 +1,4 @@
-//! How much a test tries: little in `make check`, all in `make test`.
+//! The effort of tests: little in `make check`, all in `make test`.
 
 use std::num::NonZero;
 use std::str::FromStr;

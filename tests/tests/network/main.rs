@@ -1,4 +1,4 @@
-//! What a pod's network consists of: interfaces, routes, other plugins and runtimes.
+//! The network of a pod: interfaces, routes, other plugins and runtimes.
 
 mod busy_addresses;
 mod chained_plugins;

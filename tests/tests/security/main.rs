@@ -1,4 +1,4 @@
-//! What tenants, stolen tokens and untrusted servers can do.
+//! Attacks by tenants, with stolen tokens and by untrusted servers.
 
 mod node_restriction;
 mod stolen_tokens;

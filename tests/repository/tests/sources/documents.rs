@@ -156,10 +156,7 @@ fn troubleshooting_page_links_to_each_chapter_of_messages() -> Result<()> {
 fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
     let rows = rows("docs/moving-to-v3.md", "| message | meaning | remedy |")?;
     ensure!(rows.len() > 15, "{} rows", rows.len());
-    let programs: String = program_sources()?
-        .iter()
-        .map(|source| joined(&source.text))
-        .collect();
+    let programs = program_text()?;
     let filled_in =
         Regex::new(r"…|\bN objects\b|\bN\b|\bX\b|\bcalico-cni\b|\bv3\.projectcalico\.org\b")?;
     for row in rows {
@@ -182,10 +179,7 @@ fn moving_page_quotes_messages_of_the_programs() -> Result<()> {
 fn garbage_collection_page_quotes_lines_and_reasons_of_the_programs() -> Result<()> {
     let rows = rows("docs/garbage-collection.md", "| line | `reason=` |")?;
     ensure!(rows.len() > 8, "{} rows", rows.len());
-    let programs: String = program_sources()?
-        .iter()
-        .map(|source| joined(&source.text))
-        .collect();
+    let programs = program_text()?;
     for row in rows {
         let missing: Vec<_> = quoted(&row)
             .filter(|text| !programs.contains(*text))
@@ -193,6 +187,12 @@ fn garbage_collection_page_quotes_lines_and_reasons_of_the_programs() -> Result<
         ensure!(missing.is_empty(), "no program writes {missing:?}");
     }
     Ok(())
+}
+
+/// Returns the sources of the programs as one text, with string literals in one line each.
+fn program_text() -> Result<String> {
+    let sources = program_sources()?;
+    Ok(sources.iter().map(|source| joined(&source.text)).collect())
 }
 
 /// Joins the continuation lines of string literals.

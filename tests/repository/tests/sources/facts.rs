@@ -14,7 +14,7 @@ use repository::workspace;
 const FEWEST: usize = 200;
 
 /// Returns the paths of the tracked files below the workspace.
-pub(crate) fn tracked_paths() -> Result<Vec<String>> {
+fn tracked_paths() -> Result<Vec<String>> {
     let listed = Command::new("git")
         .current_dir(workspace())
         .args(["ls-files", "-z"])
@@ -29,6 +29,18 @@ pub(crate) fn tracked_paths() -> Result<Vec<String>> {
         .filter(|path| !path.is_empty())
         .map(String::from)
         .collect())
+}
+
+/// Returns the paths and texts of the tracked pages.
+pub(crate) fn tracked_pages() -> Result<Vec<(String, String)>> {
+    let paths = tracked_paths()?.into_iter();
+    paths
+        .filter(|path| path.ends_with(".md"))
+        .map(|path| {
+            let text = fs::read_to_string(workspace().join(&path)).with_context(|| path.clone())?;
+            Ok((path, text))
+        })
+        .collect()
 }
 
 /// Returns the tracked text files except recordings and lock files, with their paths.

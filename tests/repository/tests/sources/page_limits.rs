@@ -1,13 +1,10 @@
 //! The limits of documents in docs/style.md: the words of a cell, of a paragraph, of a page and of
 //! all pages.
 
-use std::fs;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use regex::{Captures, Regex};
-use repository::workspace;
 
-use crate::facts::tracked_paths;
+use crate::facts::tracked_pages;
 
 const MOST_WORDS_OF_A_CELL: usize = 30;
 const MOST_WORDS_OF_A_PARAGRAPH: usize = 90;
@@ -119,13 +116,9 @@ fn past(path: &str, what: &str, parts: Vec<(usize, usize)>, most: usize) -> Vec<
 }
 
 fn pages() -> Result<Vec<Page>> {
-    let paths = tracked_paths()?.into_iter();
-    let pages: Vec<Page> = paths
-        .filter(|path| path.ends_with(".md"))
-        .map(|path| {
-            let text = fs::read_to_string(workspace().join(&path)).with_context(|| path.clone())?;
-            Page::new(&path, &text)
-        })
+    let pages: Vec<Page> = tracked_pages()?
+        .iter()
+        .map(|(path, text)| Page::new(path, text))
         .collect::<Result<_>>()?;
     ensure!(pages.len() >= FEWEST, "{} pages", pages.len());
     Ok(pages)

@@ -1,13 +1,11 @@
 //! Programs, alerts, manifests and scripts name pages and headings that exist.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use anyhow::{Result, ensure};
 use regex::Regex;
-use repository::workspace;
 
-use crate::facts::{anchor, anchors, tracked_paths, tracked_texts};
+use crate::facts::{anchor, anchors, tracked_pages, tracked_texts};
 
 /// A page by its path from the root of the repository. A README or another name alone can be
 /// relative.
@@ -96,14 +94,8 @@ fn references(text: &str, pages: &Pages) -> Result<(usize, Vec<String>)> {
 }
 
 fn pages() -> Result<Pages> {
-    let mut pages = Pages::new();
-    for path in tracked_paths()? {
-        if path.ends_with(".md") {
-            let text = fs::read_to_string(workspace().join(&path))?;
-            pages.insert(path, anchors(&text));
-        }
-    }
-    Ok(pages)
+    let pages = tracked_pages()?.into_iter();
+    Ok(pages.map(|(path, text)| (path, anchors(&text))).collect())
 }
 
 #[test]

@@ -78,11 +78,11 @@ bench-migration: build ## measure a migration of 20,000 objects to projectcalico
 # The tests of etcd, v1 and v3 run concurrently, each with its own clusters.
 fuzz-faults: build-test ## run calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS: duration, FUZZ_FAULTS_SEED: seed)
 	@tests/install-needs.sh test
-	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test faults fuzz_faults:: -- --test-threads=3
+	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} RUST_TEST_THREADS=3 tests/suite.sh fuzz_faults
 
 fuzz-tenant: build-test ## run pods with arbitrary texts of a tenant beside pods of other owners for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
 	@tests/install-needs.sh test
-	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test security tenant:: -- --test-threads=3
+	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} RUST_TEST_THREADS=3 tests/suite.sh tenant
 
 build: ## build the plugin and kube-controllers in target/plugin, each a static binary with two names
 	@tests/install-needs.sh build

@@ -1,0 +1,1 @@
+//! Runs the shipped operations of many nodes in one process, in orders that a seed determines.

@@ -187,6 +187,11 @@ impl MemoryStore {
 }
 
 impl Pairs {
+    /// Returns the revision of the last write.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Stores a pair with a new revision.
     pub fn put(&mut self, path: String, value: Vec<u8>) {
         self.revision += 1;
@@ -241,7 +246,8 @@ impl Pairs {
         }
     }
 
-    fn answer(&self, range: &Range) -> Vec<RawEntry> {
+    /// Returns the pairs of a range.
+    pub fn answer(&self, range: &Range) -> Vec<RawEntry> {
         self.entries(|path| {
             if range.is_prefix {
                 path.starts_with(&range.path)
@@ -276,7 +282,8 @@ impl Pairs {
             .collect()
     }
 
-    fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+    /// Applies all writes, or none if one fails.
+    pub fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let before = self.clone();
         let applied: Result<_, _> = writes
             .iter()

@@ -1,1 +1,15 @@
 //! Runs the shipped operations of many nodes in one process, in orders that a seed determines.
+
+pub mod actors;
+pub mod api_server;
+pub mod choices;
+pub mod cluster;
+pub mod datastore;
+pub mod drawn_cluster;
+pub mod invariants;
+pub mod kernel_stub;
+pub mod node_time;
+pub mod pods;
+pub mod schedule;
+pub mod simulation;
+pub mod tasks;

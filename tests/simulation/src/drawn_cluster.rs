@@ -1,0 +1,66 @@
+//! [`draw`]: the cluster of a schedule: its datastore, pools, nodes and pods.
+
+use std::path::Path;
+
+use libcalico::api::{
+    ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node as CalicoNode, NodeSpec,
+    ObjectKey,
+};
+use libcalico::store::Kind;
+use memory_store::Pairs;
+
+use crate::choices::Choices;
+use crate::cluster::Node;
+use crate::datastore::Content;
+
+/// The number of pods of a schedule at most.
+const MOST_PODS: usize = 5;
+
+/// A cluster that has not begun.
+pub struct DrawnCluster {
+    /// The content of its datastore.
+    pub content: Content,
+    /// Its nodes.
+    pub nodes: Vec<Node>,
+    /// Its pods, each with the number of its node.
+    pub pods: Vec<(String, usize)>,
+}
+
+/// Draws a cluster. Files of the nodes are below `directory`.
+pub fn draw(choices: &mut Choices, directory: &Path) -> DrawnCluster {
+    let ahead = [0, 0, -3, 5, 300, -300];
+    let nodes: Vec<Node> = (0..=choices.below(3))
+        .map(|number| Node::new(number, ahead[choices.below(ahead.len())], directory))
+        .collect();
+    let pods = (0..=choices.below(MOST_PODS))
+        .map(|number| (format!("pod{}", number + 1), choices.below(nodes.len())))
+        .collect();
+    let mut pairs = Pairs::default();
+    let ready = ClusterInformationSpec {
+        datastore_ready: Some(true),
+        ..ClusterInformationSpec::default()
+    };
+    put(&mut pairs, &ObjectKey::global("default"), &ClusterInformation::new("default", ready));
+    for node in &nodes {
+        let node = CalicoNode::new(&node.name, NodeSpec::default());
+        put(&mut pairs, &node.key(), &node);
+    }
+    let (range, size) = [("10.65.0.0/28", 30), ("10.65.0.0/24", 26)][choices.below(2)];
+    let spec = IpPoolSpec {
+        cidr: range.into(),
+        block_size: Some(size),
+        ..IpPoolSpec::default()
+    };
+    let pool = IpPool::new("pool", spec);
+    put(&mut pairs, &pool.key(), &pool);
+    DrawnCluster {
+        content: Content::Etcd(pairs),
+        nodes,
+        pods,
+    }
+}
+
+fn put<K: Kind>(pairs: &mut Pairs, key: &K::Key, value: &K) {
+    let value = value.encode().expect("the object can be encoded");
+    pairs.put(K::path(key), value);
+}

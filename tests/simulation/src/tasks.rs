@@ -1,0 +1,200 @@
+//! [`Tasks`]: the calls and actors of a simulation, each a future that runs alone until it waits.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::schedule::{Schedule, TaskId, Wait};
+
+/// The calls and actors of a simulation. Cheap to clone.
+#[derive(Clone)]
+pub struct Tasks {
+    schedule: Schedule,
+    next: Rc<Cell<TaskId>>,
+    running: Rc<RefCell<BTreeMap<TaskId, Task>>>,
+}
+
+struct Task {
+    name: Rc<str>,
+    /// The node of a call; `None` for an actor, which no schedule stops.
+    node: Option<usize>,
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    wake: Arc<WakeFlag>,
+}
+
+struct WakeFlag(AtomicBool);
+
+impl Wake for WakeFlag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A process that a schedule stops between two changes of the kernel panics with this value.
+pub struct Stopped;
+
+/// The end of a step of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepEnd {
+    /// The task waits.
+    Waits,
+    /// The task has ended.
+    Ended,
+    /// The task stopped between two changes of the kernel.
+    Stopped,
+}
+
+/// A call that was started.
+pub struct Started<T> {
+    schedule: Schedule,
+    tasks: Tasks,
+    task: TaskId,
+    result: Rc<RefCell<Option<T>>>,
+}
+
+impl<T> Started<T> {
+    /// Waits for the end of the call. Returns `None` if the process of the call was stopped.
+    pub async fn ended(self) -> Option<T> {
+        if self.tasks.running.borrow().contains_key(&self.task) {
+            self.schedule.wait(Wait::Task(self.task)).await;
+        }
+        self.result.borrow_mut().take()
+    }
+
+    /// Returns the number of the call.
+    pub fn task(&self) -> TaskId {
+        self.task
+    }
+}
+
+impl Tasks {
+    /// Creates an empty set of tasks.
+    pub fn new(schedule: &Schedule) -> Self {
+        Tasks {
+            schedule: schedule.clone(),
+            next: Rc::default(),
+            running: Rc::default(),
+        }
+    }
+
+    /// Starts an actor.
+    pub fn start_actor(&self, name: &str, actor: impl Future<Output = ()> + 'static) {
+        self.add(name, None, Box::pin(actor));
+    }
+
+    /// Starts a call on a node.
+    pub fn start_call<T: 'static>(
+        &self,
+        name: &str,
+        node: usize,
+        call: impl Future<Output = T> + 'static,
+    ) -> Started<T> {
+        let result = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&result);
+        let store_result = async move { *slot.borrow_mut() = Some(call.await) };
+        let task = self.add(name, Some(node), Box::pin(store_result));
+        Started {
+            schedule: self.schedule.clone(),
+            tasks: self.clone(),
+            task,
+            result,
+        }
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        node: Option<usize>,
+        future: Pin<Box<dyn Future<Output = ()>>>,
+    ) -> TaskId {
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let wake = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let task = Task {
+            name: name.into(),
+            node,
+            future,
+            wake,
+        };
+        self.running.borrow_mut().insert(id, task);
+        id
+    }
+
+    /// Returns the name of a task.
+    pub fn name(&self, task: TaskId) -> Rc<str> {
+        let running = self.running.borrow();
+        running.get(&task).map_or_else(|| "ended".into(), |task| Rc::clone(&task.name))
+    }
+
+    /// Returns the tasks that can go on without the end of a wait.
+    pub(crate) fn woken(&self) -> Vec<TaskId> {
+        let running = self.running.borrow();
+        let woken = running.iter().filter(|(_, task)| task.wake.0.load(Ordering::Relaxed));
+        woken.map(|(id, _)| *id).collect()
+    }
+
+    /// Returns the calls, of all nodes or of one.
+    pub(crate) fn calls(&self, of_node: Option<usize>) -> Vec<TaskId> {
+        let running = self.running.borrow();
+        let calls = running.iter().filter(|(_, task)| {
+            task.node.is_some() && (of_node.is_none() || task.node == of_node)
+        });
+        calls.map(|(id, _)| *id).collect()
+    }
+
+    /// Lets a task go on until it waits or ends.
+    pub(crate) fn step(&self, id: TaskId) -> StepEnd {
+        // The task may start others meanwhile.
+        let task = self.running.borrow_mut().remove(&id);
+        let Some(mut task) = task else {
+            return StepEnd::Ended;
+        };
+        self.schedule.begin_step(id, task.node);
+        task.wake.0.store(false, Ordering::Relaxed);
+        let waker = Waker::from(Arc::clone(&task.wake));
+        let future = task.future.as_mut();
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            future.poll(&mut Context::from_waker(&waker))
+        }));
+        match polled {
+            Ok(Poll::Pending) => {
+                self.running.borrow_mut().insert(id, task);
+                return StepEnd::Waits;
+            }
+            Ok(Poll::Ready(())) => {
+                drop(task);
+                self.end(id);
+                StepEnd::Ended
+            }
+            Err(panic) if panic.is::<Stopped>() => {
+                drop(task);
+                self.end(id);
+                StepEnd::Stopped
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Stops the process of a call.
+    pub(crate) fn stop(&self, id: TaskId) {
+        let task = self.running.borrow_mut().remove(&id);
+        drop(task);
+        self.end(id);
+    }
+
+    /// Drops all tasks.
+    pub(crate) fn drop_all(&self) {
+        let tasks = std::mem::take(&mut *self.running.borrow_mut());
+        drop(tasks);
+    }
+
+    fn end(&self, id: TaskId) {
+        self.schedule.end_task(id);
+    }
+}

@@ -16,26 +16,26 @@ pub fn start(cluster: &Cluster) {
 
 /// Replays deferred DELs a few times.
 async fn replay_sometimes(cluster: Cluster, node: usize) {
-    let times = cluster.choices.borrow_mut().below(4);
+    let times = cluster.schedule.below(4);
     for _ in 0..times {
-        wait(&cluster, 40).await;
+        cluster.schedule.later(160).await;
         cluster.replay(node).ended().await;
     }
 }
 
 /// Reboots a node in a few schedules. All its processes and namespaces are gone.
 async fn fail_power(cluster: Cluster, node: usize) {
-    if !cluster.choices.borrow_mut().one_in(6) {
+    if !cluster.schedule.one_in(6) {
         return;
     }
-    wait(&cluster, 60).await;
+    cluster.schedule.later(240).await;
     if !cluster.is_rough() {
         return;
     }
     for call in cluster.tasks.calls(Some(node)) {
         cluster.tasks.stop(call);
     }
-    cluster.nodes[node].reboot();
+    cluster.nodes[node].reboot(cluster.plant);
     let mut sandboxes = cluster.sandboxes.borrow_mut();
     for sandbox in sandboxes.iter_mut().filter(|sandbox| sandbox.node == node) {
         sandbox.netns.clear();
@@ -53,12 +53,5 @@ pub async fn clean_up(cluster: Cluster) {
             cluster.replay(node).ended().await;
         }
         cluster.gc(node, &[]).ended().await;
-    }
-}
-
-async fn wait(cluster: &Cluster, most: usize) {
-    let moments = cluster.choices.borrow_mut().below(most);
-    for _ in 0..moments {
-        cluster.schedule.later().await;
     }
 }

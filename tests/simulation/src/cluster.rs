@@ -15,7 +15,6 @@ use cni_plugin::world::World;
 use cni_plugin::{add, check, context, del, gc};
 use allocation::cluster_state;
 use allocation::journal::{self, DatastoreIdentity, Journal};
-use crate::kernel_stub::KernelModel;
 use datastore::DatastoreConfig;
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
@@ -25,9 +24,11 @@ use os::node_files::NodeFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::choices::Choices;
 use crate::datastore::{Content, NodeStore, SharedDatastore};
+use crate::kernel_stub::KernelModel;
+use crate::network::NodeNetwork;
 use crate::node_time::{NodeClock, NodeWaits};
+use crate::plants::Plant;
 use crate::schedule::Schedule;
 use crate::tasks::{Started, Tasks};
 
@@ -44,7 +45,7 @@ pub struct Simulated;
 impl World for Simulated {
     type Store = NodeStore;
     type Clock = NodeClock;
-    type Network = KernelModel;
+    type Network = NodeNetwork;
 
     fn open_api(
         _: &NetConf,
@@ -109,8 +110,6 @@ pub struct Cluster {
     pub schedule: Schedule,
     /// The calls and actors.
     pub tasks: Tasks,
-    /// The numbers that determine the schedule.
-    pub choices: Rc<RefCell<Choices>>,
     /// The datastore.
     pub datastore: SharedDatastore,
     /// The nodes.
@@ -119,6 +118,8 @@ pub struct Cluster {
     pub sandboxes: Rc<RefCell<Vec<Sandbox>>>,
     /// The pods that wait for an address, each with the error of the last ADD.
     pub waiting: Rc<RefCell<BTreeMap<String, Option<String>>>>,
+    /// A planted fault.
+    pub plant: Plant,
     /// True after the last fault.
     pub is_calm: Rc<RefCell<bool>>,
 }
@@ -138,11 +139,16 @@ impl Node {
     }
 
     /// Empties what a reboot empties: the kernel, and the files of the current boot.
-    pub fn reboot(&self) {
+    pub fn reboot(&self, plant: Plant) {
         self.kernel.reboot();
-        let run = self.files.path().join("var/run");
-        if run.exists() {
-            std::fs::remove_dir_all(&run).expect("the node's files can be removed");
+        let lost = match plant {
+            Plant::LostJournals => &["var/run", "var/lib"][..],
+            _ => &["var/run"],
+        };
+        for directory in lost.iter().map(|directory| self.files.path().join(directory)) {
+            if directory.exists() {
+                std::fs::remove_dir_all(&directory).expect("the node's files can be removed");
+            }
         }
     }
 
@@ -161,7 +167,8 @@ impl Cluster {
     /// Creates a sandbox of a pod, with a network namespace.
     pub fn new_sandbox(&self, pod: &str, node: usize) -> usize {
         let mut sandboxes = self.sandboxes.borrow_mut();
-        let container = format!("c{}", sandboxes.len() + 1);
+        let former = sandboxes.iter().filter(|sandbox| sandbox.pod == pod).count();
+        let container = format!("{pod}-{}", former + 1);
         let netns = format!("/var/run/netns/{container}");
         self.nodes[node].kernel.create_netns(&netns);
         sandboxes.push(Sandbox {
@@ -280,9 +287,7 @@ impl Cluster {
         sandbox: &Sandbox,
         call: impl Future<Output = T> + 'static,
     ) -> Started<T> {
-        let Sandbox { container, pod, .. } = sandbox;
-        let node = &self.nodes[sandbox.node].name;
-        let name = format!("{verb} of {container} ({pod}) on {node}");
+        let name = format!("{verb} of {}", sandbox.container);
         self.tasks.start_call(&name, sandbox.node, call)
     }
 
@@ -319,13 +324,17 @@ impl Cluster {
         let files = NodeFiles::below(node.files.path()).waiting_by(Arc::new(NodeWaits {
             schedule: self.schedule.clone(),
             node: number,
+            plant: self.plant,
         }));
         let host = Host {
             api: api_of(&datastore_config),
             datastore_config,
-            store: NodeStore::new(&self.schedule, &self.datastore),
-            clock: NodeClock::new(&self.schedule, node.ahead),
-            network: node.kernel.clone(),
+            store: NodeStore::new(&self.schedule, &self.datastore, self.plant),
+            clock: NodeClock::new(&self.schedule, node.ahead, self.plant),
+            network: NodeNetwork {
+                kernel: node.kernel.clone(),
+                plant: self.plant,
+            },
             files,
         };
         Context::new(Box::new(call), node.name.clone(), host)

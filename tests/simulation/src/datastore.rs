@@ -14,6 +14,7 @@ use libcalico::store::{
 use memory_store::Pairs;
 
 use crate::api_server::ApiServer;
+use crate::plants::Plant;
 use crate::schedule::{Fate, Schedule, Wait};
 
 /// The number of former states from which a cache may answer.
@@ -41,11 +42,16 @@ struct State {
 
 /// Writes whose client gave up before they reached the datastore.
 #[derive(Debug, Clone)]
-pub struct LateWrites {
-    /// The writes in words.
-    pub text: String,
+struct LateWrites {
+    text: String,
     writes: Vec<Write>,
+    /// The number of the step in which they reach the datastore, or are lost.
+    due: u64,
+    is_lost: bool,
 }
+
+/// The longest time that a late write takes, in steps.
+const LONGEST_WAY: usize = 80;
 
 impl fmt::Debug for SharedDatastore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -88,20 +94,18 @@ impl SharedDatastore {
         })
     }
 
-    /// Returns the number of writes that may still reach the datastore.
-    pub(crate) fn late_writes(&self) -> usize {
-        self.state().late.len()
-    }
-
-    /// Lets late writes reach the datastore, or loses them. Returns them in words.
-    pub(crate) fn end_late_writes(&self, index: usize, is_lost: bool) -> String {
+    /// Lets the first late writes that are due by this step reach the datastore, or loses them.
+    /// Returns them in words, and true if they are lost.
+    pub(crate) fn end_late_writes(&self, step: u64) -> Option<(String, bool)> {
         let mut state = self.state();
-        let late = state.late.remove(index);
-        if !is_lost {
+        let late = state.late.iter().enumerate().filter(|(_, late)| late.due <= step);
+        let (first, _) = late.min_by_key(|(_, late)| late.due)?;
+        let late = state.late.remove(first);
+        if !late.is_lost {
             state.keep_former();
             _ = state.content.write(&late.writes);
         }
-        late.text
+        Some((late.text, late.is_lost))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,9 +115,6 @@ impl SharedDatastore {
 
 impl State {
     fn keep_former(&mut self) {
-        let Content::Kubernetes(_) = &self.content else {
-            return;
-        };
         if self.former.len() == LONGEST_LAG {
             self.former.pop_front();
         }
@@ -165,6 +166,56 @@ impl Content {
         }
     }
 
+    /// Applies writes as a datastore with a planted fault does.
+    fn write_with(
+        &mut self,
+        plant: Plant,
+        writes: &[Write],
+    ) -> Result<Vec<Revision>, WriteError> {
+        let is_planted = |write: &Write| match (&write.op, plant) {
+            (WriteOp::Update(..) | WriteOp::UpdateStatus(..), Plant::UncheckedUpdates)
+            | (WriteOp::Delete(_), Plant::UncheckedDeletes)
+            | (WriteOp::Create(_), Plant::UncheckedCreates) => true,
+            _ => plant == Plant::TornTransactions,
+        };
+        if !writes.iter().any(is_planted) {
+            return self.write(writes);
+        }
+        let mut revisions = Vec::new();
+        for (index, write) in writes.iter().enumerate() {
+            let write = match is_planted(write) && plant != Plant::TornTransactions {
+                true => self.unchecked(write),
+                false => write.clone(),
+            };
+            let written = self.write(std::slice::from_ref(&write));
+            revisions.extend(written.map_err(|error| WriteError { index, ..error })?);
+        }
+        Ok(revisions)
+    }
+
+    /// Returns a write that succeeds whatever the state of its object is.
+    fn unchecked(&self, write: &Write) -> Write {
+        let range = Range {
+            kind: write.kind,
+            path: write.path.clone(),
+            is_prefix: false,
+            keys_only: false,
+            freshness: Freshness::Latest,
+        };
+        let found = self.answer(&range).unwrap_or_default().into_iter().next();
+        let op = match (&write.op, found) {
+            (WriteOp::Create(value) | WriteOp::Update(value, _), Some(found)) => {
+                WriteOp::Update(value.clone(), found.revision)
+            }
+            (WriteOp::UpdateStatus(value, _), Some(found)) => {
+                WriteOp::UpdateStatus(value.clone(), found.revision)
+            }
+            (WriteOp::Delete(_), Some(_)) => WriteOp::Delete(None),
+            (op, None) => op.clone(),
+        };
+        Write { op, ..write.clone() }
+    }
+
     fn has_reached(&self, revision: &Revision) -> bool {
         match self {
             Content::Etcd(_) => true,
@@ -178,6 +229,7 @@ impl Content {
 pub struct NodeStore {
     schedule: Schedule,
     datastore: SharedDatastore,
+    plant: Plant,
 }
 
 impl fmt::Debug for NodeStore {
@@ -188,24 +240,34 @@ impl fmt::Debug for NodeStore {
 
 /// A write that the client has sent. If the client ends before the answer, the write is late.
 struct Sent<'a> {
-    datastore: &'a SharedDatastore,
-    writes: Option<LateWrites>,
+    store: &'a NodeStore,
+    writes: &'a [Write],
+    is_answered: bool,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        if let Some(writes) = self.writes.take() {
-            self.datastore.state().late.push(writes);
+        if self.is_answered {
+            return;
         }
+        let schedule = &self.store.schedule;
+        let late = LateWrites {
+            text: writes_in_words(self.writes),
+            writes: self.writes.to_vec(),
+            is_lost: schedule.one_in(2),
+            due: schedule.steps() + schedule.below(LONGEST_WAY) as u64,
+        };
+        self.store.datastore.state().late.push(late);
     }
 }
 
 impl NodeStore {
     /// Creates a client.
-    pub fn new(schedule: &Schedule, datastore: &SharedDatastore) -> Self {
+    pub fn new(schedule: &Schedule, datastore: &SharedDatastore, plant: Plant) -> Self {
         NodeStore {
             schedule: schedule.clone(),
             datastore: datastore.clone(),
+            plant,
         }
     }
 
@@ -228,27 +290,31 @@ impl NodeStore {
             }
             Fate::Foreign | Fate::ForeignAnswer => return Err(foreign(false)),
         };
-        let answers = {
+        let mut answers: Result<Vec<Vec<RawEntry>>, StoreError> = {
             let state = self.datastore.state();
-            let answer = |range: &Range| state.cached(range, lag).answer(range);
-            ranges.iter().map(answer).collect()
+            let content = |range: &Range| match (self.plant, state.former.front()) {
+                (Plant::StaleReads, Some(former)) => former,
+                _ => state.cached(range, lag),
+            };
+            ranges.iter().map(|range| content(range).answer(range)).collect()
         };
+        if self.plant == Plant::ShortLists && let Ok(answers) = &mut answers {
+            let lists = answers.iter_mut().zip(ranges).filter(|(_, range)| range.is_prefix);
+            lists.for_each(|(answer, _)| drop(answer.pop()));
+        }
         self.answer(fate).await;
         answers
     }
 
     async fn write_at_once(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        let text = writes.iter().map(write_in_words).collect::<Vec<_>>().join(", ");
         let failed = |cause| WriteError { index: 0, applied: 0, cause };
         let mut sent = Sent {
-            datastore: &self.datastore,
-            writes: Some(LateWrites {
-                text: text.clone(),
-                writes: writes.to_vec(),
-            }),
+            store: self,
+            writes,
+            is_answered: false,
         };
         let wait = Wait::Request {
-            text,
+            text: writes_in_words(writes),
             is_write: true,
             may_lag: false,
         };
@@ -257,20 +323,27 @@ impl NodeStore {
             Fate::Served | Fate::ServedSlowly | Fate::ServedFromCache(_) => None,
             Fate::Refused => Some((false, unavailable(false))),
             Fate::LostRequest => Some((false, unavailable(true))),
-            Fate::LostAnswer => Some((true, unavailable(true))),
+            Fate::LostAnswer => {
+                let is_unknown = self.plant != Plant::DeniedOutcomes;
+                Some((true, unavailable(is_unknown)))
+            }
             // The writes stay under way.
             Fate::Late => return Err(failed(unavailable(true))),
             Fate::Foreign => Some((false, foreign(true))),
             Fate::ForeignAnswer => Some((true, foreign(true))),
         };
-        sent.writes = None;
-        if let Some((false, cause)) = failure {
-            return Err(failed(cause));
+        sent.is_answered = true;
+        let is_served = match &failure {
+            None => true,
+            Some((is_served, _)) => *is_served || self.plant == Plant::ServedRefusals,
+        };
+        if let (false, Some((_, cause))) = (is_served, &failure) {
+            return Err(failed(cause.clone()));
         }
         let outcome = {
             let mut state = self.datastore.state();
             state.keep_former();
-            state.content.write(writes)
+            state.content.write_with(self.plant, writes)
         };
         self.answer(fate).await;
         match failure {
@@ -357,6 +430,10 @@ fn range_in_words(range: &Range) -> String {
         true => format!("list of {}", range.kind),
         false => format!("{} {name}", range.kind),
     }
+}
+
+fn writes_in_words(writes: &[Write]) -> String {
+    writes.iter().map(write_in_words).collect::<Vec<_>>().join(", ")
 }
 
 fn write_in_words(write: &Write) -> String {

@@ -9,9 +9,9 @@ use libcalico::api::{
 use libcalico::store::Kind;
 use memory_store::Pairs;
 
-use crate::choices::Choices;
 use crate::cluster::Node;
 use crate::datastore::Content;
+use crate::schedule::Schedule;
 
 /// The number of pods of a schedule at most.
 const MOST_PODS: usize = 5;
@@ -27,7 +27,7 @@ pub struct DrawnCluster {
 }
 
 /// Draws a cluster. Files of the nodes are below `directory`.
-pub fn draw(choices: &mut Choices, directory: &Path) -> DrawnCluster {
+pub fn draw(choices: &Schedule, directory: &Path) -> DrawnCluster {
     let ahead = [0, 0, -3, 5, 300, -300];
     let nodes: Vec<Node> = (0..=choices.below(3))
         .map(|number| Node::new(number, ahead[choices.below(ahead.len())], directory))

@@ -1,6 +1,6 @@
 //! [`NodeClock`] and [`NodeWaits`]: the time of a node and its waits for files, on a [`Schedule`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use os::clock::Clock;
@@ -9,6 +9,7 @@ use os::lock::{HostLock, LockError};
 use time::OffsetDateTime;
 use time::macros::datetime;
 
+use crate::plants::Plant;
 use crate::schedule::{Schedule, Wait};
 
 /// The date of the begin of a simulation, on a node whose clock is right.
@@ -26,22 +27,28 @@ pub struct NodeClock {
     /// The number of seconds by which the node's date is ahead.
     ahead: i64,
     started: Duration,
+    plant: Plant,
 }
 
 impl NodeClock {
     /// Creates a clock that is `ahead` by this number of seconds.
-    pub fn new(schedule: &Schedule, ahead: i64) -> Self {
+    pub fn new(schedule: &Schedule, ahead: i64, plant: Plant) -> Self {
         NodeClock {
             schedule: schedule.clone(),
             ahead,
             started: schedule.now(),
+            plant,
         }
     }
 }
 
 impl Clock for NodeClock {
     fn now(&self) -> OffsetDateTime {
-        right_date(&self.schedule) + time::Duration::seconds(self.ahead)
+        let date = match self.plant {
+            Plant::StoppedClocks => BEGIN,
+            _ => right_date(&self.schedule),
+        };
+        date + time::Duration::seconds(self.ahead)
     }
 
     fn elapsed(&self) -> Duration {
@@ -69,6 +76,17 @@ pub struct NodeWaits {
     pub schedule: Schedule,
     /// The number of the node.
     pub node: usize,
+    /// A planted fault.
+    pub plant: Plant,
+}
+
+impl NodeWaits {
+    /// Returns a file of this call alone, if it must not exclude others.
+    fn own_file(&self, file: &Path) -> Option<PathBuf> {
+        let unique = self.schedule.now().as_nanos();
+        (self.plant == Plant::SharedLocks)
+            .then(|| file.with_extension(format!("{unique}.lock")))
+    }
 }
 
 impl FileWait for NodeWaits {
@@ -79,6 +97,8 @@ impl FileWait for NodeWaits {
     ) -> Waiting<'a, Result<HostLock, LockError>> {
         Box::pin(async move {
             let until = self.schedule.now() + longest;
+            let own_file = self.own_file(file);
+            let file = own_file.as_deref().unwrap_or(file);
             loop {
                 match HostLock::acquire_within(file, Duration::ZERO) {
                     Err(LockError::Busy { .. }) if self.schedule.now() < until => {

@@ -4,14 +4,14 @@
 
 use crate::cluster::{Cluster, Sandbox, SandboxState};
 
-/// The number of moments for which a pod runs at most.
-const LONGEST_LIFE: usize = 12;
+/// The number of times at most that kubelet looks whether a pod still runs.
+const LONGEST_LIFE: usize = 6;
 
 /// Leads a pod from its creation to its end.
 pub async fn live(cluster: Cluster, pod: String, node: usize) {
     cluster.waiting.borrow_mut().insert(pod.clone(), None);
     cluster.create_pod(&pod, node);
-    wait_some(&cluster, 4).await;
+    cluster.schedule.later(40).await;
     loop {
         let sandbox = start(&cluster, &pod, node).await;
         cluster.waiting.borrow_mut().remove(&pod);
@@ -45,7 +45,7 @@ async fn start(cluster: &Cluster, pod: &str, node: usize) -> usize {
                 };
                 cluster.waiting.borrow_mut().insert(pod.into(), Some(error));
                 stop(cluster, sandbox).await;
-                wait_some(cluster, 3).await;
+                cluster.schedule.later(30).await;
             }
         }
     }
@@ -53,46 +53,38 @@ async fn start(cluster: &Cluster, pod: &str, node: usize) -> usize {
 
 /// Waits while a sandbox runs. Returns false if the pod has to start again.
 async fn run(cluster: &Cluster, sandbox: usize) -> bool {
-    let moments = cluster.choices.borrow_mut().below(LONGEST_LIFE);
-    for _ in 0..moments {
-        cluster.schedule.later().await;
+    for _ in 0..cluster.schedule.below(LONGEST_LIFE) {
+        cluster.schedule.later(10).await;
         if cluster.sandbox(sandbox).state == SandboxState::Stopping {
             return false;
         }
     }
     // A sandbox that someone killed has a successor.
-    !cluster.choices.borrow_mut().one_in(4)
+    !cluster.schedule.one_in(4)
 }
 
 /// Stops a sandbox: DELs until one succeeds, then removes the namespace. Another DEL may come much
 /// later.
 async fn stop(cluster: &Cluster, sandbox: usize) {
     cluster.set_state(sandbox, SandboxState::Stopping);
-    let loses_netns_first = cluster.choices.borrow_mut().one_in(6);
+    let loses_netns_first = cluster.schedule.one_in(6);
     if loses_netns_first {
         cluster.remove_netns(sandbox);
     }
     while !matches!(cluster.del(sandbox).ended().await, Some(Ok(()))) {
-        wait_some(cluster, 3).await;
+        cluster.schedule.later(30).await;
     }
     cluster.set_state(sandbox, SandboxState::Gone);
     if !loses_netns_first {
         cluster.remove_netns(sandbox);
     }
-    let repeats = cluster.choices.borrow_mut().below(3);
+    let repeats = cluster.schedule.below(3);
     if repeats > 0 {
         let again = cluster.clone();
         let name = format!("late DEL of {}", cluster.sandbox(sandbox).container);
         cluster.tasks.start_actor(&name, async move {
-            wait_some(&again, 30).await;
+            again.schedule.later(300).await;
             again.del(sandbox).ended().await;
         });
-    }
-}
-
-async fn wait_some(cluster: &Cluster, most: usize) {
-    let moments = cluster.choices.borrow_mut().below(most);
-    for _ in 0..moments {
-        cluster.schedule.later().await;
     }
 }

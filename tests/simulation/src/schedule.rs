@@ -1,7 +1,9 @@
 //! [`Schedule`]: the waits of all tasks, each of which ends only when the scheduler ends it.
 //!
-//! Whatever a simulated call awaits is a [`Wait`]. The task that registers one stands still until
-//! [`Schedule::end`] gives the wait its outcome. Between two such points a task runs alone.
+//! Whatever a simulated call awaits is a [`Wait`]. The task that begins one stands still until
+//! [`Schedule::end`] gives the wait its outcome. Between two such points a task runs alone. A wait
+//! may be delayed by a number of steps that other tasks take meanwhile; without delays, each task
+//! runs to its end before the next one goes on.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,11 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The time that each step takes.
-const STEP: Duration = Duration::from_millis(1);
+use crate::choices::Choices;
 
 /// The number of a task.
 pub type TaskId = usize;
+
+/// The longest delay of a wait, in steps of other tasks.
+const LONGEST_DELAY: usize = 60;
 
 /// The event that ends a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,30 +75,75 @@ pub enum Fate {
     ForeignAnswer,
 }
 
-/// The waits of all tasks, and the time.
-#[derive(Debug, Clone, Default)]
+/// How often a schedule departs from the plain order: once in this number of waits, or never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rates {
+    /// A wait is delayed.
+    pub delay: usize,
+    /// A request meets a fault.
+    pub fault: usize,
+    /// The process of a call is stopped.
+    pub stop: usize,
+    /// The time that a step takes.
+    pub step: Duration,
+}
+
+/// The waits of all tasks, the time, and the numbers that determine what happens next.
+#[derive(Debug, Clone)]
 pub struct Schedule(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    choices: Choices,
+    rates: Rates,
     now: Duration,
+    /// The number of steps so far.
+    steps: u64,
     running: TaskId,
+    /// The name of the running task, under which its numbers are chosen.
+    name: Arc<str>,
     /// The number of steps of each node.
-    steps: BTreeMap<usize, u64>,
-    waits: BTreeMap<u64, Registered>,
+    of_nodes: BTreeMap<usize, u64>,
+    waits: BTreeMap<u64, Begun>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Registered {
+struct Begun {
     task: TaskId,
     wait: Wait,
+    /// The number of the step from which on the wait may end.
+    due: u64,
     fate: Option<Fate>,
     /// Wakes the part of the task that waits.
     waker: Waker,
 }
 
+/// A wait that may end next.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    pub(crate) id: u64,
+    pub(crate) task: TaskId,
+    pub(crate) wait: Wait,
+    pub(crate) due: u64,
+}
+
 impl Schedule {
+    /// Creates a schedule without tasks.
+    pub fn new(choices: Choices) -> Self {
+        Schedule(Arc::new(Mutex::new(State {
+            choices,
+            rates: Rates::default(),
+            now: Duration::ZERO,
+            steps: 0,
+            running: 0,
+            name: "cluster".into(),
+            of_nodes: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            next: 0,
+        })))
+    }
+
     /// Returns the time since the begin of the simulation.
     pub fn now(&self) -> Duration {
         self.state().now
@@ -104,19 +153,44 @@ impl Schedule {
     pub fn wait(&self, wait: Wait) -> Waiting {
         Waiting {
             schedule: self.clone(),
-            state: WaitState::New(wait),
+            state: WaitState::New { wait, most: None },
         }
     }
 
-    /// Waits for a moment that the scheduler chooses.
-    pub fn later(&self) -> Waiting {
-        self.wait(Wait::Later)
+    /// Waits for a moment that is at most this number of steps away.
+    pub fn later(&self, most: usize) -> Waiting {
+        Waiting {
+            schedule: self.clone(),
+            state: WaitState::New {
+                wait: Wait::Later,
+                most: Some(most),
+            },
+        }
     }
 
     /// Waits until another task of the node has gone on, or until `until`.
     pub fn other_step(&self, node: usize, until: Duration) -> Waiting {
-        let since = self.state().steps.get(&node).copied().unwrap_or_default();
+        let since = self.state().of_nodes.get(&node).copied().unwrap_or_default();
         self.wait(Wait::OtherStep { node, since, until })
+    }
+
+    /// Chooses a number below `limit` for the running task.
+    pub fn below(&self, limit: usize) -> usize {
+        self.state().choose(|choices, name| choices.below(name, limit))
+    }
+
+    /// Chooses true once in `times` for the running task; never if `times` is 0.
+    pub fn one_in(&self, times: usize) -> bool {
+        self.state().choose(|choices, name| choices.one_in(name, times))
+    }
+
+    /// Returns how often the schedule departs from the plain order.
+    pub(crate) fn rates(&self) -> Rates {
+        self.state().rates
+    }
+
+    pub(crate) fn set_rates(&self, rates: Rates) {
+        self.state().rates = rates;
     }
 
     /// Moves the time forward.
@@ -125,64 +199,120 @@ impl Schedule {
         state.now = state.now.max(time);
     }
 
-    /// Notes which task runs next, and the node on which it does.
-    pub(crate) fn begin_step(&self, task: TaskId, node: Option<usize>) {
+    /// Begins a step of a task on a node.
+    pub(crate) fn begin_step(&self, task: TaskId, name: &Arc<str>, node: Option<usize>) {
         let mut state = self.state();
         state.running = task;
-        state.now += STEP;
+        state.name = Arc::clone(name);
+        state.steps += 1;
+        let took = state.rates.step;
+        state.now += took;
         if let Some(node) = node {
-            *state.steps.entry(node).or_default() += 1;
+            *state.of_nodes.entry(node).or_default() += 1;
         }
     }
 
-    /// Calls `visit` with the number, the task and the event of each wait that has not ended, in
-    /// the order in which they began.
-    pub(crate) fn each_wait(&self, mut visit: impl FnMut(u64, TaskId, &Wait, bool)) {
+    /// Lets the next choices be those of a task.
+    pub(crate) fn choose_for(&self, name: &Arc<str>) {
+        self.state().name = Arc::clone(name);
+    }
+
+    /// Returns the wait to end next: of those that are due, the one that became so last; else the
+    /// one that will be due first.
+    pub(crate) fn next_wait(&self) -> Option<Candidate> {
         let state = self.state();
-        for (id, registered) in &state.waits {
-            if registered.fate.is_some() {
-                continue;
-            }
-            let has_come = match &registered.wait {
-                Wait::Request { .. } | Wait::Answer | Wait::Later => true,
-                Wait::Until(time) => *time <= state.now,
-                Wait::OtherStep { node, since, until } => {
-                    let steps = state.steps.get(node).copied().unwrap_or_default();
-                    steps > *since || *until <= state.now
-                }
-                Wait::Task(_) => false,
-            };
-            visit(*id, registered.task, &registered.wait, has_come);
-        }
+        let waits = state.waits.iter().filter(|(_, begun)| state.has_come(begun));
+        let next = waits.max_by_key(|(id, begun)| match begun.due <= state.steps {
+            true => (true, begun.due, **id),
+            false => (false, u64::MAX - begun.due, **id),
+        });
+        next.map(|(id, begun)| Candidate {
+            id: *id,
+            task: begun.task,
+            wait: begun.wait.clone(),
+            due: begun.due,
+        })
     }
 
-    /// Ends a wait. Returns its task.
-    pub(crate) fn end(&self, id: u64, fate: Fate) -> TaskId {
+    /// Returns the number of steps so far.
+    pub(crate) fn steps(&self) -> u64 {
+        self.state().steps
+    }
+
+    /// Returns the first time for which a task waits.
+    pub(crate) fn next_time(&self) -> Option<Duration> {
+        let state = self.state();
+        let waits = state.waits.values().filter(|begun| begun.fate.is_none());
+        let times = waits.filter_map(|begun| match begun.wait {
+            Wait::Until(time) | Wait::OtherStep { until: time, .. } => Some(time),
+            _ => None,
+        });
+        times.filter(|time| *time > state.now).min()
+    }
+
+    /// Ends a wait.
+    pub(crate) fn end(&self, id: u64, fate: Fate) {
         let mut state = self.state();
-        let registered = state.waits.get_mut(&id).expect("the wait is registered");
-        registered.fate = Some(fate);
-        let (task, waker) = (registered.task, registered.waker.clone());
+        let begun = state.waits.get_mut(&id).expect("the wait has begun");
+        begun.fate = Some(fate);
+        let waker = begun.waker.clone();
         drop(state);
         waker.wake();
-        task
     }
 
     /// Ends all waits for the end of `task`.
     pub(crate) fn end_task(&self, task: TaskId) {
         let mut state = self.state();
         let waits = state.waits.values_mut();
-        let of_task = waits.filter(|registered| registered.wait == Wait::Task(task));
-        let wakers = of_task.map(|registered| {
-            registered.fate = Some(Fate::Served);
-            registered.waker.clone()
+        let of_task = waits.filter(|begun| begun.wait == Wait::Task(task));
+        let wakers = of_task.map(|begun| {
+            begun.fate = Some(Fate::Served);
+            begun.waker.clone()
         });
         let wakers: Vec<Waker> = wakers.collect();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Returns the numbers chosen so far.
+    pub(crate) fn take_choices(&self) -> Choices {
+        let empty = Choices::given(BTreeMap::new());
+        std::mem::replace(&mut self.state().choices, empty)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn choose<T>(&mut self, choose: impl FnOnce(&mut Choices, &Arc<str>) -> T) -> T {
+        choose(&mut self.choices, &self.name)
+    }
+
+    fn has_come(&self, begun: &Begun) -> bool {
+        begun.fate.is_none()
+            && match &begun.wait {
+                Wait::Request { .. } | Wait::Answer | Wait::Later => true,
+                Wait::Until(time) => *time <= self.now,
+                Wait::OtherStep { node, since, until } => {
+                    let steps = self.of_nodes.get(node).copied().unwrap_or_default();
+                    steps > *since || *until <= self.now
+                }
+                Wait::Task(_) => false,
+            }
+    }
+
+    fn delay(&mut self, wait: &Wait, most: Option<usize>) -> usize {
+        let times = self.rates.delay;
+        match (wait, most) {
+            (Wait::Task(_), _) => 0,
+            (_, Some(most)) => self.choose(|choices, name| choices.below(name, most)),
+            (_, None) if times == 0 => 0,
+            (_, None) => {
+                self.choose(|choices, name| choices.mostly_zero(name, LONGEST_DELAY, times))
+            }
+        }
     }
 }
 
@@ -195,8 +325,12 @@ pub struct Waiting {
 
 #[derive(Debug)]
 enum WaitState {
-    New(Wait),
-    Registered(u64),
+    New {
+        wait: Wait,
+        /// The longest delay, if the wait has its own.
+        most: Option<usize>,
+    },
+    Begun(u64),
     Ended,
 }
 
@@ -207,23 +341,25 @@ impl Future for Waiting {
         let this = &mut *self;
         let mut state = this.schedule.0.lock().unwrap_or_else(PoisonError::into_inner);
         match &this.state {
-            WaitState::New(wait) => {
+            WaitState::New { wait, most } => {
                 let id = state.next;
                 state.next += 1;
-                let registered = Registered {
+                let delay = state.delay(wait, *most);
+                let begun = Begun {
                     task: state.running,
                     wait: wait.clone(),
+                    due: state.steps + delay as u64,
                     fate: None,
                     waker: cx.waker().clone(),
                 };
-                state.waits.insert(id, registered);
-                this.state = WaitState::Registered(id);
+                state.waits.insert(id, begun);
+                this.state = WaitState::Begun(id);
                 Poll::Pending
             }
-            WaitState::Registered(id) => {
-                let registered = state.waits.get_mut(id).expect("the wait is registered");
-                let Some(fate) = registered.fate else {
-                    registered.waker = cx.waker().clone();
+            WaitState::Begun(id) => {
+                let begun = state.waits.get_mut(id).expect("the wait has begun");
+                let Some(fate) = begun.fate else {
+                    begun.waker = cx.waker().clone();
                     return Poll::Pending;
                 };
                 state.waits.remove(id);
@@ -237,7 +373,7 @@ impl Future for Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let WaitState::Registered(id) = self.state {
+        if let WaitState::Begun(id) = self.state {
             self.schedule.state().waits.remove(&id);
         }
     }

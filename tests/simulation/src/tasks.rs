@@ -21,7 +21,7 @@ pub struct Tasks {
 }
 
 struct Task {
-    name: Rc<str>,
+    name: Arc<str>,
     /// The node of a call; `None` for an actor, which no schedule stops.
     node: Option<usize>,
     future: Pin<Box<dyn Future<Output = ()>>>,
@@ -127,16 +127,22 @@ impl Tasks {
     }
 
     /// Returns the name of a task.
-    pub fn name(&self, task: TaskId) -> Rc<str> {
+    pub fn name(&self, task: TaskId) -> Arc<str> {
         let running = self.running.borrow();
-        running.get(&task).map_or_else(|| "ended".into(), |task| Rc::clone(&task.name))
+        running.get(&task).map_or_else(|| "ended".into(), |task| Arc::clone(&task.name))
     }
 
-    /// Returns the tasks that can go on without the end of a wait.
-    pub(crate) fn woken(&self) -> Vec<TaskId> {
+    /// Returns true if the task is a call, and not an actor.
+    pub(crate) fn is_call(&self, task: TaskId) -> bool {
+        self.running.borrow().get(&task).is_some_and(|task| task.node.is_some())
+    }
+
+    /// Returns the first task that can go on without the end of a wait.
+    pub(crate) fn woken(&self) -> Option<TaskId> {
         let running = self.running.borrow();
-        let woken = running.iter().filter(|(_, task)| task.wake.0.load(Ordering::Relaxed));
-        woken.map(|(id, _)| *id).collect()
+        let mut tasks = running.iter();
+        let woken = tasks.find(|(_, task)| task.wake.0.load(Ordering::Relaxed));
+        woken.map(|(id, _)| *id)
     }
 
     /// Returns the calls, of all nodes or of one.
@@ -155,7 +161,7 @@ impl Tasks {
         let Some(mut task) = task else {
             return StepEnd::Ended;
         };
-        self.schedule.begin_step(id, task.node);
+        self.schedule.begin_step(id, &task.name, task.node);
         task.wake.0.store(false, Ordering::Relaxed);
         let waker = Waker::from(Arc::clone(&task.wake));
         let future = task.future.as_mut();
@@ -184,7 +190,10 @@ impl Tasks {
     /// Stops the process of a call.
     pub(crate) fn stop(&self, id: TaskId) {
         let task = self.running.borrow_mut().remove(&id);
-        drop(task);
+        if let Some(task) = task {
+            self.schedule.choose_for(&task.name);
+            drop(task);
+        }
         self.end(id);
     }
 

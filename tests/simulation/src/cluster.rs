@@ -27,6 +27,7 @@ use tempfile::TempDir;
 use crate::datastore::{Content, NodeStore, SharedDatastore};
 use crate::kernel_stub::KernelModel;
 use crate::network::NodeNetwork;
+use crate::kubernetes_objects::KubernetesObjects;
 use crate::node_time::{NodeClock, NodeWaits};
 use crate::plants::Plant;
 use crate::schedule::Schedule;
@@ -118,6 +119,8 @@ pub struct Cluster {
     pub sandboxes: Rc<RefCell<Vec<Sandbox>>>,
     /// The pods that wait for an address, each with the error of the last ADD.
     pub waiting: Rc<RefCell<BTreeMap<String, Option<String>>>>,
+    /// The pods and nodes that the API server has.
+    pub kubernetes: KubernetesObjects,
     /// A planted fault.
     pub plant: Plant,
     /// True after the last fault.
@@ -200,10 +203,14 @@ impl Cluster {
     }
 
     /// Creates a pod, bound to a node.
-    pub fn create_pod(&self, _pod: &str, _node: usize) {}
+    pub fn create_pod(&self, pod: &str, node: usize) {
+        self.kubernetes.create_pod(pod, &self.nodes[node].name);
+    }
 
     /// Removes a pod.
-    pub fn remove_pod(&self, _pod: &str) {}
+    pub fn remove_pod(&self, pod: &str) {
+        self.kubernetes.delete_pod(pod);
+    }
 
     /// Starts the ADD of a sandbox.
     pub fn add(&self, sandbox: usize) -> Started<CallResult<CniResult>> {

@@ -1,9 +1,9 @@
 //! [`SharedDatastore`]: the datastore of a simulated cluster, and [`NodeStore`]: its client on a
 //! node. Each request waits on the schedule, and can be lost, late or answered by others.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use datastore::ClusterStore;
 use futures::future::join_all;
@@ -15,7 +15,7 @@ use memory_store::Pairs;
 
 use crate::api_server::ApiServer;
 use crate::plants::Plant;
-use crate::schedule::{Fate, Schedule, Wait};
+use crate::schedule::{Fate, Operation, Schedule, Wait};
 
 /// The number of former states from which a cache may answer.
 const LONGEST_LAG: usize = 12;
@@ -35,19 +35,22 @@ pub struct SharedDatastore(Arc<Mutex<State>>);
 
 struct State {
     content: Content,
-    /// Former states, the latest last.
-    former: VecDeque<Content>,
+    /// Former states, the latest last: all, or the last [`LONGEST_LAG`].
+    former: Vec<Content>,
+    keeps_all: bool,
     late: Vec<LateWrites>,
 }
 
 /// Writes whose client gave up before they reached the datastore.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct LateWrites {
     text: String,
     writes: Vec<Write>,
     /// The number of the step in which they reach the datastore, or are lost.
     due: u64,
     is_lost: bool,
+    /// Lasts until the writes reach the datastore or are lost.
+    _operation: Operation,
 }
 
 /// The longest time that a late write takes, in steps.
@@ -64,9 +67,27 @@ impl SharedDatastore {
     pub fn new(content: Content) -> Self {
         SharedDatastore(Arc::new(Mutex::new(State {
             content,
-            former: VecDeque::new(),
+            former: Vec::new(),
+            keeps_all: false,
             late: Vec::new(),
         })))
+    }
+
+    /// Keeps all former states from now on, for watches.
+    pub(crate) fn keep_all(&self) {
+        self.state().keeps_all = true;
+    }
+
+    /// Returns the number of former states.
+    pub(crate) fn former_states(&self) -> usize {
+        self.state().former.len()
+    }
+
+    /// Returns the stored pairs in a state: a former one, or the present one after all of these.
+    pub(crate) fn pairs_in_state(&self, number: usize, range: &Range) -> Vec<RawEntry> {
+        let state = self.state();
+        let content = state.former.get(number).unwrap_or(&state.content);
+        content.answer(range).unwrap_or_default()
     }
 
     /// Returns the result of `read` on the present content.
@@ -115,10 +136,10 @@ impl SharedDatastore {
 
 impl State {
     fn keep_former(&mut self) {
-        if self.former.len() == LONGEST_LAG {
-            self.former.pop_front();
+        if self.former.len() == LONGEST_LAG && !self.keeps_all {
+            self.former.remove(0);
         }
-        self.former.push_back(self.content.clone());
+        self.former.push(self.content.clone());
     }
 
     fn cached(&self, range: &Range, lag: usize) -> &Content {
@@ -256,6 +277,7 @@ impl Drop for Sent<'_> {
             writes: self.writes.to_vec(),
             is_lost: schedule.one_in(2),
             due: schedule.steps() + schedule.below(LONGEST_WAY) as u64,
+            _operation: schedule.begin_operation(),
         };
         self.store.datastore.state().late.push(late);
     }
@@ -269,6 +291,12 @@ impl NodeStore {
             datastore: datastore.clone(),
             plant,
         }
+    }
+
+    /// Waits for this time.
+    pub(crate) async fn pause(&self, duration: Duration) {
+        let until = self.schedule.now() + duration;
+        self.schedule.wait(Wait::Until(until)).await;
     }
 
     async fn read_at_once(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
@@ -292,7 +320,8 @@ impl NodeStore {
         };
         let mut answers: Result<Vec<Vec<RawEntry>>, StoreError> = {
             let state = self.datastore.state();
-            let content = |range: &Range| match (self.plant, state.former.front()) {
+            let oldest = state.former.len().saturating_sub(LONGEST_LAG);
+            let content = |range: &Range| match (self.plant, state.former.get(oldest)) {
                 (Plant::StaleReads, Some(former)) => former,
                 _ => state.cached(range, lag),
             };

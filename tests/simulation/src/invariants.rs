@@ -1,13 +1,16 @@
 //! [`Invariants`]: what must hold after each step, and when everything is at rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use allocation::journal::PendingDel;
-use libcalico::ipam::Block;
+use allocation::testing::assert_consistent;
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity};
 
 use crate::cluster::{Cluster, NETWORK, Sandbox, SandboxState};
+use crate::datastore::Content;
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +129,7 @@ impl Invariants {
                 format!("{address} is allocated to {owner}"),
             ));
         }
+        check_collected(cluster)?;
         for number in 0..cluster.nodes.len() {
             if let Some(entry) = entries(cluster, number).values().next() {
                 return Err(Violation::new(
@@ -141,6 +145,53 @@ impl Invariants {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that nothing is left that garbage collection deletes: handles, affinities without a block,
+/// more than one empty block of a node, and objects of deleted nodes.
+fn check_collected(cluster: &Cluster) -> Result<(), Violation> {
+    let invariant = "blocks, handles and affinities agree when all pods are gone";
+    let pairs = cluster.datastore.read(|content| match content {
+        Content::Etcd(pairs) => Some(pairs.clone()),
+        Content::Kubernetes(_) => None,
+    });
+    if let Some(pairs) = pairs {
+        let checked = catch_unwind(AssertUnwindSafe(|| assert_consistent(&pairs, true)));
+        checked.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Violation::new(invariant, text.unwrap_or_default())
+        })?;
+    }
+    let mut owners = BTreeSet::new();
+    for (cidr, block) in cluster.datastore.list::<Block>(&None) {
+        let Some(AffinityOwner::Host(node)) = block.owner() else {
+            continue;
+        };
+        if !cluster.kubernetes.has_node(&node) {
+            return Err(Violation::new(
+                "no block of a deleted node is left",
+                format!("{cidr} of {node}"),
+            ));
+        }
+        if !owners.insert(node.clone()) {
+            return Err(Violation::new(
+                "a node keeps at most one empty block",
+                format!("{cidr} of {node} is another one"),
+            ));
+        }
+    }
+    let affinities = cluster.datastore.list::<BlockAffinity>(&AffinitySelect::default());
+    let orphan = affinities.iter().find(|(key, _)| match &key.owner {
+        AffinityOwner::Host(node) => !cluster.kubernetes.has_node(node),
+        AffinityOwner::Virtual(_) => false,
+    });
+    match orphan {
+        Some((key, _)) => Err(Violation::new(
+            "no affinity of a deleted node is left",
+            key.to_string(),
+        )),
+        None => Ok(()),
     }
 }
 

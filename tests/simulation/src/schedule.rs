@@ -106,6 +106,10 @@ struct State {
     of_nodes: BTreeMap<usize, u64>,
     waits: BTreeMap<u64, Begun>,
     next: u64,
+    /// The time that has passed beside the steps.
+    long_time: Duration,
+    /// The long time at which each operation in progress began.
+    operations: BTreeMap<u64, Duration>,
 }
 
 #[derive(Debug)]
@@ -141,6 +145,8 @@ impl Schedule {
             of_nodes: BTreeMap::new(),
             waits: BTreeMap::new(),
             next: 0,
+            long_time: Duration::ZERO,
+            operations: BTreeMap::new(),
         })))
     }
 
@@ -172,6 +178,37 @@ impl Schedule {
     pub fn other_step(&self, node: usize, until: Duration) -> Waiting {
         let since = self.state().of_nodes.get(&node).copied().unwrap_or_default();
         self.wait(Wait::OtherStep { node, since, until })
+    }
+
+    /// Returns the time that has passed beside the steps. Grace periods, which are far longer than
+    /// any operation, follow this time.
+    pub fn long_time(&self) -> Duration {
+        self.state().long_time
+    }
+
+    /// Moves the long time forward, unless an operation in progress would last longer than
+    /// `longest`. Returns true if the time has moved.
+    pub fn pass_long_time(&self, by: Duration, longest: Duration) -> bool {
+        let mut state = self.state();
+        let next = state.long_time + by;
+        let may_pass = state.operations.values().all(|began| next <= *began + longest);
+        if may_pass {
+            state.long_time = next;
+        }
+        may_pass
+    }
+
+    /// Begins an operation, which lasts until the value is dropped.
+    pub fn begin_operation(&self) -> Operation {
+        let mut state = self.state();
+        let (id, began) = (state.next, state.long_time);
+        state.next += 1;
+        state.operations.insert(id, began);
+        drop(state);
+        Operation {
+            schedule: self.clone(),
+            id,
+        }
     }
 
     /// Chooses a number below `limit` for the running task.
@@ -313,6 +350,19 @@ impl State {
                 self.choose(|choices, name| choices.mostly_zero(name, LONGEST_DELAY, times))
             }
         }
+    }
+}
+
+/// An operation in progress, such as a call. No grace period passes before it ends.
+#[derive(Debug)]
+pub struct Operation {
+    schedule: Schedule,
+    id: u64,
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.schedule.state().operations.remove(&self.id);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::schedule::{Schedule, TaskId, Wait};
+use crate::schedule::{Operation, Schedule, TaskId, Wait};
 
 /// The calls and actors of a simulation. Cheap to clone.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ struct Task {
     name: Arc<str>,
     /// The node of a call; `None` for an actor, which no schedule stops.
     node: Option<usize>,
+    /// Lasts as long as a call.
+    _operation: Option<Operation>,
     future: Pin<Box<dyn Future<Output = ()>>>,
     wake: Arc<WakeFlag>,
 }
@@ -119,6 +121,7 @@ impl Tasks {
         let task = Task {
             name: name.into(),
             node,
+            _operation: node.map(|_| self.schedule.begin_operation()),
             future,
             wake,
         };

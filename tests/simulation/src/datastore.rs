@@ -1,7 +1,7 @@
 //! [`SharedDatastore`]: the datastore of a simulated cluster, and [`NodeStore`]: its client on a
 //! node. Each request waits on the schedule, and can be lost, late or answered by others.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +38,8 @@ struct State {
     /// Former states, the latest last.
     former: VecDeque<Content>,
     late: Vec<LateWrites>,
+    /// The paths of the objects that late writes changed.
+    changed_late: BTreeSet<String>,
 }
 
 /// Writes whose client gave up before they reached the datastore.
@@ -66,6 +68,7 @@ impl SharedDatastore {
             content,
             former: VecDeque::new(),
             late: Vec::new(),
+            changed_late: BTreeSet::new(),
         })))
     }
 
@@ -94,16 +97,27 @@ impl SharedDatastore {
         })
     }
 
+    /// Returns true if a late write has changed the object.
+    pub fn is_changed_late(&self, path: &str) -> bool {
+        self.state().changed_late.contains(path)
+    }
+
     /// Lets the first late writes that are due by this step reach the datastore, or loses them.
     /// Returns them in words, and true if they are lost.
     pub(crate) fn end_late_writes(&self, step: u64) -> Option<(String, bool)> {
         let mut state = self.state();
-        let late = state.late.iter().enumerate().filter(|(_, late)| late.due <= step);
+        let late = state
+            .late
+            .iter()
+            .enumerate()
+            .filter(|(_, late)| late.due <= step);
         let (first, _) = late.min_by_key(|(_, late)| late.due)?;
         let late = state.late.remove(first);
         if !late.is_lost {
             state.keep_former();
             _ = state.content.write(&late.writes);
+            let paths = late.writes.iter().map(|write| write.path.clone());
+            state.changed_late.extend(paths);
         }
         Some((late.text, late.is_lost))
     }
@@ -157,7 +171,13 @@ impl Content {
         match self {
             Content::Etcd(pairs) => pairs.apply_all(writes),
             Content::Kubernetes(server) => {
-                let failed = |index| move |cause| WriteError { index, applied: index, cause };
+                let failed = |index| {
+                    move |cause| WriteError {
+                        index,
+                        applied: index,
+                        cause,
+                    }
+                };
                 let writes = writes.iter().enumerate();
                 writes
                     .map(|(index, write)| server.apply(write).map_err(failed(index)))
@@ -167,11 +187,7 @@ impl Content {
     }
 
     /// Applies writes as a datastore with a planted fault does.
-    fn write_with(
-        &mut self,
-        plant: Plant,
-        writes: &[Write],
-    ) -> Result<Vec<Revision>, WriteError> {
+    fn write_with(&mut self, plant: Plant, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let is_planted = |write: &Write| match (&write.op, plant) {
             (WriteOp::Update(..) | WriteOp::UpdateStatus(..), Plant::UncheckedUpdates)
             | (WriteOp::Delete(_), Plant::UncheckedDeletes)
@@ -213,7 +229,10 @@ impl Content {
             (WriteOp::Delete(_), Some(_)) => WriteOp::Delete(None),
             (op, None) => op.clone(),
         };
-        Write { op, ..write.clone() }
+        Write {
+            op,
+            ..write.clone()
+        }
     }
 
     fn has_reached(&self, revision: &Revision) -> bool {
@@ -296,10 +315,18 @@ impl NodeStore {
                 (Plant::StaleReads, Some(former)) => former,
                 _ => state.cached(range, lag),
             };
-            ranges.iter().map(|range| content(range).answer(range)).collect()
+            ranges
+                .iter()
+                .map(|range| content(range).answer(range))
+                .collect()
         };
-        if self.plant == Plant::ShortLists && let Ok(answers) = &mut answers {
-            let lists = answers.iter_mut().zip(ranges).filter(|(_, range)| range.is_prefix);
+        if self.plant == Plant::ShortLists
+            && let Ok(answers) = &mut answers
+        {
+            let lists = answers
+                .iter_mut()
+                .zip(ranges)
+                .filter(|(_, range)| range.is_prefix);
             lists.for_each(|(answer, _)| drop(answer.pop()));
         }
         self.answer(fate).await;
@@ -307,7 +334,11 @@ impl NodeStore {
     }
 
     async fn write_at_once(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        let failed = |cause| WriteError { index: 0, applied: 0, cause };
+        let failed = |cause| WriteError {
+            index: 0,
+            applied: 0,
+            cause,
+        };
         let mut sent = Sent {
             store: self,
             writes,
@@ -433,7 +464,11 @@ fn range_in_words(range: &Range) -> String {
 }
 
 fn writes_in_words(writes: &[Write]) -> String {
-    writes.iter().map(write_in_words).collect::<Vec<_>>().join(", ")
+    writes
+        .iter()
+        .map(write_in_words)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn write_in_words(write: &Write) -> String {

@@ -22,7 +22,7 @@ use time::{Duration, OffsetDateTime};
 use super::client::Client;
 use super::{Now, UpstreamError};
 
-/// What the watches have delivered, possibly with a lag.
+/// What the watches have delivered, possibly with a lag. A later snapshot must not be older.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// Whether the datastore is in sync and not locked.

@@ -75,7 +75,7 @@ async fn collection_with_old_caches_keeps_the_address_of_a_pod_in_the_api() {
         collector.tick();
         cluster.pass_with_lag(&mut collector).await.unwrap();
         assert_eq!(cluster.recorder.take(), ["get pods/ns/net.a"]);
-        assert_eq!(collector.take_reclaimed(), []);
+        assert!(collector.take_reclaimed().is_empty());
     }
 }
 
@@ -102,7 +102,7 @@ async fn collection_of_a_reassigned_address_fails_by_its_sequence_number() {
         );
         let sent = cluster.recorder.take();
         assert_eq!(sent.last().unwrap(), &format!("get {BLOCK}"));
-        assert_eq!(collector.take_reclaimed(), []);
+        assert!(collector.take_reclaimed().is_empty());
     }
 }
 

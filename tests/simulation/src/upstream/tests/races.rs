@@ -5,6 +5,7 @@ use libcalico::store::{Kind, WriteOp};
 use memory_store::Fault;
 
 use super::cluster::{Cluster, both, cidr, ip, requests};
+use crate::upstream::UpstreamError;
 
 const BLOCK: &str = "assignment/ipv4/block/10.65.166.128-26";
 
@@ -135,25 +136,40 @@ async fn requested_address_that_loses_a_race_leaves_a_count_that_is_too_high() {
     }
 }
 
+/// The search for a block finds the same block again, so the container has two addresses, of which
+/// its handle counts one.
 #[tokio::test]
-async fn add_whose_block_write_has_no_answer_leaves_an_address_without_handle() {
+async fn add_whose_block_write_has_no_answer_takes_a_second_address() {
     for cluster in both() {
         pool4(&cluster);
         cluster.add_v4("node1", "net.a").await.unwrap();
         at_block_update(&cluster, Fault::LostAnswer);
         let assigned = cluster.add_v4("node1", "net.b").await.unwrap();
-        // The block is given up for this call, so the node claims another one.
-        assert_eq!(assigned, [ip("10.65.166.192")]);
+        assert_eq!(assigned, [ip("10.65.166.130")]);
         let block = cluster.block("10.65.166.128/26").unwrap();
-        assert_eq!(block.allocated().count(), 2);
+        assert_eq!(block.allocated().count(), 3);
+        // A DEL releases both, but cannot subtract two.
+        cluster.del("net.b").await.unwrap();
+        let block = cluster.block("10.65.166.128/26").unwrap();
+        assert_eq!(block.allocated().count(), 1);
         let counts = cluster.handle("net.b").unwrap().block;
-        assert_eq!(
-            counts.into_keys().collect::<Vec<_>>(),
-            [cidr("10.65.166.192/26")]
-        );
+        assert_eq!(counts.into_values().collect::<Vec<_>>(), [1]);
+    }
+}
+
+#[tokio::test]
+async fn add_without_answer_and_without_second_try_leaves_an_address_without_handle() {
+    for cluster in both() {
+        pool4(&cluster);
+        cluster.configure(|config| config.max_blocks_per_host = 1);
+        cluster.add_v4("node1", "net.a").await.unwrap();
+        at_block_update(&cluster, Fault::LostAnswer);
+        let outcome = cluster.add_v4("node1", "net.b").await;
+        assert_eq!(outcome, Err(UpstreamError::BlockLimit));
         cluster.del("net.b").await.unwrap();
         let block = cluster.block("10.65.166.128/26").unwrap();
         assert_eq!(block.allocated().count(), 2);
+        assert_eq!(cluster.handle("net.b"), None);
     }
 }
 

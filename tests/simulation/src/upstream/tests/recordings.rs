@@ -72,21 +72,18 @@ impl Stored {
         let mut stored = Stored::default();
         for object in store.values() {
             let mut spec = object["spec"].clone();
-            let fields = spec.as_object_mut();
-            let mut take = |key: &str| fields.as_deref().and_then(|spec| spec.get(key)).cloned();
             match object["kind"].as_str() {
                 Some("IPAMBlock") => {
-                    let claimed = take("affinityClaimTime");
                     let fields = spec.as_object_mut().unwrap();
                     fields.remove("strictAffinity");
-                    fields.remove("affinityClaimTime");
+                    let claimed = fields.remove("affinityClaimTime");
                     fields.extend(claimed.map(|time| ("affinity_claim_time".to_owned(), time)));
                     let block: Block = serde_json::from_value(spec).unwrap();
                     stored.blocks.insert(Block::path(&block.cidr), block);
                 }
                 Some("IPAMHandle") => {
-                    let id = take("handleID").unwrap();
-                    spec.as_object_mut().unwrap().remove("handleID");
+                    let fields = spec.as_object_mut().unwrap();
+                    let id = fields.remove("handleID").unwrap();
                     let path = Handle::path(&HandleId::new(id.as_str().unwrap()));
                     let handle = serde_json::from_value(spec).unwrap();
                     stored.handles.insert(path, handle);

@@ -207,21 +207,12 @@ async fn add_of_a_requested_address_reads_no_node_and_no_reservation() {
         let second = cluster.add_fixed("node1", "net.b", "10.65.1.9").await;
         let error = second.unwrap_err().to_string();
         assert_eq!(error, "Address already assigned in block");
-        assert_eq!(
-            cluster.recorder.take(),
-            expected[..3]
-                .iter()
-                .map(|request| { request.trim_end_matches(" missing").to_owned() })
-                .enumerate()
-                .map(|(index, request)| {
-                    if index == 1 {
-                        format!("{request} missing")
-                    } else {
-                        request
-                    }
-                })
-                .collect::<Vec<_>>()
-        );
+        let expected = requests(&[&[
+            "list ippools/",
+            "get config missing",
+            "get assignment/ipv4/block/10.65.1.0-26",
+        ]]);
+        assert_eq!(cluster.recorder.take(), expected);
     }
 }
 

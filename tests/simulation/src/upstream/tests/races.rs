@@ -1,11 +1,13 @@
 //! Lets another process, or a fault, act between two requests of the plugin.
 
-use libcalico::ipam::{AffinityState, Block};
+use std::collections::BTreeMap;
+
+use libcalico::ipam::{AffinityState, Block, HandleId};
 use libcalico::store::{Kind, WriteOp};
 use memory_store::Fault;
 
 use super::cluster::{Cluster, both, cidr, ip, requests};
-use crate::upstream::UpstreamError;
+use crate::upstream::{self, AddRequest, Collector, UpstreamError};
 
 const BLOCK: &str = "assignment/ipv4/block/10.65.166.128-26";
 
@@ -225,4 +227,25 @@ async fn reader_of_a_marked_block_completes_its_deletion_on_an_api_server() {
         format!("update {affinity} confirmed"),
     ];
     assert_eq!(cluster.recorder.take()[5..14], expected);
+}
+
+/// A scheduler of the simulation may move the calls between threads.
+#[test]
+fn calls_of_all_clients_are_send() {
+    fn assert_send<T: Send>(_: &T) {}
+    let [cluster, _] = both();
+    let (store, now) = (cluster.store(), &|| time::OffsetDateTime::UNIX_EPOCH);
+    let (id, attributes) = (HandleId::new("net.a"), BTreeMap::new());
+    let request = AddRequest {
+        node: "node1",
+        handle: &id,
+        attributes: &attributes,
+        pools: &[],
+        namespace: None,
+    };
+    assert_send(&upstream::add(store, now, &request, &[]));
+    assert_send(&upstream::add_fixed(store, now, &request, ip("10.65.0.1")));
+    assert_send(&upstream::del(store, now, &id, None));
+    let mut collector = Collector::new(None);
+    assert_send(&upstream::gc_pass(&mut collector, store, store, now));
 }

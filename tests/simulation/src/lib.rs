@@ -16,3 +16,4 @@ pub mod schedule;
 pub mod shrink;
 pub mod simulation;
 pub mod tasks;
+pub mod upstream;

@@ -10,6 +10,7 @@ mod error;
 mod existing;
 pub mod grpc;
 mod host;
+mod host_access;
 pub mod host_link;
 pub mod host_network;
 mod interfaces_lock;

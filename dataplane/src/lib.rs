@@ -15,6 +15,8 @@ pub mod host_link;
 pub mod host_network;
 mod interfaces_lock;
 mod mac;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod netlink;
 pub mod netns;
 mod ownership;

@@ -208,7 +208,7 @@ impl<H: HostAccess> HostRoutes<'_, H> {
 }
 
 /// Logs the route that the error withholds.
-pub(super) fn log_withheld(error: &DataplaneError) {
+pub(crate) fn log_withheld(error: &DataplaneError) {
     if let DataplaneError::BusyRoute(BusyRoute {
         address,
         route,

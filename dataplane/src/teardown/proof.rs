@@ -24,6 +24,9 @@ impl<T> SearchResult<T> {
     }
 }
 
+/// A link, and the lock for a link without an alias.
+type LockedLink<L> = (Link, Option<L>);
+
 enum ProofResult {
     Proven,
     Unproven,
@@ -80,13 +83,12 @@ impl TeardownTarget {
         Ok(is_of_other_container && host_end.is_peer_of(inside, host.netns_id(pod)?))
     }
 
-    /// Returns the host end if it belongs to this endpoint, and the lock for an interface without
-    /// an alias.
+    /// Returns the host end if it belongs to this endpoint.
     pub(crate) fn own_host_end<H: HostAccess>(
         &self,
         host: &mut H,
         pod: Option<&H::Netns>,
-    ) -> Result<SearchResult<(Link, Option<H::Lock>)>, DataplaneError> {
+    ) -> Result<SearchResult<LockedLink<H::Lock>>, DataplaneError> {
         let mut lock = None;
         let mut found = host.link(&self.host_ifname)?;
         if found.as_ref().is_some_and(|link| link.alias.is_none()) {

@@ -265,14 +265,11 @@ impl KernelModel {
         self.step(steps::CREATE_PAIR, |tables| {
             let index = tables.create_pair(&[host_end, container_end], mtu)?;
             let host = tables.reported(HOST, index).ok_or(Errno::ENODEV)?;
-            let is_wanted = |to| plan.host_destinations().any(|wanted| wanted == to);
-            let routes = tables.routes().filter(|(to, _)| is_wanted(*to));
+            let existing = |to| Some(reported_route(to, tables.route_to(to)?));
             Ok(NewPair {
                 host,
                 device: plan.device,
-                routes_before: routes
-                    .map(|(to, index)| reported_route(to, index))
-                    .collect(),
+                routes_before: plan.host_destinations().filter_map(existing).collect(),
             })
         })
     }

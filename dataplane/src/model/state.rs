@@ -1,5 +1,6 @@
 //! The state of the modeled kernel, for invariants of simulations and tests.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -80,13 +81,14 @@ impl KernelModel {
     /// Returns the interfaces in the namespace at a path; `None` if the path does not exist.
     pub fn pod_links(&self, path: &Path) -> Option<Vec<LinkState>> {
         let tables = self.tables();
-        let netns = tables.netns_at(path)?;
-        let indexes = tables.indexes(netns).into_iter();
-        Some(
-            indexes
-                .filter_map(|index| link_state(&tables, netns, index))
-                .collect(),
-        )
+        Some(links_in(&tables, tables.netns_at(path)?))
+    }
+
+    /// Returns the paths of all namespaces, with their interfaces.
+    pub fn pods(&self) -> BTreeMap<PathBuf, Vec<LinkState>> {
+        let tables = self.tables();
+        let links = |(path, netns): (&PathBuf, &NetnsId)| (path.clone(), links_in(&tables, *netns));
+        tables.paths().map(links).collect()
     }
 
     /// Returns the PIDs of the processes in the namespace at a path; none if the path does not
@@ -114,6 +116,13 @@ fn host_link(tables: &Tables, index: u32) -> Option<HostLinkState> {
         destinations: through.map(|(to, _)| to).collect(),
         peer: tables.link(HOST, index)?.peer.and_then(peer),
     })
+}
+
+fn links_in(tables: &Tables, netns: NetnsId) -> Vec<LinkState> {
+    let indexes = tables.indexes(netns).into_iter();
+    indexes
+        .filter_map(|index| link_state(tables, netns, index))
+        .collect()
 }
 
 fn link_state(tables: &Tables, netns: NetnsId, index: u32) -> Option<LinkState> {

@@ -70,6 +70,11 @@ impl Tables {
         self.paths.get(path).copied()
     }
 
+    /// Returns the namespaces by path.
+    pub(super) fn paths(&self) -> impl Iterator<Item = (&PathBuf, &NetnsId)> {
+        self.paths.iter()
+    }
+
     /// Returns a path of the namespace.
     pub(super) fn path_of(&self, netns: NetnsId) -> Option<&Path> {
         let mut paths = self.paths.iter();
@@ -322,6 +327,11 @@ impl Tables {
     /// Returns the destinations and the indexes of the host routes.
     pub(super) fn routes(&self) -> impl Iterator<Item = (Cidr, u32)> {
         self.host.routes.iter().map(|(to, index)| (*to, *index))
+    }
+
+    /// Returns the index of the interface of a host route.
+    pub(super) fn route_to(&self, destination: Cidr) -> Option<u32> {
+        self.host.routes.get(&destination).copied()
     }
 
     pub(super) fn add_route(

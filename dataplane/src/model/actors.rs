@@ -97,8 +97,8 @@ impl KernelModel {
         tables.delete(netns, index)
     }
 
-    /// Creates an interface without another end in the namespace at a path, or on the host.
-    pub fn add_single(&self, netns: Option<&Path>, name: &str) -> Result<(), Errno> {
+    /// Creates a bridge, which is no end of a pair, in the namespace at a path, or on the host.
+    pub fn add_bridge(&self, netns: Option<&Path>, name: &str) -> Result<(), Errno> {
         let mut tables = self.tables();
         let netns = netns.map_or(Ok(HOST), |path| of_pod(&tables, path))?;
         let end = NewEnd {
@@ -106,7 +106,7 @@ impl KernelModel {
             name,
             mac: None,
         };
-        let index = tables.create_single(&end)?;
+        let index = tables.create_bridge(&end)?;
         tables.set_up(netns, index)
     }
 

@@ -238,8 +238,8 @@ impl Tables {
         link.is_up && link.peer.and_then(peer).is_none_or(|peer| peer.is_up)
     }
 
-    /// Creates an interface without another end; returns its index.
-    pub(super) fn create_single(&mut self, end: &NewEnd<'_>) -> Result<u32, Errno> {
+    /// Creates a bridge, which has carrier until it gets its first port; returns its index.
+    pub(super) fn create_bridge(&mut self, end: &NewEnd<'_>) -> Result<u32, Errno> {
         self.ensure_free(end)?;
         self.insert(end, crate::plan::KERNEL_DEFAULT_MTU)
     }
@@ -317,7 +317,7 @@ impl Tables {
     /// Renames a link.
     pub(super) fn rename(&mut self, netns: NetnsId, from: &str, to: &str) -> Result<(), Errno> {
         let index = self.index_of(netns, from).ok_or(Errno::ENODEV)?;
-        if self.index_of(netns, to).is_some() {
+        if from != to && self.index_of(netns, to).is_some() {
             return Err(Errno::EEXIST);
         }
         self.link_mut(netns, index)?.name = to.to_owned();

@@ -64,9 +64,11 @@ impl OtherPrograms for ChangesKernel<'_> {
                     let mut command = Command::new("sleep");
                     Ok(command.arg("600").stdin(Stdio::null()).spawn()?)
                 };
-                let started = self.host.in_pod(pod, sleeping).ok();
-                self.processes.extend(started.map(|child| (*pod, child)));
-                self.processes.last().is_some_and(|(last, _)| last == pod)
+                let Ok(child) = self.host.in_pod(pod, sleeping) else {
+                    return false;
+                };
+                self.processes.push((pod, child));
+                true
             }
             Change::StopProcesses(pod) => {
                 self.stop_processes(|of| of == *pod);
@@ -81,8 +83,8 @@ impl OtherPrograms for ChangesKernel<'_> {
             }
             Change::DeleteInPod { pod, ifname } => in_pod(pod, &format!("link delete {ifname}")),
             Change::AddPair(pair) => add_pair(pair),
-            Change::AddSingle { pod, name } => {
-                let commands = format!("link add {name} type dummy\nlink set {name} up");
+            Change::AddBridge { pod, name } => {
+                let commands = format!("link add {name} type bridge\nlink set {name} up");
                 match pod {
                     Some(pod) => in_pod(pod, &commands),
                     None => batch(&[], &commands),
@@ -215,7 +217,7 @@ impl<'a> ChangesModel<'a> {
                 };
                 model.add_pair(&pair).map(drop)
             }
-            Change::AddSingle { pod, name } => model.add_single(pod.map(path).as_deref(), name),
+            Change::AddBridge { pod, name } => model.add_bridge(pod.map(path).as_deref(), name),
             Change::SetAlias { ifname, alias } => model.set_alias(ifname, alias.clone()),
             Change::SetHostLinkUp { ifname, is_up } => model.set_host_link_up(ifname, *is_up),
             Change::DeleteHostLink(ifname) => model.delete_host_link(ifname),

@@ -10,6 +10,7 @@ use fastrand::Rng;
 use integration_tests::namespaces::NETNS_DIR;
 use libcalico::names::InterfaceAlias;
 
+use super::facts::{Facts, LinkFacts};
 use super::operation::{Call, Change, IndexChoice, NewPair, Operation, Prior};
 
 const PODS: [&str; 3] = ["pod0", "pod1", "pod2"];
@@ -24,7 +25,10 @@ const IPV6: [&str; 4] = ["fd00:65::2", "fd00:65::3", "fd00:65::4", "fd00:65::5"]
 pub(super) struct Draw {
     rng: Rng,
     last: Option<Operation>,
-    started: usize,
+    /// The plans of the ADDs so far, with the pods.
+    plans: Vec<(&'static str, EndpointPlan)>,
+    /// The host interface that the operation concerns, if one is chosen that exists.
+    found: Option<LinkFacts>,
 }
 
 impl Draw {
@@ -32,41 +36,42 @@ impl Draw {
         Draw {
             rng,
             last: None,
-            started: 0,
+            plans: Vec::new(),
+            found: None,
         }
     }
 
-    pub(super) fn operation(&mut self) -> Operation {
-        let drawn = match (&self.last, PODS.get(self.started)) {
-            (_, Some(pod)) => {
-                self.started += 1;
-                Operation::Change(Change::CreatePod(pod))
-            }
-            (Some(last), _) if self.rng.u8(..) < 16 => last.clone(),
-            _ if self.rng.u8(..) < 150 => Operation::Call(self.call()),
-            _ => Operation::Change(self.change()),
+    /// Draws an operation on a node in this state.
+    pub(super) fn operation(&mut self, facts: &Facts) -> Operation {
+        let drawn = match &self.last {
+            Some(last) if self.rng.u8(..) < 16 => last.clone(),
+            _ => self.new_operation(facts),
         };
         self.last = Some(drawn.clone());
         drawn
     }
 
-    fn call(&mut self) -> Call {
+    fn new_operation(&mut self, facts: &Facts) -> Operation {
         let number = self.rng.usize(..PODS.len());
+        self.found = facts.host_link(HOST_IFNAMES[number]).cloned();
+        if !facts.has_pod(PODS[number]) && !self.rarely() {
+            Operation::Change(Change::CreatePod(PODS[number]))
+        } else if self.rng.u8(..) < 150 {
+            Operation::Call(self.call(number))
+        } else {
+            Operation::Change(self.change(number))
+        }
+    }
+
+    fn call(&mut self, number: usize) -> Call {
         match self.rng.u8(..20) {
-            0..7 => Call::SetUp {
-                pod: PODS[self.near(number)],
-                plan: self.plan(number),
-                prior: self.prior(number),
-                removes_path: self.rarely(),
-            },
+            0..6 => self.set_up(number),
+            10 if self.found.is_none() => self.set_up(number),
             7 => Call::UndoSetUp {
                 index: self.index(number),
                 alias: self.alias(number),
             },
-            8 | 9 => Call::Verify {
-                pod: PODS[self.near(number)],
-                plan: self.plan(number),
-            },
+            6 | 8 | 9 => self.verify(number),
             10 => Call::IsAbsent {
                 pod: PODS[self.near(number)],
                 host_ifname: HOST_IFNAMES[self.near(number)],
@@ -90,7 +95,7 @@ impl Draw {
                 removes: self.rng.bool(),
             },
             18 => Call::HasInterface {
-                container: CONTAINERS[self.near(number)],
+                container: self.container(number),
                 addresses: self.addresses(number),
             },
             _ if self.rng.bool() => Call::InterfaceAliases,
@@ -98,32 +103,50 @@ impl Draw {
         }
     }
 
-    fn change(&mut self) -> Change {
-        let number = self.rng.usize(..PODS.len());
+    fn set_up(&mut self, number: usize) -> Call {
+        let (pod, plan) = (PODS[self.near(number)], self.plan(number));
+        self.plans.push((pod, plan.clone()));
+        Call::SetUp {
+            pod,
+            plan,
+            prior: self.prior(number),
+            removes_path: self.rarely() && self.rng.bool(),
+        }
+    }
+
+    fn verify(&mut self, number: usize) -> Call {
+        let mut earlier = self.plans.iter().rev();
+        let (pod, plan) = match earlier.find(|(_, plan)| plan.host_ifname == HOST_IFNAMES[number]) {
+            Some(earlier) if self.rng.u8(..) < 200 => earlier.clone(),
+            _ => (PODS[self.near(number)], self.plan(number)),
+        };
+        Call::Verify { pod, plan }
+    }
+
+    fn change(&mut self, number: usize) -> Change {
         let pod = PODS[number];
         let host_ifname = HOST_IFNAMES[number];
         let container_ifname = self.container_ifname();
-        match self.rng.u8(..22) {
-            0 => Change::RemovePod(pod),
-            1..4 => Change::CreatePod(pod),
-            4 | 5 => Change::StartProcess(pod),
-            6 => Change::StopProcesses(pod),
-            7 | 8 => Change::RenameInPod {
+        match self.rng.u8(..24) {
+            0 if self.rng.bool() => Change::RemovePod(pod),
+            1..5 => Change::StartProcess(pod),
+            5 => Change::StopProcesses(pod),
+            6 | 7 => Change::RenameInPod {
                 pod,
                 from: container_ifname,
                 to: self.container_ifname(),
             },
-            9 | 10 => Change::SetUpInPod {
+            8 | 9 => Change::SetUpInPod {
                 pod,
                 ifname: container_ifname,
                 is_up: self.rng.bool(),
             },
-            11 => Change::DeleteInPod {
+            10 => Change::DeleteInPod {
                 pod,
                 ifname: container_ifname,
             },
-            12..15 => Change::AddPair(self.pair(number)),
-            15 => Change::AddSingle {
+            11..13 | 20..22 => Change::AddPair(self.pair(number)),
+            13 => Change::AddBridge {
                 pod: self.rng.bool().then_some(pod),
                 name: if self.rng.bool() {
                     host_ifname
@@ -131,16 +154,16 @@ impl Draw {
                     container_ifname
                 },
             },
-            16 | 17 => Change::SetAlias {
+            14 | 15 | 22 => Change::SetAlias {
                 ifname: host_ifname,
                 alias: self.rarely().then(|| self.alias(number)),
             },
-            18 => Change::SetHostLinkUp {
+            16 => Change::SetHostLinkUp {
                 ifname: host_ifname,
                 is_up: self.rng.bool(),
             },
-            19 => Change::DeleteHostLink(host_ifname),
-            20 => Change::AddRoute {
+            17 => Change::DeleteHostLink(host_ifname),
+            18 => Change::AddRoute {
                 address: self.address(number),
                 ifname: host_ifname,
             },
@@ -153,7 +176,7 @@ impl Draw {
 
     /// Returns mostly the same number.
     fn near(&mut self, number: usize) -> usize {
-        if self.rng.u8(..) < 200 {
+        if self.rng.u8(..) < 225 {
             number
         } else {
             self.rng.usize(..PODS.len())
@@ -168,18 +191,35 @@ impl Draw {
         CONTAINER_IFNAMES[usize::from(self.rarely())]
     }
 
+    fn container(&mut self, number: usize) -> String {
+        let found = self.found.as_ref().and_then(LinkFacts::alias);
+        match found {
+            Some(alias) if self.rng.u8(..) < 150 => alias.container().to_owned(),
+            _ => CONTAINERS[self.near(number) + usize::from(self.rarely())].to_owned(),
+        }
+    }
+
     fn alias(&mut self, number: usize) -> InterfaceAlias {
-        let container = CONTAINERS[self.near(number) + usize::from(self.rarely())];
+        let found = self.found.as_ref().and_then(LinkFacts::alias);
+        if let Some(alias) = found.filter(|_| self.rng.bool()) {
+            return alias;
+        }
+        let container = self.container(number);
         match self.rng.u8(..8) {
-            0 => InterfaceAlias::for_container(container),
+            0 => InterfaceAlias::for_container(&container),
             _ => {
                 let pod = PODS[self.near(number)];
-                InterfaceAlias::for_pod("net", "ns", pod, container)
+                InterfaceAlias::for_pod("net", "ns", pod, &container)
             }
         }
     }
 
     fn address(&mut self, number: usize) -> IpAddr {
+        let found = self.found.iter().flat_map(|link| &link.addresses);
+        let found: Vec<IpAddr> = found.copied().collect();
+        if let Some(address) = self.rng.choice(found).filter(|_| self.rng.bool()) {
+            return address;
+        }
         let number = self.near(number) + usize::from(self.rarely());
         let address = if self.rng.u8(..3) == 0 {
             IPV6[number]
@@ -258,7 +298,7 @@ impl Draw {
             netns: netns.map(Into::into),
             container_ifname: self.container_ifname().into(),
             host_ifname: HOST_IFNAMES[self.near(number)].into(),
-            container_id: (!self.rarely()).then(|| CONTAINERS[self.near(number)].into()),
+            container_id: (!self.rarely()).then(|| self.container(number)),
             proof,
         }
     }
@@ -272,7 +312,7 @@ impl Draw {
         };
         let (allocated, listed) = (some_addresses(), some_addresses());
         SuspectContainer {
-            container_id: CONTAINERS[self.near(number)].into(),
+            container_id: self.container(number),
             has_valid_attachment: self.rarely(),
             may_have_other_network: self.rarely(),
             aliases,

@@ -9,6 +9,7 @@ use dataplane::host_network::HostNetwork;
 use dataplane::model::{KernelModel, LinkState};
 use dataplane::{KernelNetwork, MacAddr};
 use integration_tests::namespaces::{Host, NETNS_DIR};
+use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use nix::ifaddrs::getifaddrs;
 
@@ -29,7 +30,13 @@ pub(super) struct LinkFacts {
     has_carrier: bool,
     /// The single addresses with a route through an interface of the host, or the addresses of an
     /// interface in a pod.
-    addresses: BTreeSet<IpAddr>,
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+impl LinkFacts {
+    pub(super) fn alias(&self) -> Option<InterfaceAlias> {
+        InterfaceAlias::parse(self.alias.as_ref()?)
+    }
 }
 
 impl Facts {
@@ -67,6 +74,14 @@ impl Facts {
             host,
             pods,
         }
+    }
+
+    pub(super) fn host_link(&self, name: &str) -> Option<&LinkFacts> {
+        self.host.get(name)
+    }
+
+    pub(super) fn has_pod(&self, name: &str) -> bool {
+        self.pods.contains_key(name)
     }
 
     pub(super) fn without_indexes(&self) -> impl PartialEq + std::fmt::Debug {
@@ -133,7 +148,9 @@ fn links_with_addresses() -> Result<BTreeMap<String, LinkFacts>> {
         let Some(ip) = ipv4.or(ipv6.map(IpAddr::V6)) else {
             continue;
         };
-        if let Some(link) = links.get_mut(&entry.interface_name) {
+        // The name is the label of the address, to which a renaming adds a colon and a number.
+        let name = entry.interface_name.split(':').next();
+        if let Some(link) = name.and_then(|name| links.get_mut(name)) {
             link.addresses.insert(ip);
         }
     }

@@ -54,7 +54,7 @@ pub(super) enum Call {
     },
     RemoveEarlierSuspects,
     HasInterface {
-        container: &'static str,
+        container: String,
         addresses: Vec<IpAddr>,
     },
     InterfaceAliases,
@@ -99,7 +99,7 @@ pub(super) enum Change {
         ifname: &'static str,
     },
     AddPair(NewPair),
-    AddSingle {
+    AddBridge {
         pod: Option<&'static str>,
         name: &'static str,
     },

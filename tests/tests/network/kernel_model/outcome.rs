@@ -11,7 +11,8 @@ use dataplane::{
 /// A result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Outcome {
-    pub(super) kind: String,
+    /// The kinds of the result, several for several differences.
+    pub(super) kinds: Vec<String>,
     pub(super) details: String,
     /// The index of a host interface.
     pub(super) index: Option<u32>,
@@ -20,7 +21,7 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn new(kind: &str) -> Self {
         Outcome {
-            kind: kind.to_owned(),
+            kinds: vec![kind.to_owned()],
             details: String::new(),
             index: None,
         }
@@ -75,12 +76,9 @@ pub(super) fn of_pair(plan: &EndpointPlan, pair: InterfacePair) -> Outcome {
         .on(pair.host_index)
 }
 
-/// Describes all but the first difference as details.
 pub(super) fn of_verify(differences: Vec<Difference>) -> Outcome {
-    let kind = match differences.iter().find_map(item) {
-        None => "no differences".to_owned(),
-        Some(item) => format!("difference of {item}"),
-    };
+    let items = differences.iter().filter_map(item);
+    let kinds: Vec<_> = items.map(|item| format!("difference of {item}")).collect();
     let compared = differences
         .into_iter()
         .filter(|found| item(found).is_some());
@@ -97,7 +95,14 @@ pub(super) fn of_verify(differences: Vec<Difference>) -> Outcome {
             },
         )
         .collect();
-    Outcome::new(&kind).with(details)
+    if kinds.is_empty() {
+        return Outcome::new("no differences");
+    }
+    Outcome {
+        kinds,
+        ..Outcome::new("")
+    }
+    .with(details)
 }
 
 /// Returns the kind of the item if the model has it.

@@ -250,7 +250,9 @@ impl Tables {
             self.ensure_free(end)?;
         }
         let [first, second] = ends;
-        let (one, other) = (self.insert(first, mtu)?, self.insert(second, mtu)?);
+        // The kernel creates the other end first.
+        let other = self.insert(second, mtu)?;
+        let one = self.insert(first, mtu)?;
         self.link_mut(first.netns, one)?.peer = Some((second.netns, other));
         self.link_mut(second.netns, other)?.peer = Some((first.netns, one));
         Ok(one)

@@ -15,7 +15,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::leader::name_of_pod;
 
-pub(crate) use publisher::{EventPublisher, Posted, named_by};
+pub use publisher::Posted;
+pub(crate) use publisher::{EventPublisher, named_by};
 
 const COMPONENT: &str = "calico-kube-controllers";
 const EVENTS: Resource = Resource {

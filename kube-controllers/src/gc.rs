@@ -16,9 +16,13 @@ mod events;
 mod gate;
 mod handles;
 mod metrics;
+mod owners_api;
 mod pass;
+mod pass_inputs;
 mod pass_metrics;
 mod recheck;
+mod this_replica;
+mod world;
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -28,12 +32,15 @@ use libcalico::ipam::gc::{GcSettings, Index, Scope};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use self::cache::ClusterCache;
+pub use self::cache::ClusterCache;
 pub use self::clock::Clock;
 use self::metrics::IpamMetrics;
-use self::pass::GcPass;
-use self::pass_metrics::PassMetrics;
+pub use self::pass::GcPass;
+pub use self::pass_inputs::PassInputs;
+pub use self::pass_metrics::PassMetrics;
+pub use self::world::{Background, ClusterApi, ListedStore, PassGate, PodPage, World};
 use crate::context::Context;
+pub use crate::events::Posted;
 use crate::runtime::Controller;
 use crate::watches::Watches;
 
@@ -91,6 +98,7 @@ impl Controller for GarbageCollection {
             stop.cancelled().await;
             sleep(STOP_DEADLINE).await;
         };
+        let inputs = PassInputs::of(&context, self.cache, self.clock, metrics);
         // The gate closes when the controllers are stopping, so a pass ends after its current
         // writes.
         tokio::select! {
@@ -100,14 +108,14 @@ impl Controller for GarbageCollection {
                     "canceled a pass of garbage collection"
                 )
             }
-            () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
+            () = run_passes(&context, GcPass::new(inputs)) => {}
         }
     }
 }
 
-async fn run_passes(mut gc_pass: GcPass) {
-    let stop = gc_pass.context.stop.clone();
-    stop.run_until_cancelled(wait_until_listed(&gc_pass.cache, &gc_pass.metrics))
+async fn run_passes(context: &Context, mut gc_pass: GcPass) {
+    let (stop, metrics) = (&context.stop, gc_pass.inputs.metrics.clone());
+    stop.run_until_cancelled(wait_until_listed(&gc_pass.inputs.cache, &metrics))
         .await;
     let mut full_at = Instant::now();
     while !stop.is_cancelled() {
@@ -118,14 +126,13 @@ async fn run_passes(mut gc_pass: GcPass) {
             Scope::Changed
         };
         let began = Instant::now();
-        let watchdog = gc_pass.context.watchdog.clone();
-        let pass = watchdog.observe("a pass of garbage collection".into(), gc_pass.run(scope));
+        let pass = context
+            .watchdog
+            .observe("a pass of garbage collection".into(), gc_pass.run(scope));
         if AssertUnwindSafe(pass).catch_unwind().await.is_err() {
             tracing::error!("a pass of garbage collection panicked; the next pass starts soon");
-            gc_pass.metrics.count_failure("panic");
-            gc_pass
-                .metrics
-                .record_reconcile(began.elapsed(), gc_pass.context.leadership.holds());
+            metrics.count_failure("panic");
+            metrics.record_reconcile(began.elapsed(), context.leadership.holds());
             stop.run_until_cancelled(sleep(PANIC_PAUSE)).await;
         } else {
             if full {
@@ -133,12 +140,10 @@ async fn run_passes(mut gc_pass: GcPass) {
                 gc_pass.prune_reported();
             }
             let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
-            gc_pass.metrics.record_pass(began.elapsed(), at);
-            gc_pass
-                .metrics
-                .record_reconcile(began.elapsed(), gc_pass.context.leadership.holds());
+            metrics.record_pass(began.elapsed(), at);
+            metrics.record_reconcile(began.elapsed(), context.leadership.holds());
         }
-        stop.run_until_cancelled(wait_until_due(&gc_pass, full_at))
+        stop.run_until_cancelled(wait_until_due(context, &gc_pass, full_at))
             .await;
     }
 }
@@ -166,22 +171,20 @@ async fn wait_until_listed(cache: &ClusterCache, metrics: &PassMetrics) {
     }
 }
 
-async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
+async fn wait_until_due(context: &Context, gc_pass: &GcPass, full_at: Instant) {
+    let PassInputs { cache, clock, .. } = &gc_pass.inputs;
     let now = (Instant::now(), gc_pass.now());
     let due = gc_pass.next_deadline().saturating_sub(now.1);
     let due = now
         .0
         .checked_add(due)
         .map_or(full_at, |due| due.min(full_at));
-    let leads = gc_pass.context.leadership.holds();
-    let (mut leadership, mut settings) = (
-        gc_pass.context.leadership.clone(),
-        gc_pass.context.settings.clone(),
-    );
+    let leads = context.leadership.holds();
+    let (mut leadership, mut settings) = (context.leadership.clone(), context.settings.clone());
     settings.mark_unchanged();
     tokio::select! {
-        () = gc_pass.cache.changed() => {}
-        () = gc_pass.clock.advanced() => return,
+        () = cache.changed() => {}
+        () = clock.advanced() => return,
         () = sleep_until(due) => return,
         () = leadership.gained(), if !leads => return,
         Ok(()) = settings.changed() => return,
@@ -195,7 +198,7 @@ async fn wait_until_due(gc_pass: &GcPass, full_at: Instant) {
         // Sleeps without being woken by each event: events that come during the sleep are assessed
         // together.
         sleep_until(quiet_until).await;
-        if gc_pass.cache.changed().now_or_never().is_none() {
+        if cache.changed().now_or_never().is_none() {
             return;
         }
     }

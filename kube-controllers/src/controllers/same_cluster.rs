@@ -13,7 +13,9 @@ use super::node_names::NodeNames;
 use crate::api_reads;
 use crate::context::Context;
 use crate::events::{self, EventPublisher, EventType};
+use crate::leader::Leadership;
 use crate::same_cluster::{MismatchKind, SameCluster};
+use crate::settings::Settings;
 use crate::watched::Node;
 use crate::watches::{Cache, Event, Watches};
 
@@ -60,11 +62,27 @@ pub(crate) async fn hold_and_report(context: &Context) -> Option<Duration> {
 /// the log and as an Event, once.
 pub(crate) async fn report(context: &Context) -> Option<Duration> {
     let settings = context.settings.borrow().clone();
-    let held = context.same_cluster.hold(&settings);
+    report_wait(
+        &context.same_cluster,
+        &settings,
+        &context.leadership,
+        &context.kubernetes,
+    )
+    .await
+}
+
+/// Does the same as [`report`] with these settings, this right to write and this API server.
+pub(crate) async fn report_wait(
+    cluster: &SameCluster,
+    settings: &Settings,
+    leadership: &Leadership,
+    kubernetes: &kube::Client,
+) -> Option<Duration> {
+    let held = cluster.hold(settings);
     // Only the leader can post the Event.
     if held.is_some()
-        && context.leadership.holds()
-        && let Some(message) = context.same_cluster.new_report(&settings)
+        && leadership.holds()
+        && let Some(message) = cluster.new_report(settings)
     {
         tracing::warn!("{message}");
         let object = json!({ "apiVersion": ApiGroup::V3.api_version(),
@@ -77,12 +95,7 @@ pub(crate) async fn report(context: &Context) -> Option<Duration> {
             &message,
             SystemTime::now(),
         );
-        Box::pin(EventPublisher::default().create(
-            &context.kubernetes,
-            context.leadership.holds(),
-            event,
-        ))
-        .await;
+        Box::pin(EventPublisher::default().create(kubernetes, leadership.holds(), event)).await;
     }
     held
 }

@@ -20,7 +20,7 @@ const REFUSAL_PAUSE: Duration = Duration::from_secs(600);
 
 /// The result of an attempt to create an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Posted {
+pub enum Posted {
     /// The Event exists now.
     Created,
     /// An Event of this name existed before.

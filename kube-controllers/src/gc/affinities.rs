@@ -3,20 +3,21 @@
 //! deleted here.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use allocation::affinity::{FinishedAffinity, finish_affinity};
 use allocation::error::IpamError;
-use datastore::Datastore;
 use datastore::watch::WatchEvent;
+use futures::StreamExt;
 use libcalico::ipam::gc::UnfinishedAffinities;
 use libcalico::ipam::{AffinityKey, AffinityOwner, AffinitySelect, BlockAffinity};
 use libcalico::store::Store;
+use os::clock::Clock;
 
-use super::Clock;
 use super::cache::ClusterCache;
-use super::gate::LeaderGate;
+use super::world::{ListedStore, PassGate};
 use crate::settings::GcMode;
 
 /// The unfinished affinities, shared between the list that finds them and the passes that finish
@@ -31,7 +32,12 @@ impl AffinityAudit {
 
     /// Lists affinities and records the unfinished ones. Also records in the index which nodes have
     /// affinities, because a deleted node without blocks may still have some.
-    pub(super) async fn list(&self, calico: &Datastore, cache: &ClusterCache, clock: &Clock) {
+    pub(super) async fn list(
+        &self,
+        calico: &impl ListedStore,
+        cache: &ClusterCache,
+        clock: &impl Clock,
+    ) {
         let mut nodes = HashSet::new();
         self.get().begin_list();
         // The list of all affinities lacks those of Services (IPAM-80).
@@ -39,7 +45,7 @@ impl AffinityAudit {
         match calico.list::<BlockAffinity>(&of_services).await {
             Ok(entries) => entries
                 .iter()
-                .for_each(|entry| self.get().listed(entry, &cache.index(), clock.now())),
+                .for_each(|entry| self.get().listed(entry, &cache.index(), clock.elapsed())),
             Err(error) => {
                 tracing::warn!(
                     %error,
@@ -47,14 +53,16 @@ impl AffinityAudit {
                 )
             }
         }
-        let Some(mut watch) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else {
+        let all = AffinitySelect::default();
+        let Some(events) = calico.events::<BlockAffinity>(&all) else {
             return;
         };
-        loop {
-            match watch.next().await {
+        let mut events = pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
                 WatchEvent::ListStart => nodes.clear(),
                 WatchEvent::Upsert(entry) => {
-                    self.get().listed(&entry, &cache.index(), clock.now());
+                    self.get().listed(&entry, &cache.index(), clock.elapsed());
                     match entry.key.owner {
                         AffinityOwner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
                         AffinityOwner::Host(_) | AffinityOwner::Virtual(_) => {}
@@ -81,8 +89,8 @@ impl AffinityAudit {
     /// that were logged.
     pub(super) async fn finish(
         &self,
-        calico: &Datastore,
-        gate: &LeaderGate,
+        calico: &impl Store,
+        gate: &impl PassGate,
         mode: GcMode,
         now: Duration,
         grace: Duration,

@@ -19,7 +19,7 @@ const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
 
 /// The index of garbage collection, with a notification of changes. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct ClusterCache {
+pub struct ClusterCache {
     shared: Arc<Shared>,
 }
 
@@ -41,7 +41,8 @@ const REQUIRED: [(WatchedKind, &str); 5] = [
 ];
 
 impl ClusterCache {
-    pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
+    /// Creates the cache of an index, and subscribes it to the watches.
+    pub fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
         let shared = Shared {
             index: Mutex::new(index),
             changed: Notify::new(),
@@ -165,7 +166,8 @@ impl ClusterCache {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn is_complete(&self) -> bool {
+    /// Returns true if all required kinds have been listed.
+    pub fn is_complete(&self) -> bool {
         self.required().all(|(_, awaited)| !awaited)
     }
 

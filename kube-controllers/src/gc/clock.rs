@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use time::OffsetDateTime;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -26,12 +27,6 @@ impl Clock {
         }
     }
 
-    /// Returns the time since the start.
-    pub(super) fn now(&self) -> Duration {
-        self.started_at.elapsed()
-            + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
-    }
-
     /// Advances the clock, so that tests need not wait for grace periods.
     pub fn advance(&self, by: Duration) {
         self.offset_millis.fetch_add(
@@ -47,8 +42,30 @@ impl Clock {
     }
 }
 
+impl os::clock::Clock for Clock {
+    fn now(&self) -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.started_at.elapsed()
+            + Duration::from_millis(self.offset_millis.load(Ordering::Acquire))
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(duration)
+    }
+
+    /// The result is not advanced by [`Clock::advance`].
+    fn restarted(&self) -> Self {
+        Clock::start()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use os::clock::Clock as _;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -59,7 +76,7 @@ mod tests {
         same.advance(Duration::from_secs(300));
         clock.advanced().await;
         assert_eq!(
-            (clock.now(), same.now()),
+            (clock.elapsed(), same.elapsed()),
             (Duration::from_secs(302), Duration::from_secs(302))
         );
     }

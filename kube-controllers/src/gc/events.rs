@@ -10,8 +10,8 @@ use libcalico::ipam::OwnerKind;
 use libcalico::ipam::gc::{Conflict, ConflictKind, Suspect};
 use serde_json::{Value, json};
 
-use super::gate::LeaderGate;
-use crate::events::{self, EventPublisher, EventType, NAMESPACE, Posted};
+use super::world::{ClusterApi, PassGate};
+use crate::events::{self, EventType, NAMESPACE, Posted};
 use crate::settings::GcMode;
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
@@ -24,17 +24,16 @@ const MAX_CONCURRENT: usize = 8;
 
 /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`.
 pub(super) async fn publish(
-    publisher: &EventPublisher,
-    client: &kube::Client,
-    gate: &LeaderGate,
+    api: &impl ClusterApi,
+    gate: &impl PassGate,
     mode: GcMode,
     suspects: &[&Suspect],
+    now: SystemTime,
 ) {
     let by_node = group_by_node(suspects).into_iter();
-    let events =
-        by_node.map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
+    let events = by_node.map(|(node, suspects)| build_event(node, mode, &suspects, now));
     let written: Vec<_> = events
-        .map(|event| async move { publisher.create(client, gate.is_open(), event).await })
+        .map(|event| async move { api.post_event(gate.is_open(), event).await })
         .collect();
     stream::iter(written)
         .buffer_unordered(MAX_CONCURRENT)

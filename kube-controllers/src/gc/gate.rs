@@ -6,15 +6,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::world::PassGate;
 use crate::context::Context;
-use crate::controllers::same_cluster::confirm;
+use crate::controllers::same_cluster::{confirm, report_wait};
 use crate::leader::Leadership;
 use crate::same_cluster::SameCluster;
 use crate::settings::Settings;
 
 /// The check before each write of garbage collection: this replica may write, the controllers are
 /// not stopping, and the datastore has nodes of this cluster. Also limits the request rate.
-pub(super) struct LeaderGate {
+pub struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
     pacer: Option<RequestPacer>,
@@ -61,19 +62,37 @@ impl LeaderGate {
             ..self
         }
     }
+}
 
-    pub(super) fn is_open(&self) -> bool {
+impl PassGate for LeaderGate {
+    fn is_open(&self) -> bool {
         let is_held = |nodes: &CommonNodes| nodes.cluster.hold(&nodes.settings.borrow()).is_some();
         self.leadership.holds()
             && !self.stop.is_cancelled()
             && !self.cluster.as_ref().is_some_and(is_held)
     }
 
-    /// Waits until the rate limit allows this number of requests.
-    pub(super) async fn pace(&self, requests: usize) {
+    async fn pace(&self, requests: usize) {
         if let Some(pacer) = &self.pacer {
             let at = pacer.reserve(u32::try_from(requests).unwrap_or(u32::MAX), Instant::now());
             sleep_until(at).await;
+        }
+    }
+
+    async fn while_leading<F: Future>(&self, work: F) -> Option<F::Output> {
+        self.leadership.while_held(work).await
+    }
+
+    async fn report_wait(&self) {
+        if let Some(nodes) = &self.cluster {
+            let settings = nodes.settings.borrow().clone();
+            report_wait(
+                &nodes.cluster,
+                &settings,
+                &self.leadership,
+                &nodes.kubernetes,
+            )
+            .await;
         }
     }
 }

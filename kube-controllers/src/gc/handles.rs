@@ -5,21 +5,21 @@
 //! periodically.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use allocation::release::handle_repair::repair_handles;
-use datastore::Datastore;
 use datastore::watch::WatchEvent;
+use futures::StreamExt;
 use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{Handle, HandleId};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use libcalico::store::Store;
+use os::clock::{Clock, run_until};
 
-use super::Clock;
 use super::affinities::AffinityAudit;
 use super::cache::ClusterCache;
-use super::gate::LeaderGate;
+use super::world::{Background, ListedStore, PassGate};
 use crate::settings::GcMode;
 
 /// Shortest interval between two lists of all handles.
@@ -33,8 +33,6 @@ const BATCH_SIZE: usize = 1000;
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
     wrong_handles: WrongHandles,
-    /// The list in progress, if any. A list may take minutes, so passes do not wait for it.
-    list: JoinSet<()>,
     last_list_at: Option<Duration>,
     reported: HashSet<HandleId>,
 }
@@ -57,12 +55,13 @@ pub(super) struct RepairedHandles {
 }
 
 impl HandleAudit {
-    /// Starts `list` if the next list is due and no list is in progress. `now` is the time by
-    /// [`Clock`].
+    /// Starts `list` beside the passes if the next list is due and no list is in progress: a list
+    /// may take minutes. `now` is the time by the clock of grace periods.
     pub(super) fn list_if_due<L>(
         &mut self,
         now: Duration,
         grace: Duration,
+        background: &mut impl Background,
         list: impl FnOnce(WrongHandles) -> L,
     ) where
         L: Future<Output = ()> + Send + 'static,
@@ -71,14 +70,7 @@ impl HandleAudit {
             return;
         }
         self.last_list_at = Some(now);
-        while let Some(ended) = self.list.try_join_next() {
-            if ended.is_err() {
-                tracing::error!("listing handles and affinities panicked; listing them again");
-            }
-        }
-        if self.list.is_empty() {
-            self.list.spawn(list(self.wrong_handles.clone()));
-        }
+        background.start_if_idle(list(self.wrong_handles.clone()));
     }
 
     /// Returns the time of the next list, by the present grace period, so that a shortened period
@@ -105,8 +97,8 @@ impl HandleAudit {
     /// handle once.
     pub(super) async fn repair(
         &mut self,
-        calico: &Datastore,
-        gate: &LeaderGate,
+        calico: &impl Store,
+        gate: &impl PassGate,
         mode: GcMode,
         now: Duration,
         grace: Duration,
@@ -177,17 +169,18 @@ impl HandleAudit {
 /// Lists handles and affinities. The grace period of a wrong handle or an unfinished affinity
 /// begins at the time of `clock` at which the list finds it.
 pub(super) async fn list_all(
-    calico: Arc<Datastore>,
+    calico: Arc<impl ListedStore>,
     cache: ClusterCache,
     wrong_handles: WrongHandles,
     affinities: AffinityAudit,
-    clock: Clock,
+    clock: impl Clock,
 ) {
     let all = async {
-        list_handles(&calico, &cache, &wrong_handles, &clock).await;
-        affinities.list(&calico, &cache, &clock).await;
+        list_handles(&*calico, &cache, &wrong_handles, &clock).await;
+        affinities.list(&*calico, &cache, &clock).await;
     };
-    if timeout(LIST_DEADLINE, all).await.is_err() {
+    let in_time = run_until(&clock.restarted(), LIST_DEADLINE, all).await;
+    if in_time.is_none() {
         tracing::warn!("cannot list all handles and affinities in time; trying again later");
     }
     // The time of the next pass depends on the result.
@@ -195,27 +188,30 @@ pub(super) async fn list_all(
 }
 
 async fn list_handles(
-    calico: &Datastore,
+    calico: &impl ListedStore,
     cache: &ClusterCache,
     wrong_handles: &WrongHandles,
-    clock: &Clock,
+    clock: &impl Clock,
 ) {
-    let Some(mut handles) = calico.watch::<Handle>(&()) else {
+    let Some(events) = calico.events::<Handle>(&()) else {
         return;
     };
-    loop {
-        match handles.next().await {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
             WatchEvent::ListStart => wrong_handles.get().begin_list(),
             WatchEvent::Upsert(entry) => {
                 wrong_handles
                     .get()
-                    .listed(&entry, &cache.index(), clock.now())
+                    .listed(&entry, &cache.index(), clock.elapsed())
             }
             WatchEvent::Delete(_) => {}
             WatchEvent::ListEnd => break,
         }
     }
-    wrong_handles.get().end_list(&cache.index(), clock.now());
+    wrong_handles
+        .get()
+        .end_list(&cache.index(), clock.elapsed());
 }
 
 #[cfg(test)]
@@ -226,6 +222,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+    use crate::gc::this_replica::SpawnedWork;
 
     #[tokio::test]
     async fn handle_list_runs_in_the_background_and_never_twice_at_once() {
@@ -238,9 +235,10 @@ mod tests {
             }
         };
         let (mut audit, grace) = (HandleAudit::default(), Duration::from_secs(20));
+        let mut beside = SpawnedWork::default();
         let at = Duration::from_secs;
         for (now, expected) in [(0, 1), (9, 1), (10, 1), (25, 1)] {
-            audit.list_if_due(at(now), grace, list);
+            audit.list_if_due(at(now), grace, &mut beside, list);
             yield_now().await;
             assert_eq!(begun.load(Ordering::Relaxed), expected, "at {now} s");
             assert!(
@@ -250,10 +248,10 @@ mod tests {
         }
         end.notify_one();
         yield_now().await;
-        audit.list_if_due(at(30), grace, list);
+        audit.list_if_due(at(30), grace, &mut beside, list);
         yield_now().await;
         assert_eq!(begun.load(Ordering::Relaxed), 1, "not due");
-        audit.list_if_due(at(35), grace, list);
+        audit.list_if_due(at(35), grace, &mut beside, list);
         yield_now().await;
         assert_eq!(begun.load(Ordering::Relaxed), 2);
         // The grace period changes, and takes effect at once.

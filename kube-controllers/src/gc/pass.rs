@@ -15,21 +15,17 @@ use std::time::Duration;
 
 use libcalico::ipam::gc::{Change, ChangeKind, Scope, VmiAvailability};
 use libcalico::ipam::{AffinityKey, HandleId};
-use time::OffsetDateTime;
+use os::clock::Clock;
 use tracing::field::display;
 
 use self::marked::MarkedBlocks;
 use self::pools::PoolRooms;
 use super::affinities::AffinityAudit;
-use super::cache::ClusterCache;
-use super::clock::Clock;
-use super::gate::LeaderGate;
 use super::handles::{self, HandleAudit};
-use super::pass_metrics::PassMetrics;
+use super::pass_inputs::PassInputs;
 use super::recheck::{ApiReader, KubeVirtDiscovery};
-use crate::context::Context;
-use crate::controllers::same_cluster::report;
-use crate::events::EventPublisher;
+use super::this_replica::ThisReplica;
+use super::world::{PassGate, World};
 use crate::settings::{GcMode, Settings};
 
 /// Shortest interval between two looks for addresses whose cooldown has ended.
@@ -37,16 +33,12 @@ const MIN_COOLDOWN_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of passes over due entries on a replica that may not write.
 const STANDBY_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) struct GcPass {
-    pub(super) context: Context,
-    pub(super) cache: ClusterCache,
-    pub(super) gate: LeaderGate,
-    pub(super) metrics: PassMetrics,
-    events: EventPublisher,
+/// The passes of garbage collection, with what a pass remembers of earlier ones.
+pub struct GcPass<W: World = ThisReplica> {
+    pub(super) inputs: PassInputs<W>,
     handles: HandleAudit,
     affinities: AffinityAudit,
     kubevirt: KubeVirtDiscovery,
-    pub(super) clock: Clock,
     config_read_at: Option<Duration>,
     rooms: PoolRooms,
     /// Leaks that the mode `report` has already logged.
@@ -57,30 +49,14 @@ pub(super) struct GcPass {
     release_times_due: Duration,
 }
 
-impl GcPass {
-    pub(super) fn new(
-        context: Context,
-        cache: ClusterCache,
-        clock: Clock,
-        metrics: PassMetrics,
-    ) -> Self {
-        let limits = context.settings.borrow().gc_limits;
-        let gate = LeaderGate::new(
-            context.leadership.clone(),
-            context.stop.clone(),
-            limits.requests_per_second,
-        )
-        .of_same_cluster(&context);
+impl<W: World> GcPass<W> {
+    /// Prepares the first pass. Sends no request.
+    pub fn new(inputs: PassInputs<W>) -> Self {
         GcPass {
-            context,
-            cache,
-            gate,
-            metrics,
-            events: EventPublisher::default(),
+            inputs,
             handles: HandleAudit::default(),
             affinities: AffinityAudit::default(),
             kubevirt: KubeVirtDiscovery::default(),
-            clock,
             config_read_at: None,
             rooms: PoolRooms::default(),
             reported: HashSet::new(),
@@ -91,47 +67,41 @@ impl GcPass {
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.clock.now()
+        self.inputs.clock.elapsed()
     }
 
     fn settings(&self) -> Arc<Settings> {
-        self.context.settings.borrow().clone()
+        self.inputs.settings.borrow().clone()
     }
 
     fn parallel(&self) -> usize {
         self.settings().gc_limits.parallelism.max(1)
     }
 
-    fn reader(&self) -> ApiReader<'_> {
-        let Context {
-            kubernetes, calico, ..
-        } = &self.context;
+    fn reader(&self) -> ApiReader<'_, W> {
         ApiReader {
-            kubernetes,
-            calico,
-            gate: &self.gate,
+            api: &self.inputs.api,
+            calico: &self.inputs.calico,
+            gate: &self.inputs.gate,
             parallel: self.parallel(),
         }
     }
 
     /// Assesses the entries, and acts on the result while this replica may write.
-    pub(super) async fn run(&mut self, scope: Scope) {
+    pub async fn run(&mut self, scope: Scope) {
         let settings = self.settings();
         self.discover_kubevirt().await;
         self.apply_settings(&settings);
-        let changes = self.cache.index().examine(self.now(), scope);
+        let changes = self.inputs.cache.index().examine(self.now(), scope);
         self.log_changes(&changes);
         self.count_conflicts();
         self.count_rooms(scope).await;
-        report(&self.context).await;
-        if !self.gate.is_open() {
+        self.inputs.gate.report_wait().await;
+        if !self.inputs.gate.is_open() {
             self.reset_thresholds();
             return;
         }
-        let (leadership, watchdog) = (
-            self.context.leadership.clone(),
-            self.context.watchdog.clone(),
-        );
+        let (gate, watchdog) = (self.inputs.gate.clone(), self.inputs.watchdog.clone());
         // A batch of writes is several requests, each with retries; none is sent after the right to
         // write has ended. Watching that right wakes this task, so the watchdog observes only the
         // actions themselves.
@@ -139,17 +109,17 @@ impl GcPass {
             "a pass of garbage collection".into(),
             self.run_phases(&settings),
         );
-        _ = leadership.while_held(phases).await;
+        _ = gate.while_leading(phases).await;
     }
 
     /// Looks up KubeVirt at an interval, while this replica may write and an address belongs to a
     /// virtual machine.
     async fn discover_kubevirt(&mut self) {
         let now = self.now();
-        if !self.kubevirt.is_due(now) && self.gate.is_open() {
+        if !self.kubevirt.is_due(now) && self.inputs.gate.is_open() {
             return;
         }
-        if self.gate.is_open() && self.cache.index().has_vmis() {
+        if self.inputs.gate.is_open() && self.inputs.cache.index().has_vmis() {
             self.kubevirt
                 .record(self.reader().look_up_kubevirt().await, now);
         } else {
@@ -170,24 +140,27 @@ impl GcPass {
             GcMode::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
-            let (calico, cache) = (self.context.calico.clone(), self.cache.clone());
-            let (affinities, clock) = (self.affinities.clone(), self.clock.clone());
+            let (calico, cache) = (self.inputs.calico.clone(), self.inputs.cache.clone());
+            let (affinities, clock) = (self.affinities.clone(), self.inputs.clock.clone());
             let list_all = |wrong_handles| {
                 handles::list_all(calico.clone(), cache, wrong_handles, affinities, clock)
             };
-            self.handles.list_if_due(self.now(), grace, list_all);
+            let (now, background) = (self.now(), &mut self.inputs.background);
+            self.handles.list_if_due(now, grace, background, list_all);
+            let (now, gate) = (self.now(), &*self.inputs.gate);
             let repaired = self
                 .handles
-                .repair(&calico, &self.gate, settings.gc_mode, self.now(), grace)
+                .repair(&*calico, gate, settings.gc_mode, now, grace)
                 .await;
-            self.metrics
+            self.inputs
+                .metrics
                 .record_repairs(repaired, self.handles.wrong_count());
-            let (now, reported) = (self.now(), &mut self.reported_affinities);
+            let (now, reported) = (self.inputs.clock.elapsed(), &mut self.reported_affinities);
             let failed = self
                 .affinities
-                .finish(&calico, &self.gate, settings.gc_mode, now, grace, reported)
+                .finish(&*calico, gate, settings.gc_mode, now, grace, reported)
                 .await;
-            (0..failed).for_each(|_| self.metrics.count_failure("claims"));
+            (0..failed).for_each(|_| self.inputs.metrics.count_failure("claims"));
         }
         self.report_nearly_full_pools().await;
         // Conflicts come last, because there may be thousands of them after a restore.
@@ -196,14 +169,14 @@ impl GcPass {
 
     /// Returns the time of the next pass if nothing changes before; [`Duration::MAX`] if no entry
     /// has a deadline.
-    pub(super) fn next_deadline(&self) -> Duration {
+    pub fn next_deadline(&self) -> Duration {
         let now = self.now();
         let settings = self.settings();
-        let index = self.cache.index();
+        let index = self.inputs.cache.index();
         let cold = index
-            .next_cooldown_end(OffsetDateTime::now_utc())
+            .next_cooldown_end(self.inputs.clock.now())
             .map(|wait| now + wait.max(MIN_COOLDOWN_INTERVAL));
-        let may_write = self.gate.is_open();
+        let may_write = self.inputs.gate.is_open();
         // On a replica that may not write, entries stay due, so their deadlines count only after
         // [`STANDBY_INTERVAL`].
         let indexed = index.next_deadline(now).map(|due| {
@@ -238,15 +211,15 @@ impl GcPass {
     }
 
     fn apply_settings(&self, settings: &Settings) {
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         let in_force = libcalico::ipam::gc::GcSettings {
             leak_grace: settings.leak_grace_period,
-            vmis: match (self.kubevirt.is_missing, self.cache.has_listed_vms()) {
+            vmis: match (self.kubevirt.is_missing, self.inputs.cache.has_listed_vms()) {
                 (true, _) => VmiAvailability::Undefined,
                 (false, true) => VmiAvailability::Watched,
                 (false, false) => VmiAvailability::Unwatched,
             },
-            services: self.cache.has_listed_services(),
+            services: self.inputs.cache.has_listed_services(),
             ..*index.settings()
         };
         index.set_settings(in_force);
@@ -270,7 +243,7 @@ impl GcPass {
                     );
                 }
                 ChangeKind::Confirmed(reason) => {
-                    self.metrics.families.leaked.inc();
+                    self.inputs.metrics.families.leaked.inc();
                     tracing::info!(
                         %address, %handle, node, pod, %block, %reason, "an address is leaked",
                     );

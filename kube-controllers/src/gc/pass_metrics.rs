@@ -41,7 +41,8 @@ metrics! {
 }
 
 #[derive(Clone)]
-pub(super) struct PassMetrics {
+/// The metrics of passes.
+pub struct PassMetrics {
     pub(super) families: PassFamilies,
     reconciles: ReconcileMetrics,
     /// True if a phase has failed since the last pass that was recorded.
@@ -49,7 +50,8 @@ pub(super) struct PassMetrics {
 }
 
 impl PassMetrics {
-    pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
+    /// Creates and registers the metrics.
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let families = PassFamilies::new();
         metrics.register(families.clone())?;
         Ok(PassMetrics {

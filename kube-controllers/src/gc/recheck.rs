@@ -8,18 +8,15 @@ pub(super) use self::kubevirt::KubeVirtDiscovery;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use datastore::Datastore;
 use futures::{StreamExt, stream};
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{CurrentFacts, DeletedNode, Suspect};
 use libcalico::ipam::{LeakReason, Lookup, PodState, VmiLookup};
 use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
-use serde::de::DeserializeOwned;
 
 use super::cache::pod_state;
-use super::gate::LeaderGate;
-use crate::api_reads;
+use super::world::{ClusterApi, PassGate, World};
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;
 
@@ -39,14 +36,14 @@ enum OtherObject {
 }
 
 /// The servers to read from, and the number of concurrent requests.
-pub(super) struct ApiReader<'a> {
-    pub(super) kubernetes: &'a kube::Client,
-    pub(super) calico: &'a Datastore,
-    pub(super) gate: &'a LeaderGate,
+pub(super) struct ApiReader<'a, W: World> {
+    pub(super) api: &'a W::Api,
+    pub(super) calico: &'a W::Store,
+    pub(super) gate: &'a W::Gate,
     pub(super) parallel: usize,
 }
 
-impl ApiReader<'_> {
+impl<W: World> ApiReader<'_, W> {
     /// Reads the objects that the suspects depend on. The result of a failed read is unknown, and
     /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
@@ -109,20 +106,11 @@ impl ApiReader<'_> {
         )
     }
 
-    /// Reads an object from the API server. The result of a failed read is unknown.
-    async fn read_object<T: DeserializeOwned>(
-        &self,
-        resource: Resource,
-        key: &ObjectKey,
-    ) -> Lookup<T> {
-        self.gate.pace(1).await;
-        to_lookup(api_reads::read_object(self.kubernetes, resource, key).await)
-    }
-
     async fn exists(&self, resource: Resource, key: &ObjectKey) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(
-            api_reads::exists(self.kubernetes, resource, key)
+            self.api
+                .exists(resource, key)
                 .await
                 .map(|there| there.then_some(())),
         )
@@ -132,7 +120,8 @@ impl ApiReader<'_> {
     async fn serves(&self, group: &str, plurals: &[&str]) -> Lookup<()> {
         self.gate.pace(1).await;
         to_lookup(
-            api_reads::serves(self.kubernetes, group, plurals)
+            self.api
+                .serves(group, plurals)
                 .await
                 .map(|serves| serves.then_some(())),
         )

@@ -1,5 +1,5 @@
-use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
+use datastore::{Datastore, DatastoreConfig};
 use libcalico::ipam::gc::{GcSettings, Index};
 use libcalico::ipam::{AffinityState, Block};
 use libcalico::store::Store;
@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::gc::gate::LeaderGate;
 use crate::leader::Leadership;
 
 const AT: fn(u64) -> Duration = Duration::from_secs;

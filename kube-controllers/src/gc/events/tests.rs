@@ -9,6 +9,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::*;
+use crate::gc::gate::LeaderGate;
+use crate::gc::owners_api::OwnersApi;
+use crate::leader::Leadership;
 
 pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
     let address = std::net::Ipv4Addr::new(10, 0, 0, number).into();
@@ -41,11 +44,11 @@ async fn no_event_is_published_after_the_gate_closes() {
         async move { Ok::<_, std::convert::Infallible>(answer) }
     });
     let client = kube::Client::new(service, "default");
-    let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
-    let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
-    publish(&events, &client, &gate, GcMode::Reclaim, &[&suspect]).await;
+    let gate = LeaderGate::new(Leadership::always(), stop.clone(), 0);
+    let (api, suspect) = (OwnersApi::new(client), suspect(1, Some("a")));
+    publish(&api, &gate, GcMode::Reclaim, &[&suspect], UNIX_EPOCH).await;
     stop.cancel();
-    publish(&events, &client, &gate, GcMode::Reclaim, &[&suspect]).await;
+    publish(&api, &gate, GcMode::Reclaim, &[&suspect], UNIX_EPOCH).await;
     assert_eq!(asked.load(Ordering::Relaxed), 1);
 }
 

@@ -9,41 +9,43 @@ use futures::{StreamExt, stream};
 use libcalico::ipam::gc::{DeletedNode, ExcessBlock, GcSettings};
 use libcalico::ipam::{AffinityOwner, Block, IpamConfig, IpamConfigKey};
 use libcalico::store::{Store, StoreError};
-use os::clock::SystemClock;
-use time::OffsetDateTime;
+use os::clock::Clock;
 
 use super::GcPass;
+use crate::gc::world::{PassGate, World};
 
 /// Time for which the allocator's settings are cached while addresses are in cooldown.
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     /// Puts addresses whose cooldown has ended back into the free lists of their blocks (KC-450).
     pub(super) async fn release_cooled_addresses(&mut self) {
         if self
+            .inputs
             .cache
             .index()
-            .next_cooldown_end(OffsetDateTime::now_utc())
+            .next_cooldown_end(self.inputs.clock.now())
             .is_none()
         {
             return;
         }
         self.read_config(CONFIG_IS_FRESH).await;
         let blocks = self
+            .inputs
             .cache
             .index()
-            .cooled_blocks(OffsetDateTime::now_utc(), self.now());
+            .cooled_blocks(self.inputs.clock.now(), self.now());
         for block in &blocks {
             tracing::info!(
                 %block, reason = "the cooldown is over", "releasing addresses after their cooldown",
             );
         }
-        let clock = SystemClock::start();
+        let clock = self.inputs.clock.restarted();
         let none = |_: &Block| Vec::new();
         match release_batch(
-            &*self.context.calico,
+            &*self.inputs.calico,
             &clock,
-            &self.gate,
+            &*self.inputs.gate,
             &blocks,
             none,
             self.parallel(),
@@ -52,7 +54,7 @@ impl GcPass {
         {
             Ok(outcome) => {
                 for (block, error) in outcome.failed {
-                    self.metrics.count_failure("rested");
+                    self.inputs.metrics.count_failure("rested");
                     tracing::warn!(
                         %block, %error,
                         "cannot release addresses after their cooldown; trying again later",
@@ -60,7 +62,7 @@ impl GcPass {
                 }
             }
             Err(error) => {
-                self.metrics.count_failure("rested");
+                self.inputs.metrics.count_failure("rested");
                 tracing::warn!(
                     %error, "cannot release addresses after their cooldown; trying again later",
                 );
@@ -77,7 +79,7 @@ impl GcPass {
         {
             return;
         }
-        let config = match self.context.calico.get::<IpamConfig>(&IpamConfigKey).await {
+        let config = match self.inputs.calico.get::<IpamConfig>(&IpamConfigKey).await {
             Ok(entry) => entry.value,
             Err(StoreError::NotFound { .. }) => IpamConfig::absent(),
             Err(error) => {
@@ -87,7 +89,7 @@ impl GcPass {
             }
         };
         self.config_read_at = Some(now);
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         let settings = GcSettings {
             cooldown: config.ip_cooldown_seconds,
             ..*index.settings()
@@ -99,7 +101,7 @@ impl GcPass {
     /// Releases blocks that have been empty for the grace period, and whose nodes have another
     /// block of the same family (KC-455) or whose pools have another block size.
     pub(super) async fn release_excess_blocks(&self) {
-        let excess = self.cache.index().excess_blocks(self.now());
+        let excess = self.inputs.cache.index().excess_blocks(self.now());
         let releases = excess
             .into_iter()
             .map(|block| self.release_excess_block(block));
@@ -117,15 +119,15 @@ impl GcPass {
             reason,
         }: ExcessBlock,
     ) {
-        if !self.gate.is_open() {
+        if !self.inputs.gate.is_open() {
             return;
         }
         let owner = AffinityOwner::Host(node);
         tracing::info!(%block, %owner, %reason, "releasing an empty block");
         match release_empty_block(
-            &*self.context.calico,
-            &SystemClock::start(),
-            &self.gate,
+            &*self.inputs.calico,
+            &self.inputs.clock.restarted(),
+            &*self.inputs.gate,
             &owner,
             block,
         )
@@ -135,7 +137,7 @@ impl GcPass {
                 tracing::info!(%block, %owner, %reason, "released an empty block");
                 // Updates the index at once, so that the next pass keeps the last block of the
                 // node.
-                self.cache.index().remove_block(&block);
+                self.inputs.cache.index().remove_block(&block);
             }
             Err(IpamError::BlockNotEmpty(_)) => {
                 tracing::debug!(%block, %owner, "kept a block: the block is in use again")
@@ -147,7 +149,7 @@ impl GcPass {
                 )
             }
             Err(error) => {
-                self.metrics.count_failure("blocks");
+                self.inputs.metrics.count_failure("blocks");
                 tracing::warn!(
                     %block, %owner, %error, "cannot release an empty block; trying again later",
                 );
@@ -157,7 +159,7 @@ impl GcPass {
 
     /// Releases the blocks of each deleted node once no allocation names the node.
     pub(super) async fn release_deleted_nodes(&self) {
-        let gone = self.cache.index().nodes_to_release(self.now());
+        let gone = self.inputs.cache.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_deleted_node(node));
         stream::iter(released)
             .buffer_unordered(self.parallel())
@@ -168,7 +170,7 @@ impl GcPass {
     async fn release_deleted_node(&self, node: DeletedNode) {
         let released = self.release_node(&node).await;
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         if released {
             index.remove_released_node(&node.calico);
         } else {
@@ -186,7 +188,7 @@ impl GcPass {
             );
             return false;
         }
-        if !self.gate.is_open() {
+        if !self.inputs.gate.is_open() {
             return false;
         }
         let owner = AffinityOwner::Host(name.clone());
@@ -196,9 +198,9 @@ impl GcPass {
             "releasing the blocks of a node"
         );
         match release_host_affinities(
-            &*self.context.calico,
-            &SystemClock::start(),
-            &self.gate,
+            &*self.inputs.calico,
+            &self.inputs.clock.restarted(),
+            &*self.inputs.gate,
             &owner,
             true,
         )
@@ -219,7 +221,7 @@ impl GcPass {
                 if let Some((block, error)) =
                     outcome.kept.iter().find(|(_, error)| is_failure(error))
                 {
-                    self.metrics.count_failure("nodes");
+                    self.inputs.metrics.count_failure("nodes");
                     tracing::warn!(
                         %block, node = name, %error, kept = outcome.kept.len(),
                         "cannot release a block of a deleted node; trying again later"
@@ -236,7 +238,7 @@ impl GcPass {
                 false
             }
             Err(error) => {
-                self.metrics.count_failure("nodes");
+                self.inputs.metrics.count_failure("nodes");
                 tracing::warn!(
                     node = name, %error,
                     "cannot release all blocks of a deleted node; trying again later",
@@ -249,7 +251,7 @@ impl GcPass {
     /// Logs the blocks that would be released.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         for ExcessBlock {
             block,
             node,

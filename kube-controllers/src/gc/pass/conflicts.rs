@@ -1,30 +1,30 @@
 //! Addresses that running pods report, and that IPAM has free or allocated to another owner. They
 //! are reported, and never changed.
 
-use std::time::SystemTime;
-
 use futures::{StreamExt, stream};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::{Conflict, ConflictKind, conflict_kind};
 use libcalico::ipam::{Block, Lookup};
 use libcalico::store::{Store, StoreError};
+use os::clock::Clock;
 
 use super::GcPass;
 use crate::events::Posted;
 use crate::gc::cache::pod_state;
 use crate::gc::events::conflict_event;
+use crate::gc::world::{ClusterApi, PassGate, World};
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     /// Publishes the numbers of conflicts that have lasted two minutes in the metrics, on each
     /// replica.
     pub(super) fn count_conflicts(&self) {
-        let (free, another) = self.cache.index().conflicting(self.now());
-        self.metrics.set_conflicts(free, another);
+        let (free, another) = self.inputs.cache.index().conflicting(self.now());
+        self.inputs.metrics.set_conflicts(free, another);
     }
 
     /// Reports the conflicts that have lasted two minutes and have not been reported.
     pub(super) async fn report_conflicts(&self) {
-        let conflicts = self.cache.index().conflicts(self.now());
+        let conflicts = self.inputs.cache.index().conflicts(self.now());
         let reports = conflicts
             .into_iter()
             .map(|conflict| self.report_conflict(conflict));
@@ -38,16 +38,14 @@ impl GcPass {
         let lookup = self.recheck_conflict(&conflict).await;
         let is_reported = match &lookup {
             Lookup::Present((uid, kind)) => {
-                let event = conflict_event(&conflict, uid, kind, SystemTime::now());
-                self.events
-                    .create(&self.context.kubernetes, self.gate.is_open(), event)
-                    .await
-                    != Posted::Failed
+                let event = conflict_event(&conflict, uid, kind, self.inputs.clock.now().into());
+                let may_write = self.inputs.gate.is_open();
+                self.inputs.api.post_event(may_write, event).await != Posted::Failed
             }
             Lookup::Absent | Lookup::Unknown => false,
         };
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         match lookup {
             Lookup::Absent => index.end_conflict(&conflict),
             Lookup::Present((_, kind)) if is_reported => {
@@ -94,8 +92,8 @@ impl GcPass {
         {
             return Lookup::Absent;
         }
-        self.gate.pace(1).await;
-        match self.context.calico.get::<Block>(block).await {
+        self.inputs.gate.pace(1).await;
+        match self.inputs.calico.get::<Block>(block).await {
             Ok(entry) => match conflict_kind(&entry.value, *address, namespace, name) {
                 Some(kind) => Lookup::Present((pod.uid, kind)),
                 None => Lookup::Absent,

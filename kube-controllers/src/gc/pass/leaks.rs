@@ -9,24 +9,25 @@ use allocation::release::release_batch;
 use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
-use os::clock::SystemClock;
+use os::clock::Clock;
 
 use super::GcPass;
 use crate::gc::events::publish;
 use crate::gc::recheck::CurrentState;
+use crate::gc::world::{PassGate, World};
 use crate::settings::GcMode;
 
 /// Maximum number of leaks that are checked and released together, as in upstream (KC-445).
 const BATCH_SIZE: usize = 10_000;
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     pub(super) async fn release_leaks(&mut self, mode: GcMode) {
         // All due times are compared with the start of the pass. So a leak that is postponed does
         // not come up again in the same pass, however long the pass takes.
         let started_at = self.now();
         loop {
-            let suspects = self.cache.index().suspects(started_at, BATCH_SIZE);
-            if suspects.is_empty() || !self.gate.is_open() {
+            let suspects = self.inputs.cache.index().suspects(started_at, BATCH_SIZE);
+            if suspects.is_empty() || !self.inputs.gate.is_open() {
                 return;
             }
             let (mut plan, state) = self.recheck(suspects).await;
@@ -43,7 +44,7 @@ impl GcPass {
     /// Decides about suspects by the current state in the API. Records the kept suspects in the
     /// index.
     async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
-        let pods = self.cache.index().owners();
+        let pods = self.inputs.cache.index().owners();
         let state = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
             let decision = suspect.recheck(&state.current_facts(&suspect));
@@ -51,7 +52,7 @@ impl GcPass {
         });
         let plan = plan(decided);
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         for (suspect, reason) in &plan.kept {
             log_suspect(suspect, reason, "kept an address that looked leaked");
             index.kept(suspect, *reason, now);
@@ -78,20 +79,22 @@ impl GcPass {
                 "would release a leaked address; GC_MODE=report keeps it",
             );
         }
-        self.metrics
+        self.inputs
+            .metrics
             .families
             .reported_leaks
             .inc_by(new.len() as u64);
+        let now = self.inputs.clock.now().into();
         publish(
-            &self.events,
-            &self.context.kubernetes,
-            &self.gate,
+            &self.inputs.api,
+            &*self.inputs.gate,
             GcMode::Report,
             &new,
+            now,
         )
         .await;
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         leaks
             .iter()
             .for_each(|suspect| index.postpone(suspect, now));
@@ -113,11 +116,11 @@ impl GcPass {
             }
             requests
         };
-        let (calico, clock) = (&*self.context.calico, SystemClock::start());
+        let (calico, clock) = (&*self.inputs.calico, self.inputs.clock.restarted());
         let outcome = release_batch(
             calico,
             &clock,
-            &self.gate,
+            &*self.inputs.gate,
             &blocks,
             requests_for,
             self.parallel(),
@@ -126,7 +129,7 @@ impl GcPass {
         let released_addresses: HashSet<IpAddr> = match outcome {
             Ok(outcome) => {
                 for (block, error) in &outcome.failed {
-                    self.metrics.count_failure("leaks");
+                    self.inputs.metrics.count_failure("leaks");
                     tracing::warn!(
                         %block, %error,
                         "cannot release leaked addresses of a block; trying again later",
@@ -144,7 +147,7 @@ impl GcPass {
                     .collect()
             }
             Err(error) => {
-                self.metrics.count_failure("leaks");
+                self.inputs.metrics.count_failure("leaks");
                 tracing::warn!(%error, "cannot release leaked addresses; trying again later");
                 HashSet::new()
             }
@@ -156,7 +159,7 @@ impl GcPass {
             .flatten()
             .partition(|suspect| released_addresses.contains(&suspect.address));
         {
-            let mut index = self.cache.index();
+            let mut index = self.inputs.cache.index();
             released.iter().for_each(|suspect| index.released(suspect));
             // Postpones the other suspects. An event of their block may show that they are not
             // leaked.
@@ -167,27 +170,29 @@ impl GcPass {
         for suspect in &released {
             log_suspect(suspect, &suspect.reason, "released a leaked address");
         }
-        self.metrics
+        self.inputs
+            .metrics
             .families
             .reclaimed
             .inc_by(released.len() as u64);
         publish(
-            &self.events,
-            &self.context.kubernetes,
-            &self.gate,
+            &self.inputs.api,
+            &*self.inputs.gate,
             GcMode::Reclaim,
             &released,
+            self.inputs.clock.now().into(),
         )
         .await;
     }
 
     /// Removes the leaks that no longer exist from `reported`, so that a leak that comes back is
     /// reported again.
-    pub(in crate::gc) fn prune_reported(&mut self) {
+    pub fn prune_reported(&mut self) {
         if self.reported.is_empty() {
             return;
         }
         let leaks: HashSet<_> = self
+            .inputs
             .cache
             .index()
             .suspects(Duration::MAX, usize::MAX)

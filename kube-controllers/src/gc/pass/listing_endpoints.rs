@@ -18,6 +18,7 @@ use libcalico::workload::KUBERNETES;
 
 use super::GcPass;
 use crate::gc::recheck::CurrentState;
+use crate::gc::world::{PassGate, World};
 
 /// The endpoints of a namespace, on one node if the node is known: namespace and node.
 type EndpointGroup = (String, Option<String>);
@@ -35,12 +36,12 @@ struct NamedPod<'s> {
 /// Endpoints by their keys. Unreadable ones have the error instead.
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     /// Deletes the endpoints that list addresses of the plan, except those of running pods and of
     /// other sandboxes. Removes from the plan the addresses that an endpoint still lists or may
     /// list, together with all addresses of their handles.
     pub(super) async fn delete_listing_endpoints(&self, plan: &mut Plan, state: &CurrentState) {
-        match self.context.calico.endpoint_form() {
+        match self.inputs.calico.endpoint_form() {
             EndpointForm::Object => {}
             EndpointForm::PodAnnotations => return,
         }
@@ -67,7 +68,7 @@ impl GcPass {
             }
         }
         let now = self.now();
-        let mut index = self.cache.index();
+        let mut index = self.inputs.cache.index();
         for suspects in plan.blocks.values_mut() {
             suspects.retain(|suspect| {
                 let is_listed = listed_handles.contains(&suspect.handle);
@@ -97,14 +98,14 @@ impl GcPass {
         let Ok(name_prefix) = prefix else {
             return (group, Some(Vec::new()));
         };
-        self.gate.pace(1).await;
+        self.inputs.gate.pace(1).await;
         let select = ObjectSelect {
             namespace: Some(namespace),
             name_prefix,
         };
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<WorkloadEndpoint>(&select);
-        match self.context.calico.read(&batch).await {
+        match self.inputs.calico.read(&batch).await {
             Ok(answers) => (group, Some(answers.each(&ticket).collect())),
             Err(error) => {
                 tracing::warn!(node = group.1, namespace = group.0, %error,
@@ -148,7 +149,7 @@ impl GcPass {
             {
                 return false;
             }
-            if pod.is_running || !self.gate.admit(1).await {
+            if pod.is_running || !self.inputs.gate.admit(1).await {
                 return false;
             }
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
@@ -157,7 +158,7 @@ impl GcPass {
                 reason = %suspect.reason,
                 "releasing a leaked address: deleting the endpoint that lists it");
             match self
-                .context
+                .inputs
                 .calico
                 .delete::<WorkloadEndpoint>(key, Some(revision))
                 .await

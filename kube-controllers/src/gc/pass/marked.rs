@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use allocation::block_writes::complete_deletion;
 use libcalico::net::Cidr;
+use os::clock::Clock;
 
 use super::GcPass;
+use crate::gc::world::{PassGate, World};
 
 /// The time that a program has for the deletion of a block that it has marked.
 const GRACE: Duration = Duration::from_secs(60);
@@ -44,23 +46,23 @@ impl MarkedBlocks {
     }
 }
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     /// Deletes the empty blocks that have been marked for deletion for longer than the grace.
     pub(super) async fn delete_marked_blocks(&mut self) {
         let due = {
-            let (now, index) = (self.clock.now(), self.cache.index());
+            let (now, index) = (self.inputs.clock.elapsed(), self.inputs.cache.index());
             self.marked.due(index.marked_blocks(), now)
         };
         for block in due {
-            if !self.gate.is_open() {
+            if !self.inputs.gate.is_open() {
                 return;
             }
-            match complete_deletion(&*self.context.calico, &self.gate, &block).await {
+            match complete_deletion(&*self.inputs.calico, &*self.inputs.gate, &block).await {
                 Ok(true) => {
                     tracing::info!(
                         %block, "deleted a block that another program had marked for deletion",
                     );
-                    self.cache.index().remove_block(&block);
+                    self.inputs.cache.index().remove_block(&block);
                 }
                 Ok(false) => {
                     tracing::debug!(
@@ -68,7 +70,7 @@ impl GcPass {
                     )
                 }
                 Err(error) => {
-                    self.metrics.count_failure("blocks");
+                    self.inputs.metrics.count_failure("blocks");
                     tracing::warn!(
                         %block, %error, "cannot delete a marked block; trying again later",
                     );

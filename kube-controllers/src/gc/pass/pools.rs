@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use libcalico::ipam::gc::{Crossing, NamedRoom, Scope, Thresholds};
 use libcalico::ipam::{IpamConfig, PoolRoom};
 use libcalico::kubernetes::{ApiGroup, reverse_uid};
+use os::clock::Clock;
 use serde_json::{Value, json};
 
 use super::GcPass;
 use crate::events::{self, EventType, Posted};
+use crate::gc::world::{ClusterApi, PassGate, World};
 use crate::settings::Mode;
 
 /// The shortest interval between two counts, which read all blocks.
@@ -49,21 +51,23 @@ impl PoolRooms {
     }
 }
 
-impl GcPass {
+impl<W: World> GcPass<W> {
     /// Counts the room of all pools if something has changed and the interval is over, and in each
     /// full pass.
     pub(super) async fn count_rooms(&mut self, scope: Scope) {
         let now = self.now();
-        let is_due = self.cache.index().has_changed_rooms() && now >= self.rooms.next_count();
+        let is_due =
+            self.inputs.cache.index().has_changed_rooms() && now >= self.rooms.next_count();
         if !is_due && scope == Scope::Changed {
             return;
         }
-        let has_pools = !self.cache.index().pools().is_empty();
+        let has_pools = !self.inputs.cache.index().pools().is_empty();
         if has_pools {
             self.read_config(CONFIG_IS_FRESH_FOR_COUNTS).await;
         }
         let absent = IpamConfig::absent();
-        self.cache
+        self.inputs
+            .cache
             .index()
             .count_rooms(self.rooms.config.as_ref().unwrap_or(&absent));
         self.rooms.counted_at = Some(now);
@@ -113,8 +117,8 @@ impl GcPass {
     }
 
     fn nearly_full_pools(&mut self) -> Vec<NearlyFull> {
-        let (now, thresholds) = (self.clock.now(), &mut self.rooms.thresholds);
-        let index = self.cache.index();
+        let (now, thresholds) = (self.now(), &mut self.rooms.thresholds);
+        let index = self.inputs.cache.index();
         let ids: BTreeSet<&str> = index.rooms().map(id_of).collect();
         thresholds.retain(|pool| ids.contains(pool));
         let crossed = index.rooms().filter_map(|named| {
@@ -135,14 +139,14 @@ impl GcPass {
     /// crossing that this replica has observed is a new one: if the Event of an earlier one still
     /// exists, the name depends on the time too.
     async fn post_nearly_full(&self, pool: &NearlyFull) -> Posted {
-        let now = SystemTime::now();
+        let now = SystemTime::from(self.inputs.clock.now());
         let (event, threshold) = (
-            nearly_full_event(pool, self.context.mode, now),
+            nearly_full_event(pool, self.inputs.mode, now),
             pool.crossing.threshold.to_string(),
         );
-        let client = &self.context.kubernetes;
+        let (api, gate) = (&self.inputs.api, &self.inputs.gate);
         let once = events::named_by(event.clone(), &pool.id, &[threshold.as_str()]);
-        let posted = self.events.create(client, self.gate.is_open(), once).await;
+        let posted = api.post_event(gate.is_open(), once).await;
         if posted != Posted::Exists || pool.crossing.is_first() {
             return posted;
         }
@@ -152,7 +156,7 @@ impl GcPass {
             .as_secs()
             .to_string();
         let again = events::named_by(event, &pool.id, &[threshold.as_str(), at.as_str()]);
-        self.events.create(client, self.gate.is_open(), again).await
+        api.post_event(gate.is_open(), again).await
     }
 }
 

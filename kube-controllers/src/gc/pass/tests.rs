@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use datastore::Datastore;
 use libcalico::ipam::gc::Index;
 use libcalico::ipam::{AffinityOwner, Block, BlockRequest, OwnerSlot};
+use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -109,7 +110,15 @@ fn new_pass(
     index: Index,
     leadership: Leadership,
 ) -> GcPass {
-    let context = Context {
+    pass_of(&new_context(kubernetes, calico, leadership), index)
+}
+
+fn new_context(
+    kubernetes: kube::Client,
+    calico: Arc<Datastore>,
+    leadership: Leadership,
+) -> Context {
+    Context {
         kubernetes,
         calico,
         mode: Mode::Etcd,
@@ -119,10 +128,22 @@ fn new_pass(
         same_cluster: Default::default(),
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
-    };
+    }
+}
+
+fn pass_of(context: &Context, index: Index) -> GcPass {
     let cache = ClusterCache::new(Mode::Etcd, index, &mut Watches::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
-    GcPass::new(context, cache, Clock::start(), metrics)
+    GcPass::new(PassInputs::of(context, cache, Clock::start(), metrics))
+}
+
+/// Returns the metrics of passes as `/metrics` serves them.
+fn shown_metrics(gc_pass: &GcPass) -> String {
+    let metrics = Metrics::new();
+    metrics
+        .register(gc_pass.inputs.metrics.families.clone())
+        .unwrap();
+    metrics.text().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,13 +156,28 @@ async fn leak_whose_owner_is_unreadable_is_checked_once_per_pass() {
         leaky().0,
         Leadership::always(),
     );
-    assert_eq!(gc_pass.cache.index().suspects(Duration::ZERO, 10).len(), 1);
+    assert_eq!(
+        gc_pass
+            .inputs
+            .cache
+            .index()
+            .suspects(Duration::ZERO, 10)
+            .len(),
+        1
+    );
     timeout(ANSWER * 20, gc_pass.release_leaks(GcMode::Reclaim))
         .await
         .expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     // The postponement is counted from the response.
-    assert!(gc_pass.cache.index().suspects(gc_pass.now(), 10).is_empty());
+    assert!(
+        gc_pass
+            .inputs
+            .cache
+            .index()
+            .suspects(gc_pass.now(), 10)
+            .is_empty()
+    );
 }
 
 #[tokio::test(start_paused = true)]

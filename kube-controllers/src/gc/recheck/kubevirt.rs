@@ -8,10 +8,11 @@ use libcalico::ipam::{Lookup, VmiLookup};
 use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 use super::ApiReader;
+use crate::gc::world::World;
 
 const GROUP: &str = "kubevirt.io";
 
-impl ApiReader<'_> {
+impl<W: World> ApiReader<'_, W> {
     /// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream
     /// (KC-436), any instance counts: it may outlive its VirtualMachine, and its launcher pod may
     /// run then.

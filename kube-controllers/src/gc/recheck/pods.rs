@@ -1,14 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use datastore::kubernetes::{ListPage, ObjectError, ObjectRequest};
 use futures::{StreamExt, stream};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::gc::Suspect;
 use libcalico::ipam::{LeakReason, Lookup};
-use libcalico::kubernetes::PODS;
-use serde_json::value::RawValue;
 
-use super::ApiReader;
+use super::{ApiReader, to_lookup};
+use crate::gc::world::{ClusterApi, PassGate, PodPage, World};
+use crate::runtime::ReconcileError;
 use crate::watched::{Pod, Projection, ProjectionOptions, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single
@@ -20,7 +19,7 @@ const PODS_FILTERED_PER_REQUEST: usize = 128;
 /// Number of concurrent lists. Each holds all pods of a node in memory.
 const MAX_CONCURRENT_LISTS: usize = 8;
 
-impl ApiReader<'_> {
+impl<W: World> ApiReader<'_, W> {
     /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read_pods(
         &self,
@@ -67,7 +66,8 @@ impl ApiReader<'_> {
     }
 
     pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Lookup<Pod> {
-        match self.read_object::<Box<RawValue>>(PODS, key).await {
+        self.gate.pace(1).await;
+        match to_lookup(self.api.pod(key).await) {
             Lookup::Absent => Lookup::Absent,
             Lookup::Unknown => Lookup::Unknown,
             Lookup::Present(json) => match Pod::project(json.get(), ProjectionOptions::default()) {
@@ -84,26 +84,17 @@ impl ApiReader<'_> {
 
     /// Lists all pods of a node. An unreadable pod is an error, because the result would count it
     /// as missing.
-    ///
-    /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of
-    /// pods by node, and read all pods of the cluster from etcd.
-    async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
-        let mut pods = BTreeMap::new();
-        let first = ObjectRequest::list(&PODS, None)
-            .query("fieldSelector", &format!("spec.nodeName={node}"));
-        let mut request = first.clone();
+    async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ReconcileError> {
+        let mut on_node = BTreeMap::new();
+        let mut token = None;
         loop {
             self.gate.pace(1).await;
-            let json = request.send_text(self.kubernetes).await?;
-            let page: ListPage<&RawValue> = request.read_page(&json)?;
-            for item in page.items {
-                let pod = Pod::project(item.get(), ProjectionOptions::default())?;
-                pods.insert(pod.key(), pod);
+            let PodPage { pods, next } = self.api.pods_of_node(node, token.as_deref()).await?;
+            on_node.extend(pods.into_iter().map(|pod| (pod.key(), pod)));
+            if next.is_none() {
+                return Ok(on_node);
             }
-            match page.next {
-                Some(token) => request = first.clone().query("continue", &token),
-                None => return Ok(pods),
-            }
+            token = next;
         }
     }
 }
@@ -140,12 +131,4 @@ fn split_reads(suspects: &[Suspect], many: usize) -> (PodsByNode, BTreeSet<Objec
         gets.extend(keys);
     }
     (lists, gets)
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ListError {
-    #[error(transparent)]
-    Request(#[from] ObjectError),
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
 }

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, LocalConfig};
+use datastore::{Datastore, DatastoreConfig};
 use hyper::{Response, StatusCode};
 use kube::client::Body;
 use libcalico::ipam::gc::{Decision, SuspectOwner};
@@ -12,6 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::gc::events::tests::suspect;
+use crate::gc::gate::LeaderGate;
+use crate::gc::owners_api::OwnersApi;
+use crate::gc::this_replica::ThisReplica;
 use crate::leader::Leadership;
 
 const MIN_LISTED_PODS: u8 = pods::MIN_LISTED_PODS as u8;
@@ -91,9 +94,9 @@ async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec
     };
     let calico = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
     let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 0);
-    let kubernetes = server.client();
-    let reader = ApiReader {
-        kubernetes: &kubernetes,
+    let api = OwnersApi::new(server.client());
+    let reader = ApiReader::<ThisReplica> {
+        api: &api,
         calico: &calico,
         gate: &gate,
         parallel: 4,

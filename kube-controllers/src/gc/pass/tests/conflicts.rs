@@ -129,7 +129,7 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
 
 fn shown(gc_pass: &GcPass) -> bool {
     let line = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1\n";
-    gc_pass.context.metrics.text().unwrap().contains(line)
+    shown_metrics(gc_pass).contains(line)
 }
 
 #[tokio::test(start_paused = true)]

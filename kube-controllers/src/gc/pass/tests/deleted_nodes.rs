@@ -41,13 +41,14 @@ async fn release(stored: &Block) -> (bool, String) {
     gc_pass.release_deleted_nodes().await;
     assert!(
         gc_pass
+            .inputs
             .cache
             .index()
             .nodes_to_release(gc_pass.now())
             .is_empty(),
         "released or postponed"
     );
-    let metrics = gc_pass.context.metrics.text().unwrap();
+    let metrics = shown_metrics(&gc_pass);
     let failures = metrics
         .lines()
         .filter(|line| line.starts_with("kube_controllers_gc_failures_total{"));

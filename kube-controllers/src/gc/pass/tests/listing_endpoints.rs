@@ -112,7 +112,12 @@ async fn leak_candidate_is_logged_at_info_with_its_pod() {
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
     let gc_pass = new_pass(answering(&[]), calico, leaky().0, Leadership::always());
-    let suspect = gc_pass.cache.index().suspects(Duration::MAX, 1).remove(0);
+    let suspect = gc_pass
+        .inputs
+        .cache
+        .index()
+        .suspects(Duration::MAX, 1)
+        .remove(0);
     let Suspect {
         block,
         address,

@@ -29,11 +29,11 @@ async fn collection_deletes_an_empty_block_whose_deletion_was_interrupted() {
     gc_pass.delete_marked_blocks().await;
     calico.get::<Block>(&block.cidr).await.unwrap();
 
-    gc_pass.clock.advance(Duration::from_secs(60));
+    gc_pass.inputs.clock.advance(Duration::from_secs(60));
     gc_pass.delete_marked_blocks().await;
     assert!(matches!(
         calico.get::<Block>(&block.cidr).await,
         Err(StoreError::NotFound { .. })
     ));
-    assert_eq!(gc_pass.cache.index().marked_blocks().count(), 0);
+    assert_eq!(gc_pass.inputs.cache.index().marked_blocks().count(), 0);
 }

@@ -17,9 +17,9 @@ fn limited(gc_pass: GcPass) -> GcPass {
     }))
     .1;
     GcPass {
-        context: Context {
+        inputs: PassInputs {
             settings,
-            ..gc_pass.context
+            ..gc_pass.inputs
         },
         ..gc_pass
     }

@@ -51,7 +51,12 @@ fn index(in_use: usize) -> Index {
 
 /// Changes the number of addresses in use, and runs the next pass that counts.
 async fn use_addresses(replica: &mut GcPass, in_use: usize, wait: Duration) {
-    replica.cache.index().put_block(&block(in_use)).unwrap();
+    replica
+        .inputs
+        .cache
+        .index()
+        .put_block(&block(in_use))
+        .unwrap();
     advance(wait).await;
     replica.run(Scope::Changed).await;
 }
@@ -110,7 +115,7 @@ async fn event_has_the_uid_that_the_api_server_shows() {
         let mut index = index(13);
         index.put_pool("small", pool(in_store));
         let mut replica = new_pass(server.client(), calico, index, Leadership::always());
-        replica.context.mode = Mode::Kubernetes(group);
+        replica.inputs.mode = Mode::Kubernetes(group);
         replica.run(Scope::Everything).await;
         let event = server.events.lock().unwrap()[0].clone();
         let object = json!({
@@ -146,6 +151,7 @@ async fn standby_counts_and_posts_no_event_until_it_leads() {
     use_addresses(&mut replica, 13, Duration::from_secs(10)).await;
     assert_eq!(
         replica
+            .inputs
             .cache
             .index()
             .rooms()
@@ -229,7 +235,7 @@ async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes
     );
     replica.run(Scope::Everything).await;
     let fullest = |replica: &GcPass| {
-        let index = replica.cache.index();
+        let index = replica.inputs.cache.index();
         let fullest = index
             .rooms()
             .next()
@@ -246,7 +252,7 @@ async fn count_waits_for_its_interval_and_uses_settings_of_the_last_five_minutes
         cidr: "10.0.0.0/24".parse().unwrap(),
         ..pool("u1")
     };
-    replica.cache.index().put_pool("small", wider);
+    replica.inputs.cache.index().put_pool("small", wider);
     replica.run(Scope::Changed).await;
     assert_eq!(fullest(&replica), Some(12), "not yet counted again");
     assert!(

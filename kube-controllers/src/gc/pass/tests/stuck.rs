@@ -15,18 +15,18 @@ async fn liveness(index: Index) -> Vec<bool> {
     let asked = Arc::new(AtomicUsize::new(0));
     let term = || LeadershipTerm::Until(Deadline::now().plus(RIGHT));
     let (election, leads) = watch::channel(term());
-    let gc_pass = new_pass(
+    let context = new_context(
         silent_kubernetes(asked.clone()),
         calico,
-        index,
         Leadership::new(leads),
     );
-    gc_pass.cache.mark_all_listed();
+    let gc_pass = pass_of(&context, index);
+    gc_pass.inputs.cache.mark_all_listed();
     let status = Status::new(dir.path().join("status.json"));
-    let watchdog = gc_pass.context.watchdog.clone();
+    let watchdog = context.watchdog.clone();
     let mut live = Vec::new();
     tokio::select! {
-        () = run_passes(gc_pass) => unreachable!("nobody stopped it"),
+        () = run_passes(&context, gc_pass) => unreachable!("nobody stopped it"),
         () = watchdog.watch(
             status.clone(), CancellationToken::new(),
         ) => unreachable!("nobody stopped it"),

@@ -241,7 +241,8 @@ impl Pairs {
         }
     }
 
-    fn answer(&self, range: &Range) -> Vec<RawEntry> {
+    /// Returns the pairs of a range, in path order.
+    pub fn answer(&self, range: &Range) -> Vec<RawEntry> {
         self.entries(|path| {
             if range.is_prefix {
                 path.starts_with(&range.path)
@@ -276,7 +277,16 @@ impl Pairs {
             .collect()
     }
 
-    fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+    /// Returns the revision of the last write, from 0.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Applies all writes in order. If one of them fails, none takes effect.
+    ///
+    /// # Errors
+    /// The error of the first write that fails.
+    pub fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let before = self.clone();
         let applied: Result<_, _> = writes
             .iter()
@@ -292,7 +302,12 @@ impl Pairs {
         applied.inspect_err(|_| *self = before)
     }
 
-    fn apply(&mut self, write: &Write) -> Result<Revision, StoreError> {
+    /// Applies a write. Returns the revision of the pair; for a deletion, the revision that the
+    /// pair had.
+    ///
+    /// # Errors
+    /// If the condition of the write is false. The pairs stay unchanged then.
+    pub fn apply(&mut self, write: &Write) -> Result<Revision, StoreError> {
         let found = self
             .pairs
             .get(&write.path)

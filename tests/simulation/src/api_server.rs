@@ -11,6 +11,8 @@
 
 mod actors;
 mod deletion;
+mod fields;
+mod pod_fields;
 mod pods;
 mod refusal;
 mod schema;

@@ -4,7 +4,8 @@ use libcalico::kubernetes::{Location, NAMESPACES, NODES, Preconditions, Resource
 use libcalico::store::StoreError;
 use serde_json::{Map, Value, json};
 
-use super::writes::{Part, text};
+use super::fields::{text, with_identity};
+use super::writes::Part;
 use super::{ApiServer, deletion};
 
 fn identifier(location: &Location) -> String {
@@ -90,13 +91,7 @@ impl ApiServer {
     /// Stores an object with its status, whatever exists there. An existing object keeps its uid.
     /// For the initial state of a simulation, and for states that no request causes.
     pub fn put_object(&mut self, location: &Location, object: Value) {
-        let mut object = object;
-        object["apiVersion"] = location.resource.api_version.into();
-        object["kind"] = location.resource.kind.into();
-        object["metadata"]["name"] = location.name.as_str().into();
-        if let Some(namespace) = &location.namespace {
-            object["metadata"]["namespace"] = namespace.as_str().into();
-        }
+        let mut object = with_identity(location, object);
         let Some(old) = self.objects.get(location) else {
             self.insert(location, object);
             return;

@@ -4,7 +4,7 @@ use libcalico::kubernetes::{Location, NAMESPACES, PODS, Preconditions};
 use serde_json::Value;
 use time::Duration;
 
-use super::writes::{remove, text, timestamp};
+use super::fields::{remove, text, timestamp};
 use super::{ApiServer, Refusal, refusal};
 
 /// The grace period of a pod without one of its own, in seconds.

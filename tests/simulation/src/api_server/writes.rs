@@ -2,11 +2,10 @@
 
 use libcalico::kubernetes::{Location, NAMESPACES, PODS};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
+use super::fields::{copy, remove, text, timestamp, with_identity};
 use super::strategic_merge::merge;
-use super::{ApiServer, Refusal, deletion, pods, refusal};
+use super::{ApiServer, Refusal, deletion, pod_fields, refusal};
 
 /// The part of an object that a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,12 +26,6 @@ const SERVER_FIELDS: [&str; 6] = [
     "generation",
 ];
 
-/// Returns a time as the metadata of objects contains it: in whole seconds.
-pub(super) fn timestamp(time: OffsetDateTime) -> Value {
-    let seconds = time.replace_nanosecond(0).unwrap_or(time);
-    seconds.format(&Rfc3339).unwrap_or_default().into()
-}
-
 impl ApiServer {
     /// Creates an object and returns it.
     pub(super) fn post(&mut self, location: &Location, body: Value) -> Result<Value, Refusal> {
@@ -48,7 +41,7 @@ impl ApiServer {
                     remove(&mut object, "status");
                 }
             }
-            None if location.resource == PODS => pods::set_defaults(&mut object),
+            None if location.resource == PODS => pod_fields::set_defaults(&mut object),
             None => {}
         }
         Ok(self.insert(location, object))
@@ -173,7 +166,7 @@ impl ApiServer {
             }
         }
         if location.resource == PODS {
-            pods::conform_addresses(&mut new["status"]);
+            pod_fields::conform_addresses(&mut new["status"]);
         }
         Ok(self.commit(location, new))
     }
@@ -219,36 +212,6 @@ fn uid(revision: u64) -> String {
 /// Returns true for a kind that a definition adds to the server.
 fn is_custom(location: &Location) -> bool {
     location.resource.api_version.contains('/')
-}
-
-/// Returns a text of the metadata; empty if the metadata lacks it.
-pub(super) fn text<'o>(object: &'o Value, field: &str) -> &'o str {
-    object["metadata"][field].as_str().unwrap_or_default()
-}
-
-/// Returns the object with the type and the name of its location.
-fn with_identity(location: &Location, mut object: Value) -> Value {
-    object["apiVersion"] = location.resource.api_version.into();
-    object["kind"] = location.resource.kind.into();
-    object["metadata"]["name"] = location.name.as_str().into();
-    if let Some(namespace) = &location.namespace {
-        object["metadata"]["namespace"] = namespace.as_str().into();
-    }
-    object
-}
-
-pub(super) fn remove(object: &mut Value, field: &str) {
-    if let Some(fields) = object.as_object_mut() {
-        fields.remove(field);
-    }
-}
-
-/// Gives a field of `to` the value that it has in `from`, or removes it.
-fn copy(to: &mut Value, from: &Value, field: &str) {
-    match from.get(field) {
-        Some(value) => to[field] = value.clone(),
-        None => remove(to, field),
-    }
 }
 
 fn keep_server_fields(new: &mut Value, old: &Value) {

@@ -3,9 +3,12 @@
 //! A script sends requests to a [`Subject`] and records each outcome, without revisions, uids and
 //! times. The test compares the two records.
 
+mod custom;
+mod pods;
 mod record;
-mod scripts;
 mod subjects;
+
+use std::time::Duration;
 
 use datastore::config::KubernetesConfig;
 use datastore::{Datastore, DatastoreConfig};
@@ -25,6 +28,7 @@ fn compare(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, script: fn(&
     let config = KubernetesConfig {
         kubeconfig: vec![api.admin_kubeconfig()],
         group: Some(group),
+        deadline: Duration::from_secs(60),
         ..KubernetesConfig::default()
     };
     let store = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config))).unwrap();
@@ -32,10 +36,16 @@ fn compare(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, script: fn(&
     let mut simulated = Simulated::new(group, NAMESPACE);
     let of_real = record(&mut real, group, script);
     let of_simulated = record(&mut simulated, group, script);
-    for (number, (real, simulated)) in of_real.iter().zip(&of_simulated).enumerate() {
-        let before = of_real[number.saturating_sub(3)..number].join("\n");
-        assert_eq!(simulated, real, "line {number}, after:\n{before}");
-    }
+    let differences: Vec<String> = of_real
+        .iter()
+        .zip(&of_simulated)
+        .enumerate()
+        .filter(|(_, (real, simulated))| real != simulated)
+        .map(|(number, (real, simulated))| {
+            format!("line {number}\nreal:      {real}\nsimulated: {simulated}")
+        })
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert_eq!(of_simulated.len(), of_real.len());
 }
 
@@ -50,7 +60,7 @@ fn simulated_server_answers_writes_of_custom_resources_like_a_real_one(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,
 ) {
-    compare(cluster, control_plane, scripts::custom);
+    compare(cluster, control_plane, custom::writes);
 }
 
 #[on(kubernetes_v1, kubernetes_v3)]
@@ -58,7 +68,7 @@ fn simulated_server_answers_reads_like_a_real_one(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,
 ) {
-    compare(cluster, control_plane, scripts::reads);
+    compare(cluster, control_plane, custom::reads);
 }
 
 #[on(kubernetes_v1)]
@@ -66,5 +76,13 @@ fn simulated_server_treats_pods_like_a_real_one(
     cluster: &Cluster<'_>,
     control_plane: &mut ControlPlane<'_>,
 ) {
-    compare(cluster, control_plane, scripts::pods);
+    compare(cluster, control_plane, pods::pods);
+}
+
+#[on(kubernetes_v1)]
+fn simulated_server_treats_nodes_like_a_real_one(
+    cluster: &Cluster<'_>,
+    control_plane: &mut ControlPlane<'_>,
+) {
+    compare(cluster, control_plane, pods::nodes);
 }

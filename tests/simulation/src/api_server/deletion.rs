@@ -2,7 +2,8 @@
 
 use libcalico::kubernetes::{Location, NAMESPACES, PODS, Preconditions};
 use serde_json::Value;
-use time::Duration;
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
 
 use super::fields::{remove, text, timestamp};
 use super::{ApiServer, Refusal, refusal};
@@ -44,23 +45,26 @@ impl ApiServer {
         let object = self.stored(location)?;
         check(location, preconditions, object)?;
         let is_pod = location.resource == PODS;
-        let marked_grace = object["metadata"]["deletionGracePeriodSeconds"].as_u64();
         let wanted = if is_pod { pod_grace(object, grace) } else { 0 };
-        if object["metadata"].get("deletionTimestamp").is_some() {
-            // Only a client that names a shorter period changes anything.
-            let is_shorter = grace.is_some() && marked_grace.is_some_and(|marked| wanted < marked);
-            if !is_shorter {
-                return Ok(object.clone());
-            }
-        }
         let mut marked = object.clone();
-        let until = self.now + Duration::seconds(i64::try_from(wanted).unwrap_or(i64::MAX));
         let metadata = &mut marked["metadata"];
-        metadata["deletionTimestamp"] = timestamp(until);
-        metadata["deletionGracePeriodSeconds"] = wanted.into();
-        if let Some(generation) = metadata["generation"].as_u64() {
-            metadata["generation"] = (generation + 1).into();
+        if metadata.get("deletionTimestamp").is_none() {
+            metadata["deletionTimestamp"] = timestamp(self.now + seconds(wanted));
+            if let Some(generation) = metadata["generation"].as_u64() {
+                metadata["generation"] = (generation + 1).into();
+            }
+        } else {
+            // Only a client that names a shorter period changes anything.
+            let present = metadata["deletionGracePeriodSeconds"].as_u64();
+            let Some(present) = present.filter(|present| grace.is_some() && wanted < *present)
+            else {
+                return Ok(marked);
+            };
+            let until = metadata["deletionTimestamp"].as_str().unwrap_or_default();
+            let until = OffsetDateTime::parse(until, &Rfc3339).unwrap_or(self.now);
+            metadata["deletionTimestamp"] = timestamp(until - seconds(present - wanted));
         }
+        metadata["deletionGracePeriodSeconds"] = wanted.into();
         if location.resource == NAMESPACES {
             remove(metadata, "deletionGracePeriodSeconds");
             marked["status"]["phase"] = "Terminating".into();
@@ -88,6 +92,10 @@ fn check(location: &Location, wanted: &Preconditions, object: &Value) -> Result<
         return Err(refusal::conflict(location, &why));
     }
     Ok(())
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::seconds(u32::try_from(number).unwrap_or(u32::MAX).into())
 }
 
 /// Returns the grace period of a pod in seconds. It is 0 for a pod that has no processes.

@@ -43,6 +43,7 @@ impl<'s> Record<'s> {
             Ok(_) => "success".to_owned(),
             // The texts of errors contain revisions and uids.
             Err(error) => {
+                eprintln!("{about}: {error}");
                 let text = format!("{error:?}");
                 text.split([' ', '(']).next().unwrap_or_default().to_owned()
             }
@@ -207,6 +208,13 @@ fn blank(value: &mut Value) {
             fields.values_mut().for_each(blank);
         }
         Value::Array(items) => items.iter_mut().for_each(blank),
+        // An annotation may contain metadata.
+        Value::String(text) if text.starts_with('{') => {
+            if let Ok(mut inner) = serde_json::from_str(text) {
+                blank(&mut inner);
+                *text = inner.to_string();
+            }
+        }
         _ => {}
     }
 }

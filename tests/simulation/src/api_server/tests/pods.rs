@@ -183,6 +183,9 @@ fn deleted_pod_remains_for_its_grace_period() {
         kind_of(server.create_pod(NS, "web", "n1", &[])),
         "AlreadyExists"
     );
+    server.delete_pod(NS, "web", Some(10)).unwrap();
+    let until = server.pod(NS, "web").unwrap().metadata.deletion_timestamp;
+    assert_eq!(until.as_deref(), Some("1970-01-01T00:01:10Z"));
     // The endpoint of a pod that is being deleted can still be written.
     let read = found::<WorkloadEndpoint>(&server, &key());
     server.apply(&attach(&read, "10.65.0.1")).unwrap();

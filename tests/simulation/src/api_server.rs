@@ -10,9 +10,9 @@
 //! Read `writes` and `deletion` for the semantics of each verb.
 
 mod actors;
+mod defaults;
 mod deletion;
 mod fields;
-mod pod_fields;
 mod pods;
 mod refusal;
 mod schema;
@@ -74,7 +74,8 @@ impl ApiServer {
             now: OffsetDateTime::UNIX_EPOCH,
         };
         for name in ["default", "kube-system"] {
-            server.insert_namespace(name);
+            let created = server.create_namespace(name);
+            debug_assert!(created.is_ok(), "{created:?}");
         }
         server
     }

@@ -4,9 +4,9 @@ use libcalico::kubernetes::{Location, NAMESPACES, NODES, Preconditions, Resource
 use libcalico::store::StoreError;
 use serde_json::{Map, Value, json};
 
+use super::ApiServer;
 use super::fields::{text, with_identity};
 use super::writes::Part;
-use super::{ApiServer, deletion};
 
 fn identifier(location: &Location) -> String {
     let kind = location.resource.kind;
@@ -112,29 +112,14 @@ impl ApiServer {
         }
     }
 
-    /// Creates a namespace.
+    /// Creates a namespace. A deletion only marks it: the caller deletes its objects and then calls
+    /// [`ApiServer::remove_object`], as the controller of namespaces does.
     ///
     /// # Errors
     /// If the namespace exists.
     pub fn create_namespace(&mut self, name: &str) -> Result<(), StoreError> {
-        let location = Location::global(NAMESPACES, name);
-        if self.objects.get(&location).is_some() {
-            return Err(StoreError::AlreadyExists {
-                key: identifier(&location),
-            });
-        }
-        self.insert_namespace(name);
-        Ok(())
-    }
-
-    pub(super) fn insert_namespace(&mut self, name: &str) {
-        let namespace = json!({
-            "apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind,
-            "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
-            "spec": { "finalizers": deletion::namespace_finalizers() },
-            "status": { "phase": "Active" },
-        });
-        self.insert(&Location::global(NAMESPACES, name), namespace);
+        self.create_object(&Location::global(NAMESPACES, name), json!({}))
+            .map(drop)
     }
 
     /// Creates a node and returns its uid.

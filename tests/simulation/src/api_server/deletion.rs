@@ -11,9 +11,6 @@ use super::{ApiServer, Refusal, refusal};
 /// The grace period of a pod without one of its own, in seconds.
 const POD_GRACE_PERIOD: u64 = 30;
 
-/// The reason why the deletion of a namespace waits.
-const NAMESPACE_CONTROLLER: &str = "kubernetes";
-
 /// Returns true if an object is marked as deleted and nothing delays its removal.
 pub(super) fn is_complete(object: &Value) -> bool {
     let metadata = &object["metadata"];
@@ -26,11 +23,6 @@ fn has_finalizers(object: &Value) -> bool {
     let is_filled = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     is_filled(&object["metadata"]["finalizers"])
         || object["kind"] == NAMESPACES.kind && is_filled(&object["spec"]["finalizers"])
-}
-
-/// Returns the finalizers of a new namespace.
-pub(super) fn namespace_finalizers() -> Value {
-    vec![NAMESPACE_CONTROLLER].into()
 }
 
 impl ApiServer {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::fields::{copy, remove, text, timestamp, with_identity};
 use super::strategic_merge::merge;
-use super::{ApiServer, Refusal, deletion, pod_fields, refusal};
+use super::{ApiServer, Refusal, defaults, deletion, refusal};
 
 /// The part of an object that a request may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,7 @@ impl ApiServer {
                     remove(&mut object, "status");
                 }
             }
-            None if location.resource == PODS => pod_fields::set_defaults(&mut object),
-            None => {}
+            None => defaults::set_defaults(location, &mut object),
         }
         Ok(self.insert(location, object))
     }
@@ -165,8 +164,8 @@ impl ApiServer {
                 remove(&mut new["metadata"], map);
             }
         }
-        if location.resource == PODS {
-            pod_fields::conform_addresses(&mut new["status"]);
+        if let Some(status) = new.get_mut("status").filter(|_| location.resource == PODS) {
+            defaults::conform_addresses(status);
         }
         Ok(self.commit(location, new))
     }

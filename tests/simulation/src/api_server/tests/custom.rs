@@ -1,6 +1,6 @@
 //! Custom resources: POST, PUT and DELETE.
 
-use libcalico::api::{IpPool, IpPoolSpec, ObjectKey};
+use libcalico::api::{IpPool, IpPoolSpec, ObjectKey, Profile, ProfileSpec};
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::kubernetes::{ApiGroup, ObjectRevision, Preconditions};
 use libcalico::store::{Kind, Revision, Write};
@@ -343,4 +343,15 @@ fn put_object_replaces_any_state_and_keeps_the_uid() {
     server.remove_object(&location);
     assert!(server.get::<Handle>(&HandleId::new("h")).unwrap().is_none());
     assert_eq!(Handle::KIND, "IPAMHandle");
+}
+
+#[test]
+fn write_that_the_codec_refuses_is_an_error() {
+    let mut server = ApiServer::new(ApiGroup::CrdV1);
+    let key = ObjectKey::global("kns.default");
+    let profile = Profile::new("kns.default", ProfileSpec::default());
+    let before = server.revision();
+    let create = Write::create::<Profile>(&key, &profile).unwrap();
+    assert_eq!(kind_of(server.apply(&create)), "Other");
+    assert_eq!(server.revision(), before);
 }

@@ -1,9 +1,24 @@
-//! The fields that the server sets in pods.
+//! The fields that the server sets in pods and namespaces.
 
+use libcalico::kubernetes::{Location, NAMESPACES, PODS};
 use serde_json::{Value, json};
 
-/// Adds the fields that the server and its admission add to a new pod.
-pub(super) fn set_defaults(pod: &mut Value) {
+/// The reason why the deletion of a namespace waits.
+const NAMESPACE_CONTROLLER: &str = "kubernetes";
+
+/// Adds the fields that the server and its admission add to a new object.
+pub(super) fn set_defaults(location: &Location, object: &mut Value) {
+    if location.resource == PODS {
+        set_pod_defaults(object);
+    }
+    if location.resource == NAMESPACES {
+        object["metadata"]["labels"]["kubernetes.io/metadata.name"] = location.name.as_str().into();
+        object["spec"]["finalizers"] = json!([NAMESPACE_CONTROLLER]);
+        object["status"] = json!({ "phase": "Active" });
+    }
+}
+
+fn set_pod_defaults(pod: &mut Value) {
     let spec = &mut pod["spec"];
     for (field, default) in [
         ("serviceAccountName", json!("default")),

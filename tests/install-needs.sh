@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 declare -A NEEDS=(
     [build]="cc:gcc /usr/include/stdio.h:libc6-dev musl-gcc:musl-tools protoc:protobuf-compiler
             /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
-    [check]="ip:iproute2 unshare:util-linux"
+    [check]="ip:iproute2 unshare:util-linux jq:jq"
     [image]="git:git pip3:python3-pip"
     [demo]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps"
     [demo-kubernetes]="ip:iproute2 ping:iputils-ping unshare:util-linux jq:jq sysctl:procps etcd:etcd-server openssl:openssl

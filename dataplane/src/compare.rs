@@ -64,7 +64,20 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let host = read_state(&mut socket, &host_end)?;
     let container = netns.run_in(|| read_state(&mut NetlinkSocket::open()?, &container_end))?;
     let netns_id = link::netns_id_of(&mut socket, netns)?;
+    Ok(compare(
+        (host_end, host),
+        (container_end, container),
+        netns_id,
+    ))
+}
 
+/// Compares both ends with their state; `None` is the state of a missing end. `netns_id` is the ID
+/// of the pod's namespace.
+pub(super) fn compare(
+    (host_end, host): (InterfaceEnd, Option<KernelState>),
+    (container_end, container): (InterfaceEnd, Option<KernelState>),
+    netns_id: Option<i32>,
+) -> Vec<Difference> {
     let link_locals = host
         .as_ref()
         .map(KernelState::link_locals)
@@ -90,7 +103,7 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
         compare_sysctls(&host_end, host, &mut differences);
     }
     let (Some(host), Some(container)) = (host, container) else {
-        return Ok(differences);
+        return differences;
     };
     // The host's end drops packets of the pod that are larger than its MTU.
     if host.link.mtu != host_end.mtu && host.link.mtu < container.link.mtu {
@@ -125,7 +138,7 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
         .map(|host| host.network())
         .collect();
     compare_neighbours(&host, &pod_addresses, container.link.mac, &mut differences);
-    Ok(differences)
+    differences
 }
 
 /// Compares the state, the MAC address and the required settings of a host end with those that an
@@ -207,14 +220,14 @@ impl fmt::Display for CheckedItem {
     }
 }
 
-struct KernelState {
-    link: Link,
-    addresses: Vec<KernelAddress>,
+pub(super) struct KernelState {
+    pub(super) link: Link,
+    pub(super) addresses: Vec<KernelAddress>,
     /// The routes of the main table through the interface.
-    routes: Vec<KernelRoute>,
+    pub(super) routes: Vec<KernelRoute>,
     /// The values of the planned settings, in the order of the plan.
-    sysctls: Vec<Result<String, SysctlError>>,
-    neighbours: Vec<PermanentNeighbour>,
+    pub(super) sysctls: Vec<Result<String, SysctlError>>,
+    pub(super) neighbours: Vec<PermanentNeighbour>,
 }
 
 /// Reads the state of `end` in the namespace of the calling thread.

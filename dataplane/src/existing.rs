@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use super::netlink::{Link, NetlinkSocket, link, route};
+use super::host_access::HostAccess;
+use super::netlink::{Link, NetlinkSocket, link};
 use super::ownership::{PeerLocation, conflict_reason};
 use super::{
     ConflictReason, ConflictingInterface, DataplaneError, DesiredInterface, NetlinkError, NetnsFd,
@@ -29,7 +30,16 @@ pub fn existing_interface(
     if if_nametoindex(desired.host_ifname) == Err(Errno::ENODEV) {
         return Ok(ExistingInterface::Replaceable(PriorInterface::Missing));
     }
-    let prior = match replaceable(&mut NetlinkSocket::open()?, &desired, netns) {
+    examine(&mut NetlinkSocket::open()?, desired, netns)
+}
+
+/// Returns the host interface that has the name of the interface to create.
+pub(super) fn examine<H: HostAccess>(
+    host: &mut H,
+    desired: DesiredInterface<'_>,
+    netns: &H::Netns,
+) -> Result<ExistingInterface, DataplaneError> {
+    let prior = match replaceable(host, &desired, netns) {
         Ok(Some(found)) => PriorInterface::Present {
             index: found.index,
             is_proven: false,
@@ -61,23 +71,15 @@ pub fn is_absent(
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that
 /// name. Fails if the ADD may not replace it, or if another interface in the pod's namespace is
 /// named CNI_IFNAME: nothing may be deleted for an ADD that cannot succeed (CNI-258).
-pub(super) fn replaceable(
-    host: &mut NetlinkSocket,
+pub(super) fn replaceable<H: HostAccess>(
+    host: &mut H,
     desired: &DesiredInterface<'_>,
-    netns: &NetnsFd,
+    netns: &H::Netns,
 ) -> Result<Option<Link>, DataplaneError> {
-    let host_end = link::find(host, desired.host_ifname)?;
+    let host_end = host.link(desired.host_ifname)?;
     let peer_index = host_end.as_ref().and_then(|host_end| host_end.peer_index);
-    let (container_end, peer) = netns.run_in(|| {
-        let mut socket = NetlinkSocket::open()?;
-        let container_end = link::find(&mut socket, desired.container_ifname)?;
-        let peer = peer_index
-            .map(|index| link::find_by_index(&mut socket, index))
-            .transpose()?
-            .flatten();
-        Ok::<_, DataplaneError>((container_end, peer))
-    })?;
-    let netns_id = link::netns_id_of(host, netns)?;
+    let (container_end, peer) = host.links_in(netns, desired.container_ifname, peer_index)?;
+    let netns_id = host.netns_id(netns)?;
     let has_requested_peer = |found: &Link| {
         container_end
             .as_ref()
@@ -98,7 +100,8 @@ pub(super) fn replaceable(
             .as_ref()
             .is_some_and(|found| has_requested_peer(found) || is_named(found))
     {
-        let (ifname, netns) = (desired.container_ifname.to_owned(), netns.path().to_owned());
+        let ifname = desired.container_ifname.to_owned();
+        let netns = H::path_of(netns).to_owned();
         return Err(DataplaneError::ContainerInterfaceExists { ifname, netns });
     }
     let Some(found) = host_end else {
@@ -117,7 +120,7 @@ pub(super) fn replaceable(
 
 impl ConflictingInterface {
     pub(super) fn new(
-        host: &mut NetlinkSocket,
+        host: &mut impl HostAccess,
         found: Link,
         reason: ConflictReason,
     ) -> Result<Self, NetlinkError> {
@@ -137,8 +140,9 @@ impl ConflictingInterface {
 }
 
 /// Returns the addresses to which the host has /32 or /128 routes through `link`.
-fn routed_addresses(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
-    let destinations = route::list_both(host, Some(link.index))?
+fn routed_addresses(host: &mut impl HostAccess, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
+    let destinations = host
+        .routes_of_both(Some(link.index))?
         .into_iter()
         .map(|route| route.destination);
     Ok(destinations

@@ -10,10 +10,13 @@ mod error;
 mod existing;
 pub mod grpc;
 mod host;
+mod host_access;
 pub mod host_link;
 pub mod host_network;
 mod interfaces_lock;
 mod mac;
+#[cfg(any(test, feature = "testing"))]
+pub mod model;
 mod netlink;
 pub mod netns;
 mod ownership;

@@ -3,8 +3,8 @@
 //! The ordinary case takes three sends to the kernel: `create` sends the pair, `host_routes` the
 //! host end with its routes, and this module the pod's end with its routes and addresses.
 
-mod create;
-mod host_routes;
+pub(crate) mod create;
+pub(crate) mod host_routes;
 mod link_local;
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,6 +14,7 @@ use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
 use os::lock::HostLock;
 
+use super::host_access::HostAccess;
 use super::netlink::{Link, NetlinkSocket, Request, address, link, route};
 use super::plan::{Gateway, HOST_LINK_LOCAL, InterfaceEnd, Route};
 use super::{
@@ -161,7 +162,7 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still
 /// exists uses its addresses, so the error has to state that the pair exists.
-fn after_rollback(
+pub(super) fn after_rollback(
     ifname: &str,
     error: DataplaneError,
     deleted: Result<(), NetlinkError>,
@@ -179,8 +180,16 @@ fn after_rollback(
 /// Deletes the pair of a completed [`setup`] if it still exists. Finds the pair by index, because
 /// the name may belong to a later ADD by now. Keeps an interface that does not have this alias.
 pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
-    let mut host = NetlinkSocket::open()?;
-    let Some(link) = link::find_by_index(&mut host, host_index)? else {
+    remove_from(&mut NetlinkSocket::open()?, host_index, alias)
+}
+
+/// Deletes the pair from `host`; see [`remove`].
+pub(super) fn remove_from(
+    host: &mut impl HostAccess,
+    host_index: u32,
+    alias: &InterfaceAlias,
+) -> Result<(), DataplaneError> {
+    let Some(link) = host.link_by_index(host_index)? else {
         return Ok(());
     };
     if link.alias.as_ref() != Some(alias) {
@@ -190,7 +199,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
         );
         return Ok(());
     }
-    Ok(link::delete(&mut host, &link)?)
+    Ok(host.delete_link(&link)?)
 }
 
 struct StageTimer {

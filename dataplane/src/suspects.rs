@@ -68,48 +68,75 @@ pub fn suspect_interfaces(
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
     let routes = route::list_both(&mut host, None)?;
+    Ok(interfaces_of(suspects, &links, &routes))
+}
+
+/// Returns the suspects' interfaces among the links.
+pub(super) fn interfaces_of(
+    suspects: &[SuspectContainer],
+    links: &[Link],
+    routes: &[KernelRoute],
+) -> Vec<SuspectInterface> {
     let of_link = |link| {
         suspects
             .iter()
-            .filter_map(|suspect| interface_of(link, suspect, &routes))
+            .filter_map(|suspect| interface_of(link, suspect, routes))
             .collect::<Vec<_>>()
     };
-    Ok(links
+    links
         .iter()
         .filter(|link| link.is_paired)
         .flat_map(of_link)
-        .collect())
+        .collect()
 }
 
 /// Returns the aliases of all interfaces, by interface name.
 pub fn interface_aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
-    let links = link::list(&mut NetlinkSocket::open()?)?;
-    Ok(links
+    Ok(aliases_of(link::list(&mut NetlinkSocket::open()?)?))
+}
+
+/// Returns the aliases of the links, by interface name.
+pub(super) fn aliases_of(links: Vec<Link>) -> BTreeMap<String, InterfaceAlias> {
+    links
         .into_iter()
         .filter_map(|link| Some((link.name, link.alias?)))
-        .collect())
+        .collect()
 }
 
 /// Returns true if an interface of this host was created for the container, or has a host route to
 /// one of the addresses.
 pub fn has_interface<'a>(
     container_id: &str,
-    mut addresses: impl Iterator<Item = &'a IpAddr>,
+    addresses: impl Iterator<Item = &'a IpAddr>,
 ) -> Result<bool, DataplaneError> {
     let mut host = NetlinkSocket::open()?;
-    let is_of_container = |link: Link| {
-        link.alias
-            .is_some_and(|alias| alias.is_of_container(container_id))
-    };
-    if link::list(&mut host)?.into_iter().any(is_of_container) {
+    if link::list(&mut host)?
+        .iter()
+        .any(|link| is_of_container(link, container_id))
+    {
         return Ok(true);
     }
     let routes = route::list_both(&mut host, None)?;
-    Ok(addresses.any(|ip| {
+    Ok(leads_to_any(&routes, addresses))
+}
+
+/// Returns true if the alias of the link names the container.
+pub(super) fn is_of_container(link: &Link, container_id: &str) -> bool {
+    link.alias
+        .as_ref()
+        .is_some_and(|alias| alias.is_of_container(container_id))
+}
+
+/// Returns true if one of the routes leads to one of the addresses alone.
+pub(super) fn leads_to_any<'a>(
+    routes: &[KernelRoute],
+    mut addresses: impl Iterator<Item = &'a IpAddr>,
+) -> bool {
+    addresses.any(|ip| {
         routes
             .iter()
             .any(|route| route.destination == Cidr::host(ip.to_canonical()))
-    }))
+    })
 }
 
 /// Returns the containers that run: the host interface has carrier, and its other end is in a
@@ -130,6 +157,15 @@ pub fn running_containers(
         by_id.extend(link::netns_id_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
+    Ok(running_in(interfaces, &by_id))
+}
+
+/// Returns the containers whose interfaces lead into one of these namespaces. `by_id` has a process
+/// of each, by the ID of the namespace.
+pub(super) fn running_in(
+    interfaces: &[SuspectInterface],
+    by_id: &BTreeMap<i32, u32>,
+) -> Vec<RunningContainer> {
     let found = interfaces.iter().filter_map(|interface| {
         let SuspectInterface {
             container_id,
@@ -144,20 +180,22 @@ pub fn running_containers(
             process,
         })
     });
-    Ok(found.collect())
+    found.collect()
 }
 
 impl SuspectInterface {
     /// Removes the interface if it still belongs to the container. Fails if a host route is the
     /// only evidence and the interface has carrier.
     pub fn remove(self) -> Result<(), DataplaneError> {
-        let target =
-            TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof);
-        let teardown = Teardown::start(target)?;
+        let teardown = Teardown::start(self.into_target())?;
         match teardown.unproven {
             Some(conflicting) => Err(DataplaneError::HostInterfaceConflict(Box::new(conflicting))),
             None => teardown.finish().map(drop),
         }
+    }
+
+    pub(super) fn into_target(self) -> TeardownTarget {
+        TeardownTarget::of_host_interface(self.ifname, Some(self.container_id), self.proof)
     }
 }
 

@@ -1,20 +1,19 @@
 //! DEL: deletes the interface pair of an endpoint. The kernel deletes its routes, addresses and
 //! settings with it.
 
+mod proof;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libcalico::net::Cidr;
 use os::lock::HostLock;
 
-use super::netlink::{Link, NetlinkSocket, link, route};
-use super::{
-    ConflictReason, ConflictingInterface, DataplaneError, MacAddr, NetlinkError, NetnsFd,
-    interfaces_lock, netns,
-};
+use super::netlink::{Link, NetlinkSocket, link};
+use super::{ConflictingInterface, DataplaneError, NetnsFd, netns};
+pub(super) use proof::SearchResult;
 
 /// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -88,12 +87,6 @@ struct InterfaceToDelete {
     _lock: Option<HostLock>,
 }
 
-enum SearchResult {
-    Own(InterfaceToDelete),
-    Unproven(ConflictingInterface),
-    Missing,
-}
-
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that
 /// stays for lack of proof.
 type CutReport = (Option<String>, Option<ConflictingInterface>);
@@ -114,7 +107,7 @@ impl TeardownTarget {
     }
 
     /// Returns the pod's end, or else the host end, if the pair belongs to this endpoint.
-    fn find(&self) -> Result<SearchResult, DataplaneError> {
+    fn find(&self) -> Result<SearchResult<InterfaceToDelete>, DataplaneError> {
         // The container has an interface of Calico with another name, so the one named CNI_IFNAME
         // belongs to another plugin.
         if self.proof == HostLinkProof::OtherInterface {
@@ -139,101 +132,25 @@ impl TeardownTarget {
             entered => entered?,
         }
         let mut socket = NetlinkSocket::open()?;
-        match link::find(&mut socket, &self.container_ifname)? {
-            // KubeVirt renames the pod's end of the pair and creates another interface with the
-            // original name.
-            Some(link) if !link.is_paired => {
-                tracing::warn!(
-                    interface = link.name,
-                    "keeping the interface in the pod, which is no end of a pair"
-                );
-            }
-            Some(link) if self.is_of_another(&mut host, &link, pod)? => {
-                tracing::warn!(
-                    interface = link.name,
-                    "keeping the interface in CNI_NETNS, which belongs to another container"
-                );
-            }
-            Some(link) => {
-                return Ok(SearchResult::Own(InterfaceToDelete {
-                    socket,
-                    link,
-                    _lock: None,
-                }));
-            }
-            None => {}
+        if let Some(link) = link::find(&mut socket, &self.container_ifname)?
+            && self.is_own_in_pod(&mut host, &link, pod)?
+        {
+            return Ok(SearchResult::Own(InterfaceToDelete {
+                socket,
+                link,
+                _lock: None,
+            }));
         }
         self.find_host_end(host, Some(pod))
-    }
-
-    /// Returns true if the interface found in CNI_NETNS was created for another container. A path
-    /// such as `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
-    fn is_of_another(
-        &self,
-        host: &mut NetlinkSocket,
-        inside: &Link,
-        pod: &NetnsFd,
-    ) -> Result<bool, NetlinkError> {
-        let (Some(id), Some(index)) = (&self.container_id, inside.peer_index) else {
-            return Ok(false);
-        };
-        let Some(host_end) = link::find_by_index(host, index)? else {
-            return Ok(false);
-        };
-        let is_of_other_container = host_end
-            .alias
-            .as_ref()
-            .is_some_and(|alias| !alias.is_of_container(id));
-        Ok(is_of_other_container && host_end.is_peer_of(inside, link::netns_id_of(host, pod)?))
     }
 
     fn find_host_end(
         &self,
         mut socket: NetlinkSocket,
         pod: Option<&NetnsFd>,
-    ) -> Result<SearchResult, DataplaneError> {
-        let mut lock = None;
-        let mut found = link::find(&mut socket, &self.host_ifname)?;
-        if found.as_ref().is_some_and(|link| link.alias.is_none()) {
-            // An ADD may be about to set an alias. Wait for it and look again.
-            lock = interfaces_lock::acquire(&self.host_ifname)?;
-            found = link::find(&mut socket, &self.host_ifname)?;
-        }
-        let Some(link) = found.filter(|link| link.is_paired) else {
-            return Ok(SearchResult::Missing);
-        };
-        let is_own = match (&self.container_id, &link.alias) {
-            (Some(id), Some(alias)) => {
-                // With these proofs the caller does not know all interfaces of the container. A
-                // pair whose other end is in the pod's namespace then belongs to another
-                // attachment.
-                let may_be_of_other = matches!(
-                    self.proof,
-                    HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent
-                );
-                alias.is_of_container(id)
-                    && !(may_be_of_other && is_peer_in(&mut socket, &link, pod)?)
-            }
-            (None, Some(_)) => true,
-            (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
-            (_, None) => match find_proof(&mut socket, &link, &self.proof, pod)? {
-                ProofResult::Proven => true,
-                ProofResult::Unproven => false,
-                ProofResult::Insufficient => {
-                    let conflicting =
-                        ConflictingInterface::new(&mut socket, link, ConflictReason::Unproven)?;
-                    return Ok(SearchResult::Unproven(conflicting));
-                }
-            },
-        };
-        if !is_own {
-            tracing::info!(
-                interface = link.name,
-                "keeping the host interface: not proved to be this endpoint's"
-            );
-            return Ok(SearchResult::Missing);
-        }
-        Ok(SearchResult::Own(InterfaceToDelete {
+    ) -> Result<SearchResult<InterfaceToDelete>, DataplaneError> {
+        let found = self.own_host_end(&mut socket, pod)?;
+        Ok(found.map(|(link, lock)| InterfaceToDelete {
             socket,
             link,
             _lock: lock,
@@ -305,52 +222,6 @@ fn tear_down(
         let deleted = link::delete(&mut target.socket, &target.link);
         let _ = report_outcome.send(deleted.map_err(DataplaneError::from));
     }
-}
-
-fn is_peer_in(
-    socket: &mut NetlinkSocket,
-    link: &Link,
-    pod: Option<&NetnsFd>,
-) -> Result<bool, NetlinkError> {
-    let Some(pod) = pod else { return Ok(false) };
-    let pod_id = link::netns_id_of(socket, pod)?;
-    Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
-}
-
-enum ProofResult {
-    Proven,
-    Unproven,
-    /// A route is evidence, but the interface can carry packets.
-    Insufficient,
-}
-
-fn find_proof(
-    socket: &mut NetlinkSocket,
-    link: &Link,
-    proof: &HostLinkProof,
-    pod: Option<&NetnsFd>,
-) -> Result<ProofResult, NetlinkError> {
-    let addresses = match proof {
-        HostLinkProof::RouteTo(addresses) => addresses,
-        HostLinkProof::Name => return Ok(ProofResult::Proven),
-        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => {
-            return Ok(ProofResult::Proven);
-        }
-        HostLinkProof::Index(index) if link.index == *index => return Ok(ProofResult::Proven),
-        _ => return Ok(ProofResult::Unproven),
-    };
-    for address in addresses {
-        let destination = Cidr::host(address.to_canonical());
-        let routes = route::list(socket, destination.version(), Some(link.index))?;
-        if routes.iter().any(|route| route.destination == destination) {
-            return Ok(if link.has_carrier {
-                ProofResult::Insufficient
-            } else {
-                ProofResult::Proven
-            });
-        }
-    }
-    Ok(ProofResult::Unproven)
 }
 
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {

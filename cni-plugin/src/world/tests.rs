@@ -1,21 +1,15 @@
 //! Runs the operations of several nodes in one process: on a store in memory, with a clock, a network
 //! and files for each node.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use allocation::testing::{Cluster, MemoryStore, TestClock};
-use dataplane::{
-    ConflictingInterface, DataplaneError, DesiredInterface, DeviceType, Difference, EndpointPlan,
-    ExistingInterface, InterfacePair, MacAddr, NetnsError, PriorInterface, Removal, Removed,
-    RunningContainer, SuspectContainer, SuspectInterface, TeardownTarget,
-};
+use dataplane::model::KernelModel;
 use datastore::config::LocalConfig;
 use libcalico::ipam::{Block, Handle};
-use libcalico::names::InterfaceAlias;
 use libcalico::store::{
     Answers, EndpointForm, ProfileOrigin, ReadBatch, Revision, Sharing, Store, StoreError, Write,
     WriteError, WriteModel,
@@ -35,7 +29,7 @@ struct InMemory;
 impl World for InMemory {
     type Store = SharedStore;
     type Clock = TestClock;
-    type Network = ModelNetwork;
+    type Network = KernelModel;
 
     fn open_api(
         _: &NetConf,
@@ -84,122 +78,11 @@ impl Store for SharedStore {
 
 impl ClusterStore for SharedStore {}
 
-/// The network of a node: the host's ends of interfaces by name, with the addresses of their pods.
-#[derive(Debug, Clone, Default)]
-struct ModelNetwork(Arc<Mutex<BTreeMap<String, Vec<IpAddr>>>>);
-
-impl ModelNetwork {
-    fn interfaces(&self) -> MutexGuard<'_, BTreeMap<String, Vec<IpAddr>>> {
-        self.0.lock().unwrap()
-    }
-}
-
-/// A deletion that has ended.
-#[derive(Debug)]
-struct EndedRemoval(Option<String>);
-
-impl Removal for EndedRemoval {
-    fn unproven(&self) -> Option<&ConflictingInterface> {
-        None
-    }
-
-    fn finish(self) -> Result<Removed, DataplaneError> {
-        Ok(Removed { interface: self.0 })
-    }
-}
-
-impl PodNetwork for ModelNetwork {
-    type Netns = ();
-    type Removal = EndedRemoval;
-
-    fn open_netns(&self, _: &Path) -> Result<(), NetnsError> {
-        Ok(())
-    }
-
-    fn can_enter(&self, (): &()) -> bool {
-        true
-    }
-
-    fn set_up(&self, plan: &EndpointPlan, (): &()) -> Result<InterfacePair, DataplaneError> {
-        let mut interfaces = self.interfaces();
-        interfaces.insert(plan.host_ifname.clone(), plan.addresses.clone());
-        Ok(InterfacePair {
-            host_ifname: plan.host_ifname.clone(),
-            host_index: 1,
-            host_mac: MacAddr::HOST_SIDE,
-            container_mac: MacAddr::HOST_SIDE,
-            mtu: plan.mtu,
-            device: DeviceType::Veth,
-            stages: Vec::new(),
-        })
-    }
-
-    fn undo_set_up(&self, _: u32, _: &InterfaceAlias) -> Result<(), DataplaneError> {
-        unreachable!("no ADD fails")
-    }
-
-    fn verify(&self, _: &EndpointPlan, (): &()) -> Result<Vec<Difference>, DataplaneError> {
-        unreachable!("no CHECK runs")
-    }
-
-    fn is_absent(&self, host_ifname: &str, _: &str, (): &()) -> Result<bool, DataplaneError> {
-        Ok(!self.interfaces().contains_key(host_ifname))
-    }
-
-    fn existing_interface(
-        &self,
-        _: DesiredInterface<'_>,
-        (): &(),
-    ) -> Result<ExistingInterface, DataplaneError> {
-        Ok(ExistingInterface::Replaceable(PriorInterface::Missing))
-    }
-
-    fn start_removal(&self, target: TeardownTarget) -> Result<EndedRemoval, DataplaneError> {
-        let removed = self.interfaces().remove_entry(&target.host_ifname);
-        Ok(EndedRemoval(removed.map(|(name, _)| name)))
-    }
-
-    fn suspect_interfaces(
-        &self,
-        _: &[SuspectContainer],
-    ) -> Result<Vec<SuspectInterface>, DataplaneError> {
-        Ok(Vec::new())
-    }
-
-    fn remove_suspect(&self, _: SuspectInterface) -> Result<(), DataplaneError> {
-        unreachable!("there are no suspects")
-    }
-
-    fn interface_aliases(&self) -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
-        Ok(BTreeMap::new())
-    }
-
-    fn has_interface<'a>(
-        &self,
-        _: &str,
-        mut addresses: impl Iterator<Item = &'a IpAddr>,
-    ) -> Result<bool, DataplaneError> {
-        let interfaces = self.interfaces();
-        Ok(addresses.any(|ip| interfaces.values().any(|of_pod| of_pod.contains(ip))))
-    }
-
-    fn running_containers(
-        &self,
-        _: &[SuspectInterface],
-    ) -> Result<Vec<RunningContainer>, DataplaneError> {
-        Ok(Vec::new())
-    }
-
-    fn has_ipv6(&self) -> bool {
-        true
-    }
-}
-
 struct Node {
     name: &'static str,
     store: SharedStore,
     clock: TestClock,
-    network: ModelNetwork,
+    network: KernelModel,
     files: TempDir,
 }
 
@@ -209,18 +92,19 @@ impl Node {
             name,
             store: store.clone(),
             clock: TestClock::default(),
-            network: ModelNetwork::default(),
+            network: KernelModel::default(),
             files: tempfile::tempdir().unwrap(),
         }
     }
 
     fn call(&self, command: &str, container: &str) -> Context<InMemory> {
+        let netns = netns_of(container);
         let env = |name: &str| {
             let value = match name {
                 "CNI_COMMAND" => command,
                 "CNI_CONTAINERID" => container,
                 "CNI_IFNAME" => "eth0",
-                "CNI_NETNS" => "/netns",
+                "CNI_NETNS" => &netns,
                 "CNI_PATH" => "/no/such",
                 _ => return None,
             };
@@ -246,6 +130,7 @@ impl Node {
     }
 
     async fn add(&self, container: &str) -> IpAddr {
+        assert!(self.network.create_netns(Path::new(&netns_of(container))));
         let result = add::add(&self.call("ADD", container)).await.unwrap();
         result.ips[0].address.addr()
     }
@@ -253,6 +138,10 @@ impl Node {
     async fn delete(&self, container: &str) {
         del::del(&self.call("DEL", container)).await.unwrap();
     }
+}
+
+fn netns_of(container: &str) -> String {
+    format!("/netns/{container}")
 }
 
 #[tokio::test]
@@ -266,13 +155,8 @@ async fn calls_of_two_nodes_share_a_store_and_nothing_else() {
         for container in ["c1", "c2"] {
             addresses.push(node.add(container).await);
         }
-        let of_pods: Vec<IpAddr> = node
-            .network
-            .interfaces()
-            .values()
-            .flatten()
-            .copied()
-            .collect();
+        let routed = node.network.routed_addresses().into_iter();
+        let of_pods: Vec<IpAddr> = routed.map(|(address, _)| address).collect();
         assert_eq!(of_pods.len(), 2, "{of_pods:?}");
         assert!(of_pods.iter().all(|ip| addresses.contains(ip)));
     }
@@ -283,7 +167,7 @@ async fn calls_of_two_nodes_share_a_store_and_nothing_else() {
         for container in ["c1", "c2"] {
             node.delete(container).await;
         }
-        assert!(node.network.interfaces().is_empty());
+        assert_eq!(node.network.host_links(), []);
     }
     let pairs = store.0.pairs();
     assert_eq!(pairs.list::<Handle>(&()).len(), 0);

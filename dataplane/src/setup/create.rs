@@ -5,6 +5,7 @@ use netconf::conf::DeviceType;
 use nix::errno::Errno;
 use os::lock::HostLock;
 
+use crate::host_access::HostAccess;
 use crate::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use crate::{
     DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, existing,
@@ -13,11 +14,11 @@ use crate::{
 
 /// A new pair. Both ends are down.
 #[derive(Debug)]
-pub(super) struct NewPair {
-    pub(super) host: Link,
-    pub(super) device: DeviceType,
+pub(crate) struct NewPair {
+    pub(crate) host: Link,
+    pub(crate) device: DeviceType,
     /// The routes to addresses of the pod that the host already had.
-    pub(super) routes_before: Vec<KernelRoute>,
+    pub(crate) routes_before: Vec<KernelRoute>,
 }
 
 impl NewPair {
@@ -120,10 +121,10 @@ fn create_once(
 
 /// Deletes the host interface with the same name, and its other end. Fails if the ADD may not
 /// replace the interface.
-fn remove_stale(
-    host: &mut NetlinkSocket,
+pub(crate) fn remove_stale<H: HostAccess>(
+    host: &mut H,
     plan: &EndpointPlan,
-    netns: &NetnsFd,
+    netns: &H::Netns,
 ) -> Result<(), DataplaneError> {
     let Some(stale) = existing::replaceable(host, &plan.desired_interface(), netns)? else {
         return Ok(());
@@ -134,7 +135,7 @@ fn remove_stale(
     );
     // The kernel may delete the interface first, together with the namespace of the earlier
     // sandbox.
-    Ok(link::delete(host, &stale)?)
+    Ok(host.delete_link(&stale)?)
 }
 
 /// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host

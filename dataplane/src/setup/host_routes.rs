@@ -6,7 +6,8 @@ use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
 use super::create::NewPair;
-use crate::netlink::{KernelRoute, Link, NetlinkSocket, Request, link, route};
+use crate::host_access::HostAccess;
+use crate::netlink::{KernelRoute, Link};
 use crate::plan::InterfaceEnd;
 use crate::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
@@ -38,8 +39,8 @@ impl ConflictingRoute {
 /// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this
 /// order, so that the alias precedes the state up. Before that, deletes idle routes to the
 /// addresses; fails if an existing route may not be replaced.
-pub(super) fn bring_up_with_routes(
-    host: &mut NetlinkSocket,
+pub(crate) fn bring_up_with_routes(
+    host: &mut impl HostAccess,
     pair: &NewPair,
     end: &InterfaceEnd,
     plan: &EndpointPlan,
@@ -58,7 +59,7 @@ pub(super) fn bring_up_with_routes(
         if route.kind == RouteType::Local {
             let owner = route
                 .interface
-                .map(|index| link::find_by_index(routes.host, index))
+                .map(|index| routes.host.link_by_index(index))
                 .transpose()?
                 .flatten();
             return Err(busy(route, owner.as_ref(), link, plan).into());
@@ -70,11 +71,11 @@ pub(super) fn bring_up_with_routes(
     for route in &pair.routes_before {
         routes.delete_idle_routes(route.destination)?;
     }
-    let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
-    requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
-    let mut answers = routes.host.exchange(requests)?.into_iter();
+    let destinations: Vec<Cidr> = end.routes.iter().map(|route| route.destination).collect();
+    let answers = routes.host.bring_up(link, &plan.alias, &destinations)?;
+    let mut answers = answers.into_iter();
     for _ in 0..2 {
-        answers.next().unwrap_or(Ok(None))?;
+        answers.next().unwrap_or(Ok(()))?;
     }
     for (route, answer) in end.routes.iter().zip(answers) {
         match answer {
@@ -83,26 +84,26 @@ pub(super) fn bring_up_with_routes(
             Err(error) if is_existing_route(&error) => {
                 routes.replace_idle_route(route.destination, error)?
             }
-            answer => drop(answer?),
+            answer => answer?,
         }
     }
     Ok(())
 }
 
-struct HostRoutes<'a> {
-    host: &'a mut NetlinkSocket,
+struct HostRoutes<'a, H> {
+    host: &'a mut H,
     link: &'a Link,
     plan: &'a EndpointPlan,
 }
 
-impl HostRoutes<'_> {
+impl<H: HostAccess> HostRoutes<'_, H> {
     /// Fails if a route to `address` leads through another pod's interface that can carry packets.
     /// The kernel would report a conflict only for a route that the ADD adds.
     fn ensure_not_routed_to_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
         for route in self.routes_to(address)? {
             let owner = route.interface.filter(|index| *index != self.link.index);
             let owner = owner
-                .map(|index| link::find_by_index(self.host, index))
+                .map(|index| self.host.link_by_index(index))
                 .transpose()?
                 .flatten();
             if let Some(owner) = owner.filter(|owner| owner.has_carrier && owner.is_of_pod()) {
@@ -123,9 +124,9 @@ impl HostRoutes<'_> {
             if self.delete_idle_routes(destination)? {
                 return Ok(());
             }
-            match self.host.exchange_one(add(destination, self.link)) {
+            match self.host.add_route(destination, self.link) {
                 Err(error) if is_existing_route(&error) => last_error = error,
-                answer => return answer.map(drop).map_err(DataplaneError::from),
+                answer => return answer.map_err(DataplaneError::from),
             }
         }
         Err(last_error.into())
@@ -172,7 +173,7 @@ impl HostRoutes<'_> {
     }
 
     fn routes_to(&mut self, destination: Cidr) -> Result<Vec<KernelRoute>, NetlinkError> {
-        let mut routes = route::list(self.host, destination.version(), None)?;
+        let mut routes = self.host.routes(destination.version(), None)?;
         routes.retain(|route| route.destination == destination);
         Ok(routes)
     }
@@ -188,7 +189,7 @@ impl HostRoutes<'_> {
         if index == link.index {
             return Ok(Some(ConflictingRoute::Identical));
         }
-        let owner = link::find_by_index(self.host, index)?;
+        let owner = self.host.link_by_index(index)?;
         Ok(
             owner.map(|owner| match owner.has_carrier || !owner.is_paired {
                 true => ConflictingRoute::Busy(busy(Some(&owner))),
@@ -198,21 +199,16 @@ impl HostRoutes<'_> {
     }
 
     fn remove(&mut self, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
-        let step =
-            format!("delete the host route to {destination} through interface number {interface}");
-        match self
-            .host
-            .exchange_one(route::delete(step, destination, interface))
-        {
+        match self.host.delete_route(destination, interface) {
             // The route disappeared after it was read.
             Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
-            answer => answer.map(drop),
+            answer => answer,
         }
     }
 }
 
 /// Logs the route that the error withholds.
-pub(super) fn log_withheld(error: &DataplaneError) {
+pub(crate) fn log_withheld(error: &DataplaneError) {
     if let DataplaneError::BusyRoute(BusyRoute {
         address,
         route,
@@ -274,11 +270,6 @@ fn describe(route: &KernelRoute, owner: Option<&Link>) -> String {
         }
         None => format!("of type {:?} (protocol {:?})", route.kind, route.protocol),
     }
-}
-
-fn add(destination: Cidr, link: &Link) -> Request {
-    let step = format!("add host route {destination} to interface {}", link.name);
-    route::add(step, destination, None, link.index)
 }
 
 #[cfg(test)]

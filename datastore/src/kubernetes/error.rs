@@ -138,16 +138,7 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 impl std::fmt::Display for ApiStatusError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Status {
-            code,
-            reason,
-            message,
-            ..
-        } = &self.status;
-        match reason.as_str() {
-            "" => write!(f, "{message} ({code})"),
-            _ => write!(f, "{message} ({code} {reason})"),
-        }
+        self.status.fmt(f)
     }
 }
 
@@ -201,10 +192,7 @@ impl RequestError {
             RequestError::Refused(refusal) if refusal.is_foreign() => {
                 foreign(refusal.to_string(), false)
             }
-            RequestError::Refused(refusal) => refusal
-                .status
-                .refusal(key, &refusal.credential)
-                .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
+            RequestError::Refused(refusal) => refusal.status.store_error(key, &refusal.credential),
             RequestError::NotInstalled(reason) => StoreError::NotInstalled {
                 reason: format!("{key}: {reason}"),
             },

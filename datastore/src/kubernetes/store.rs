@@ -11,12 +11,12 @@ use futures::future::{join_all, try_join, try_join_all};
 use hyper::Method;
 use libcalico::ipam::ListedBlock;
 use libcalico::kubernetes::{
-    ApiGroup, Codec, DecodedObject, Query, Request, Resource, STRATEGIC_MERGE_PATCH,
-    decode_listed_block, json_bytes,
+    ApiGroup, Codec, Query, Request, Resource, STRATEGIC_MERGE_PATCH, decode_listed_block,
+    json_bytes,
 };
 use libcalico::store::{
-    Answers, EndpointForm, ProfileOrigin, Range, RawEntry, ReadBatch, Revision, Sharing, Store,
-    StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
+    Answers, EndpointForm, ProfileOrigin, Range, ReadBatch, Revision, Sharing, Store, StoreError,
+    Survey, Write, WriteError, WriteModel, WriteOp,
 };
 
 use super::api_group::{ApiGroupResolver, ResolvedGroup};
@@ -195,24 +195,15 @@ impl Kubernetes {
         .await?;
 
         let mut answers = vec![Vec::new(); ranges.len()];
-        let mut tombstones = Vec::new();
+        let mut completions = Vec::new();
         for (index, decoded) in results.into_iter().flat_map(|(_, decoded)| decoded) {
-            let range = &ranges[index];
-            for DecodedObject {
-                entry,
-                is_tombstone,
-            } in decoded
-            {
-                if is_tombstone && !range.is_prefix {
-                    tombstones.push((range, entry));
-                } else {
-                    answers[index].push(entry);
-                }
-            }
+            let (entries, writes) = Codec::answer(&ranges[index], decoded);
+            answers[index] = entries;
+            completions.extend(writes);
         }
-        let deletions = tombstones
+        let deletions = completions
             .iter()
-            .map(|(range, entry)| self.complete_deletion(codec, range, entry));
+            .map(|write| self.complete_deletion(codec, write));
         join_all(deletions)
             .await
             .into_iter()
@@ -221,23 +212,8 @@ impl Kubernetes {
     }
 
     /// Completes a deletion that another process began (DS-72). A lost race is success.
-    async fn complete_deletion(
-        &self,
-        codec: &Codec,
-        range: &Range,
-        entry: &RawEntry,
-    ) -> Result<(), StoreError> {
-        let (path, op) = (
-            entry.path.clone(),
-            WriteOp::Delete(Some(entry.revision.clone())),
-        );
-        let write = Write {
-            kind: range.kind,
-            key: path.clone(),
-            path,
-            op,
-        };
-        match self.write_one(codec, &write).await {
+    async fn complete_deletion(&self, codec: &Codec, write: &Write) -> Result<(), StoreError> {
+        match self.write_one(codec, write).await {
             Err(error) if !error.is_race() => Err(error),
             _ => Ok(()),
         }

@@ -18,7 +18,7 @@ use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle, IpamConfig, IpamConfigKey};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
-use crate::store::{Kind, Range, RawEntry, Revision, StoredValue, Write};
+use crate::store::{Kind, Range, RawEntry, Revision, StoredValue, Write, WriteOp};
 
 /// The translation between the store's pairs of a path and a value, and the objects of one API
 /// group.
@@ -140,6 +140,29 @@ impl Codec {
             entry: entry(path, value, &revision),
             is_tombstone,
         })
+    }
+
+    /// Returns the answer to `range`, given its decoded objects, and the writes that complete the
+    /// deletions which other processes began (DS-72). A list contains such objects.
+    pub fn answer(range: &Range, decoded: Vec<DecodedObject>) -> (Vec<RawEntry>, Vec<Write>) {
+        let (mut entries, mut completions) = (Vec::new(), Vec::new());
+        for DecodedObject {
+            entry,
+            is_tombstone,
+        } in decoded
+        {
+            if is_tombstone && !range.is_prefix {
+                completions.push(Write {
+                    kind: range.kind,
+                    path: entry.path.clone(),
+                    key: entry.path,
+                    op: WriteOp::Delete(Some(entry.revision)),
+                });
+            } else {
+                entries.push(entry);
+            }
+        }
+        (entries, completions)
     }
 
     /// Returns the request that performs `write`.

@@ -1,5 +1,7 @@
 //! [`Status`]: the API server's error answer, and its meaning for the store (DS-119).
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use crate::store::StoreError;
@@ -43,7 +45,29 @@ pub struct StatusCause {
     pub field: String,
 }
 
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Status {
+            code,
+            reason,
+            message,
+            ..
+        } = self;
+        match reason.as_str() {
+            "" => write!(f, "{message} ({code})"),
+            _ => write!(f, "{message} ({code} {reason})"),
+        }
+    }
+}
+
 impl Status {
+    /// Returns the store error for any answer that refuses a request. The arguments are those of
+    /// [`Status::refusal`].
+    pub fn store_error(&self, key: &str, credential: &str) -> StoreError {
+        self.refusal(key, credential)
+            .unwrap_or_else(|| StoreError::Other(format!("{key}: {self}")))
+    }
+
     /// Returns the store error for an answer that reports an existing, missing or changed object,
     /// or a missing authorization. `key` is the object's identifier; `credential` describes the
     /// credential used, or is empty.

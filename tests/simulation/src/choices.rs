@@ -85,14 +85,20 @@ impl Choices {
         }
         let limit = u32::try_from(limit).unwrap_or(u32::MAX);
         let (seed, given) = (self.seed, &mut self.given);
-        let of_task = self.tasks.entry(Arc::clone(task)).or_insert_with(|| OfTask {
-            made: Vec::new(),
-            rng: seed.map(|seed| Rng::with_seed(seed ^ hash(task))),
-            given: given.remove(&**task).unwrap_or_default(),
-        });
+        let of_task = self
+            .tasks
+            .entry(Arc::clone(task))
+            .or_insert_with(|| OfTask {
+                made: Vec::new(),
+                rng: seed.map(|seed| Rng::with_seed(seed ^ hash(task))),
+                given: given.remove(&**task).unwrap_or_default(),
+            });
         let number = match &mut of_task.rng {
             Some(rng) => draw(rng, limit),
-            None => of_task.given.get(of_task.made.len()).map_or(0, |number| number % limit),
+            None => of_task
+                .given
+                .get(of_task.made.len())
+                .map_or(0, |number| number % limit),
         };
         of_task.made.push(number);
         number as usize

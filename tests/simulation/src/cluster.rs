@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use allocation::cluster_state;
+use allocation::journal::{self, DatastoreIdentity, Journal};
 use cni_plugin::context::{Context, Host};
 use cni_plugin::deferred_del::Replayer;
 use cni_plugin::world::World;
 use cni_plugin::{add, check, context, del, gc};
-use allocation::cluster_state;
-use allocation::journal::{self, DatastoreIdentity, Journal};
 use datastore::DatastoreConfig;
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
@@ -148,7 +148,10 @@ impl Node {
             Plant::LostJournals => &["var/run", "var/lib"][..],
             _ => &["var/run"],
         };
-        for directory in lost.iter().map(|directory| self.files.path().join(directory)) {
+        for directory in lost
+            .iter()
+            .map(|directory| self.files.path().join(directory))
+        {
             if directory.exists() {
                 std::fs::remove_dir_all(&directory).expect("the node's files can be removed");
             }
@@ -170,7 +173,10 @@ impl Cluster {
     /// Creates a sandbox of a pod, with a network namespace.
     pub fn new_sandbox(&self, pod: &str, node: usize) -> usize {
         let mut sandboxes = self.sandboxes.borrow_mut();
-        let former = sandboxes.iter().filter(|sandbox| sandbox.pod == pod).count();
+        let former = sandboxes
+            .iter()
+            .filter(|sandbox| sandbox.pod == pod)
+            .count();
         let container = format!("{pod}-{}", former + 1);
         let netns = format!("/var/run/netns/{container}");
         self.nodes[node].kernel.create_netns(&netns);

@@ -1,6 +1,7 @@
 //! [`SharedDatastore`]: the datastore of a simulated cluster, and [`NodeStore`]: its client on a
 //! node. Each request waits on the schedule, and can be lost, late or answered by others.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,8 @@ struct State {
     former: Vec<Content>,
     keeps_all: bool,
     late: Vec<LateWrites>,
+    /// The paths of the objects that late writes changed.
+    changed_late: BTreeSet<String>,
 }
 
 /// Writes whose client gave up before they reached the datastore.
@@ -70,6 +73,7 @@ impl SharedDatastore {
             former: Vec::new(),
             keeps_all: false,
             late: Vec::new(),
+            changed_late: BTreeSet::new(),
         })))
     }
 
@@ -115,16 +119,27 @@ impl SharedDatastore {
         })
     }
 
+    /// Returns true if a late write has changed the object.
+    pub fn is_changed_late(&self, path: &str) -> bool {
+        self.state().changed_late.contains(path)
+    }
+
     /// Lets the first late writes that are due by this step reach the datastore, or loses them.
     /// Returns them in words, and true if they are lost.
     pub(crate) fn end_late_writes(&self, step: u64) -> Option<(String, bool)> {
         let mut state = self.state();
-        let late = state.late.iter().enumerate().filter(|(_, late)| late.due <= step);
+        let late = state
+            .late
+            .iter()
+            .enumerate()
+            .filter(|(_, late)| late.due <= step);
         let (first, _) = late.min_by_key(|(_, late)| late.due)?;
         let late = state.late.remove(first);
         if !late.is_lost {
             state.keep_former();
             _ = state.content.write(&late.writes);
+            let paths = late.writes.iter().map(|write| write.path.clone());
+            state.changed_late.extend(paths);
         }
         Some((late.text, late.is_lost))
     }
@@ -143,14 +158,12 @@ impl State {
     }
 
     fn cached(&self, range: &Range, lag: usize) -> &Content {
-        let is_fresh_enough = |content: &Content| match &range.freshness {
-            Freshness::Latest => false,
-            Freshness::Since(revision) => content.has_reached(revision),
-            Freshness::Cached => true,
+        let former = match range.freshness {
+            // The model of an API server does not compare revisions.
+            Freshness::Latest | Freshness::Since(_) => None,
+            Freshness::Cached => self.former.len().checked_sub(lag),
         };
-        let former = self.former.iter().rev().take(lag).rev();
-        let mut fresh = former.filter(|content| is_fresh_enough(content));
-        fresh.next().unwrap_or(&self.content)
+        former.and_then(|number| self.former.get(number)).unwrap_or(&self.content)
     }
 }
 
@@ -178,7 +191,13 @@ impl Content {
         match self {
             Content::Etcd(pairs) => pairs.apply_all(writes),
             Content::Kubernetes(server) => {
-                let failed = |index| move |cause| WriteError { index, applied: index, cause };
+                let failed = |index| {
+                    move |cause| WriteError {
+                        index,
+                        applied: index,
+                        cause,
+                    }
+                };
                 let writes = writes.iter().enumerate();
                 writes
                     .map(|(index, write)| server.apply(write).map_err(failed(index)))
@@ -188,11 +207,7 @@ impl Content {
     }
 
     /// Applies writes as a datastore with a planted fault does.
-    fn write_with(
-        &mut self,
-        plant: Plant,
-        writes: &[Write],
-    ) -> Result<Vec<Revision>, WriteError> {
+    fn write_with(&mut self, plant: Plant, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let is_planted = |write: &Write| match (&write.op, plant) {
             (WriteOp::Update(..) | WriteOp::UpdateStatus(..), Plant::UncheckedUpdates)
             | (WriteOp::Delete(_), Plant::UncheckedDeletes)
@@ -234,13 +249,9 @@ impl Content {
             (WriteOp::Delete(_), Some(_)) => WriteOp::Delete(None),
             (op, None) => op.clone(),
         };
-        Write { op, ..write.clone() }
-    }
-
-    fn has_reached(&self, revision: &Revision) -> bool {
-        match self {
-            Content::Etcd(_) => true,
-            Content::Kubernetes(server) => server.has_reached(revision),
+        Write {
+            op,
+            ..write.clone()
         }
     }
 }
@@ -325,10 +336,18 @@ impl NodeStore {
                 (Plant::StaleReads, Some(former)) => former,
                 _ => state.cached(range, lag),
             };
-            ranges.iter().map(|range| content(range).answer(range)).collect()
+            ranges
+                .iter()
+                .map(|range| content(range).answer(range))
+                .collect()
         };
-        if self.plant == Plant::ShortLists && let Ok(answers) = &mut answers {
-            let lists = answers.iter_mut().zip(ranges).filter(|(_, range)| range.is_prefix);
+        if self.plant == Plant::ShortLists
+            && let Ok(answers) = &mut answers
+        {
+            let lists = answers
+                .iter_mut()
+                .zip(ranges)
+                .filter(|(_, range)| range.is_prefix);
             lists.for_each(|(answer, _)| drop(answer.pop()));
         }
         self.answer(fate).await;
@@ -336,7 +355,11 @@ impl NodeStore {
     }
 
     async fn write_at_once(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        let failed = |cause| WriteError { index: 0, applied: 0, cause };
+        let failed = |cause| WriteError {
+            index: 0,
+            applied: 0,
+            cause,
+        };
         let mut sent = Sent {
             store: self,
             writes,
@@ -462,7 +485,11 @@ fn range_in_words(range: &Range) -> String {
 }
 
 fn writes_in_words(writes: &[Write]) -> String {
-    writes.iter().map(write_in_words).collect::<Vec<_>>().join(", ")
+    writes
+        .iter()
+        .map(write_in_words)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn write_in_words(write: &Write) -> String {

@@ -40,7 +40,11 @@ pub fn draw(choices: &Schedule, directory: &Path) -> DrawnCluster {
         datastore_ready: Some(true),
         ..ClusterInformationSpec::default()
     };
-    put(&mut pairs, &ObjectKey::global("default"), &ClusterInformation::new("default", ready));
+    put(
+        &mut pairs,
+        &ObjectKey::global("default"),
+        &ClusterInformation::new("default", ready),
+    );
     for node in &nodes {
         let reference = OrchRef {
             node_name: node.name.clone(),

@@ -19,4 +19,5 @@ pub mod schedule;
 pub mod shrink;
 pub mod simulation;
 pub mod tasks;
+pub mod upstream;
 pub mod watch_feed;

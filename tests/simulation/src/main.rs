@@ -41,6 +41,7 @@ struct Tally {
     schedules: AtomicU64,
     steps: AtomicU64,
     faults: AtomicU64,
+    late_writes: AtomicU64,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -98,8 +99,14 @@ fn run(
             let choices = Choices::from_seed(seed);
             let outcome = simulate(choices, plant, directory.path(), Story::Omitted);
             tally.schedules.fetch_add(1, Ordering::Relaxed);
-            tally.steps.fetch_add(outcome.steps as u64, Ordering::Relaxed);
-            tally.faults.fetch_add(outcome.faults as u64, Ordering::Relaxed);
+            tally
+                .steps
+                .fetch_add(outcome.steps as u64, Ordering::Relaxed);
+            tally
+                .faults
+                .fetch_add(outcome.faults as u64, Ordering::Relaxed);
+            let late_writes = outcome.excused.late_writes as u64;
+            tally.late_writes.fetch_add(late_writes, Ordering::Relaxed);
             if outcome.violation.is_some() {
                 has_failed.store(true, Ordering::Relaxed);
                 let mut failed = failed.lock().expect("no thread panicked");
@@ -125,9 +132,17 @@ fn run(
 }
 
 fn in_words(tally: &Tally, took: Duration) -> String {
-    let [schedules, steps, faults] =
-        [&tally.schedules, &tally.steps, &tally.faults].map(|sum| sum.load(Ordering::Relaxed));
-    format!("{schedules} schedules, {steps} steps, {faults} faults in {took:.1?}")
+    let sums = [
+        &tally.schedules,
+        &tally.steps,
+        &tally.faults,
+        &tally.late_writes,
+    ];
+    let [schedules, steps, faults, late_writes] = sums.map(|sum| sum.load(Ordering::Relaxed));
+    format!(
+        "{schedules} schedules, {steps} steps, {faults} faults, {late_writes} excused late writes \
+         in {took:.1?}"
+    )
 }
 
 fn print(outcome: &Outcome) -> anyhow::Result<()> {
@@ -136,7 +151,11 @@ fn print(outcome: &Outcome) -> anyhow::Result<()> {
         writeln!(out, "{step}")?;
     }
     if let Some(violation) = &outcome.violation {
-        writeln!(out, "Violated: {}. {}.", violation.invariant, violation.text)?;
+        writeln!(
+            out,
+            "Violated: {}. {}.",
+            violation.invariant, violation.text
+        )?;
     }
     Ok(())
 }

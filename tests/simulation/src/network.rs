@@ -68,9 +68,7 @@ impl PodNetwork for NodeNetwork {
         netns: &Netns,
     ) -> Result<ExistingInterface, DataplaneError> {
         match self.plant {
-            Plant::UnseenInterfaces => {
-                Ok(ExistingInterface::Replaceable(PriorInterface::Unknown))
-            }
+            Plant::UnseenInterfaces => Ok(ExistingInterface::Replaceable(PriorInterface::Unknown)),
             _ => self.kernel.existing_interface(desired, netns),
         }
     }

@@ -84,8 +84,7 @@ impl NodeWaits {
     /// Returns a file of this call alone, if it must not exclude others.
     fn own_file(&self, file: &Path) -> Option<PathBuf> {
         let unique = self.schedule.now().as_nanos();
-        (self.plant == Plant::SharedLocks)
-            .then(|| file.with_extension(format!("{unique}.lock")))
+        (self.plant == Plant::SharedLocks).then(|| file.with_extension(format!("{unique}.lock")))
     }
 }
 

@@ -66,6 +66,8 @@ impl Plant {
 
     /// Returns the fault with this name.
     pub fn named(name: &str) -> Option<Plant> {
-        Plant::ALL.into_iter().find(|plant| format!("{plant:?}") == name)
+        Plant::ALL
+            .into_iter()
+            .find(|plant| format!("{plant:?}") == name)
     }
 }

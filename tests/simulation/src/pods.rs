@@ -1,7 +1,6 @@
 //! The life of a pod, as kubelet and the container runtime lead it: sandboxes with their ADDs and
 //! DELs, again and again until one succeeds.
 
-
 use crate::cluster::{Cluster, Sandbox, SandboxState};
 
 /// The number of times at most that kubelet looks whether a pod still runs.

@@ -129,7 +129,6 @@ pub(crate) struct Candidate {
     pub(crate) id: u64,
     pub(crate) task: TaskId,
     pub(crate) wait: Wait,
-    pub(crate) due: u64,
 }
 
 impl Schedule {
@@ -176,7 +175,12 @@ impl Schedule {
 
     /// Waits until another task of the node has gone on, or until `until`.
     pub fn other_step(&self, node: usize, until: Duration) -> Waiting {
-        let since = self.state().of_nodes.get(&node).copied().unwrap_or_default();
+        let since = self
+            .state()
+            .of_nodes
+            .get(&node)
+            .copied()
+            .unwrap_or_default();
         self.wait(Wait::OtherStep { node, since, until })
     }
 
@@ -213,12 +217,14 @@ impl Schedule {
 
     /// Chooses a number below `limit` for the running task.
     pub fn below(&self, limit: usize) -> usize {
-        self.state().choose(|choices, name| choices.below(name, limit))
+        self.state()
+            .choose(|choices, name| choices.below(name, limit))
     }
 
     /// Chooses true once in `times` for the running task; never if `times` is 0.
     pub fn one_in(&self, times: usize) -> bool {
-        self.state().choose(|choices, name| choices.one_in(name, times))
+        self.state()
+            .choose(|choices, name| choices.one_in(name, times))
     }
 
     /// Returns how often the schedule departs from the plain order.
@@ -258,7 +264,10 @@ impl Schedule {
     /// one that will be due first.
     pub(crate) fn next_wait(&self) -> Option<Candidate> {
         let state = self.state();
-        let waits = state.waits.iter().filter(|(_, begun)| state.has_come(begun));
+        let waits = state
+            .waits
+            .iter()
+            .filter(|(_, begun)| state.has_come(begun));
         let next = waits.max_by_key(|(id, begun)| match begun.due <= state.steps {
             true => (true, begun.due, **id),
             false => (false, u64::MAX - begun.due, **id),
@@ -267,7 +276,6 @@ impl Schedule {
             id: *id,
             task: begun.task,
             wait: begun.wait.clone(),
-            due: begun.due,
         })
     }
 
@@ -389,7 +397,11 @@ impl Future for Waiting {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Fate> {
         let this = &mut *self;
-        let mut state = this.schedule.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = this
+            .schedule
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         match &this.state {
             WaitState::New { wait, most } => {
                 let id = state.next;

@@ -50,7 +50,9 @@ impl<F: Fn(&Numbers) -> Option<(usize, Numbers)>> Search<F> {
             let mut size = self.length(task).next_power_of_two() / 2;
             while size > 0 {
                 self.change_pieces(task, size, |numbers, from, to| numbers[from..to].fill(0));
-                self.change_pieces(task, size, |numbers, from, to| drop(numbers.drain(from..to)));
+                self.change_pieces(task, size, |numbers, from, to| {
+                    drop(numbers.drain(from..to))
+                });
                 size /= 2;
             }
             self.change_pieces(task, 1, |numbers, at, _| numbers[at] /= 2);

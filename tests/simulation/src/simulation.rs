@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::choices::{Choices, Numbers};
 use crate::cluster::Cluster;
 use crate::datastore::SharedDatastore;
-use crate::invariants::{Invariants, Violation};
+use crate::invariants::{Excused, Invariants, Violation};
 use crate::kubernetes_objects::KubernetesObjects;
 use crate::plants::Plant;
 use crate::schedule::{Candidate, Fate, Rates, Schedule, TaskId, Wait};
@@ -27,6 +27,8 @@ pub struct Outcome {
     pub steps: usize,
     /// The number of faults.
     pub faults: usize,
+    /// The violations that a limit excuses.
+    pub excused: Excused,
     /// The first invariant that did not hold.
     pub violation: Option<Violation>,
     /// The steps in words, if they were wanted.
@@ -82,6 +84,7 @@ pub fn simulate(choices: Choices, plant: Plant, directory: &Path, story: Story) 
     Outcome {
         steps: run.steps,
         faults: run.faults,
+        excused: run.invariants.excused,
         violation,
         story: run.story.unwrap_or_default(),
         choices: schedule.take_choices().into_made(),

@@ -132,12 +132,17 @@ impl Tasks {
     /// Returns the name of a task.
     pub fn name(&self, task: TaskId) -> Arc<str> {
         let running = self.running.borrow();
-        running.get(&task).map_or_else(|| "ended".into(), |task| Arc::clone(&task.name))
+        running
+            .get(&task)
+            .map_or_else(|| "ended".into(), |task| Arc::clone(&task.name))
     }
 
     /// Returns true if the task is a call, and not an actor.
     pub(crate) fn is_call(&self, task: TaskId) -> bool {
-        self.running.borrow().get(&task).is_some_and(|task| task.node.is_some())
+        self.running
+            .borrow()
+            .get(&task)
+            .is_some_and(|task| task.node.is_some())
     }
 
     /// Returns the first task that can go on without the end of a wait.
@@ -151,9 +156,9 @@ impl Tasks {
     /// Returns the calls, of all nodes or of one.
     pub(crate) fn calls(&self, of_node: Option<usize>) -> Vec<TaskId> {
         let running = self.running.borrow();
-        let calls = running.iter().filter(|(_, task)| {
-            task.node.is_some() && (of_node.is_none() || task.node == of_node)
-        });
+        let calls = running
+            .iter()
+            .filter(|(_, task)| task.node.is_some() && (of_node.is_none() || task.node == of_node));
         calls.map(|(id, _)| *id).collect()
     }
 

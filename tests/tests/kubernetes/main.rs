@@ -13,5 +13,6 @@ mod kubernetes_pods;
 mod kubernetes_proxies;
 mod kubernetes_rbac;
 mod kubernetes_requests;
+mod kubernetes_simulation;
 mod kubernetes_store;
 mod kubernetes_upgrade;

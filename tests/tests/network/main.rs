@@ -8,5 +8,6 @@ mod dataplane;
 mod foreign_ipam;
 mod grpc_dataplane;
 mod host_interfaces;
+mod kernel_model;
 mod leaves_no_trace;
 mod podman;

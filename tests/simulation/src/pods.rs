@@ -6,6 +6,9 @@ use crate::cluster::{Cluster, Sandbox, SandboxState};
 /// The number of times at most that kubelet looks whether a pod still runs.
 const LONGEST_LIFE: usize = 6;
 
+/// The number of steps at most of which some pods run longer.
+const LONG_LIFE: usize = 400;
+
 /// Leads a pod from its creation to its end.
 pub async fn live(cluster: Cluster, pod: String, node: usize) {
     live_once(&cluster, &pod, node).await;
@@ -96,6 +99,12 @@ async fn start(cluster: &Cluster, pod: &str, node: usize) -> usize {
 async fn run(cluster: &Cluster, sandbox: usize) -> bool {
     for _ in 0..cluster.schedule.below(LONGEST_LIFE) {
         cluster.schedule.later(10).await;
+        if cluster.sandbox(sandbox).state == SandboxState::Stopping {
+            return false;
+        }
+    }
+    if cluster.schedule.one_in(4) {
+        cluster.schedule.later(LONG_LIFE).await;
         if cluster.sandbox(sandbox).state == SandboxState::Stopping {
             return false;
         }

@@ -21,11 +21,20 @@ pub struct WatchFeed {
     datastore: SharedDatastore,
     kubernetes: KubernetesObjects,
     watches: Watches,
-    blocks: Option<usize>,
-    pools: Option<usize>,
-    calico_nodes: Option<usize>,
-    pods: Option<usize>,
-    nodes: Option<usize>,
+    blocks: Delivered,
+    pools: Delivered,
+    calico_nodes: Delivered,
+    pods: Delivered,
+    nodes: Delivered,
+}
+
+/// What a watch has delivered.
+#[derive(Default)]
+struct Delivered {
+    /// The number of the last delivered state; `None` before the first list.
+    state: Option<usize>,
+    /// Whether the connection is broken, so that nothing is delivered.
+    is_broken: bool,
 }
 
 impl WatchFeed {
@@ -37,49 +46,60 @@ impl WatchFeed {
             datastore: cluster.datastore.clone(),
             kubernetes: cluster.kubernetes.clone(),
             watches,
-            blocks: None,
-            pools: None,
-            calico_nodes: None,
-            pods: None,
-            nodes: None,
+            blocks: Delivered::default(),
+            pools: Delivered::default(),
+            calico_nodes: Delivered::default(),
+            pods: Delivered::default(),
+            nodes: Delivered::default(),
         };
         feed.deliver_some();
         feed
     }
 
-    /// Delivers changes of each kind up to a moment that may lie in the past.
+    /// Delivers changes of each kind up to a moment that may lie in the past, except of kinds whose
+    /// watch is broken.
     pub fn deliver_some(&mut self) {
         let schedule = self.schedule.clone();
-        self.deliver(|present| match schedule.one_in(2) {
-            true => present.saturating_sub(schedule.below(LONGEST_LAG)),
-            false => present,
+        self.deliver(|delivered, present| {
+            delivered.is_broken = match delivered.is_broken {
+                true => !schedule.one_in(6),
+                false => schedule.one_in(8),
+            };
+            match (delivered.is_broken, delivered.state) {
+                (true, Some(state)) => state,
+                _ if schedule.one_in(2) => present.saturating_sub(schedule.below(LONGEST_LAG)),
+                _ => present,
+            }
         });
     }
 
     /// Delivers all changes.
     pub fn deliver_all(&mut self) {
-        self.deliver(|present| present);
+        self.deliver(|_, present| present);
     }
 
     /// Delivers changes up to the state whose number `choose` returns, given the present one.
-    fn deliver(&mut self, choose: impl Fn(usize) -> usize) {
+    fn deliver(&mut self, choose: impl Fn(&mut Delivered, usize) -> usize) {
         let stored = self.datastore.former_states();
         let watches = &mut self.watches;
-        deliver_kind(&self.datastore, &mut watches.blocks, &mut self.blocks, choose(stored));
-        deliver_kind(&self.datastore, &mut watches.ip_pools, &mut self.pools, choose(stored));
-        let nodes = &mut watches.calico_nodes;
-        deliver_kind(&self.datastore, nodes, &mut self.calico_nodes, choose(stored));
+        let to = choose(&mut self.blocks, stored);
+        deliver_kind(&self.datastore, &mut watches.blocks, &mut self.blocks, to);
+        let to = choose(&mut self.pools, stored);
+        deliver_kind(&self.datastore, &mut watches.ip_pools, &mut self.pools, to);
+        let (nodes, to) = (&mut watches.calico_nodes, choose(&mut self.calico_nodes, stored));
+        deliver_kind(&self.datastore, nodes, &mut self.calico_nodes, to);
         let changes = self.kubernetes.changes_from(0);
-        deliver_objects(&changes, &mut watches.pods, &mut self.pods, choose(changes.len()), of_pod);
-        let nodes = &mut watches.nodes;
-        deliver_objects(&changes, nodes, &mut self.nodes, choose(changes.len()), of_node);
+        let to = choose(&mut self.pods, changes.len());
+        deliver_objects(&changes, &mut watches.pods, &mut self.pods, to, of_pod);
+        let to = choose(&mut self.nodes, changes.len());
+        deliver_objects(&changes, &mut watches.nodes, &mut self.nodes, to, of_node);
     }
 }
 
 fn deliver_kind<K: Kind>(
     datastore: &SharedDatastore,
     subscribers: &mut Subscribers<Entry<K>>,
-    delivered: &mut Option<usize>,
+    delivered: &mut Delivered,
     to: usize,
 ) where
     K::Select: Default,
@@ -97,7 +117,8 @@ fn deliver_kind<K: Kind>(
             subscribers.dispatch(&Event::Upsert(&entry));
         }
     };
-    let Some(from) = delivered.replace(to.max(delivered.unwrap_or_default())) else {
+    let next = to.max(delivered.state.unwrap_or_default());
+    let Some(from) = delivered.state.replace(next) else {
         subscribers.dispatch(&Event::ListStart);
         upsert(subscribers, state(to).into_values().collect());
         return subscribers.dispatch(&Event::ListEnd);
@@ -116,7 +137,7 @@ fn deliver_kind<K: Kind>(
 }
 
 /// A change of an object of a kind.
-enum Delivered<T> {
+enum Delivery<T> {
     Upsert(T),
     Delete(ObjectKey),
 }
@@ -124,16 +145,17 @@ enum Delivered<T> {
 fn deliver_objects<T: Watched<Key = ObjectKey>>(
     changes: &[ObjectChange],
     subscribers: &mut Subscribers<T>,
-    delivered: &mut Option<usize>,
+    delivered: &mut Delivered,
     to: usize,
-    read: fn(&ObjectChange) -> Option<Delivered<T>>,
+    read: fn(&ObjectChange) -> Option<Delivery<T>>,
 ) {
-    let Some(from) = delivered.replace(to.max(delivered.unwrap_or_default())) else {
+    let next = to.max(delivered.state.unwrap_or_default());
+    let Some(from) = delivered.state.replace(next) else {
         let mut listed = BTreeMap::new();
         for change in changes[..to].iter().filter_map(read) {
             match change {
-                Delivered::Upsert(object) => _ = listed.insert(object.key(), object),
-                Delivered::Delete(key) => _ = listed.remove(&key),
+                Delivery::Upsert(object) => _ = listed.insert(object.key(), object),
+                Delivery::Delete(key) => _ = listed.remove(&key),
             }
         }
         subscribers.dispatch(&Event::ListStart);
@@ -142,34 +164,34 @@ fn deliver_objects<T: Watched<Key = ObjectKey>>(
     };
     for change in changes[from..to.max(from)].iter().filter_map(read) {
         match change {
-            Delivered::Upsert(object) => subscribers.dispatch(&Event::Upsert(&object)),
-            Delivered::Delete(key) => subscribers.dispatch(&Event::Delete(&key)),
+            Delivery::Upsert(object) => subscribers.dispatch(&Event::Upsert(&object)),
+            Delivery::Delete(key) => subscribers.dispatch(&Event::Delete(&key)),
         }
     }
 }
 
-fn of_pod(change: &ObjectChange) -> Option<Delivered<Pod>> {
+fn of_pod(change: &ObjectChange) -> Option<Delivery<Pod>> {
     match change {
         ObjectChange::Pod(pod) => {
             let text = pod.json().to_string();
             let pod = Pod::project(&text, ProjectionOptions::default());
-            Some(Delivered::Upsert(pod.expect("the pod can be read")))
+            Some(Delivery::Upsert(pod.expect("the pod can be read")))
         }
         ObjectChange::PodDeleted(name) => {
-            Some(Delivered::Delete(ObjectKey::namespaced(NAMESPACE, name)))
+            Some(Delivery::Delete(ObjectKey::namespaced(NAMESPACE, name)))
         }
         ObjectChange::Node(_) | ObjectChange::NodeDeleted(_) => None,
     }
 }
 
-fn of_node(change: &ObjectChange) -> Option<Delivered<Node>> {
+fn of_node(change: &ObjectChange) -> Option<Delivery<Node>> {
     match change {
-        ObjectChange::Node(name) => Some(Delivered::Upsert(Node {
+        ObjectChange::Node(name) => Some(Delivery::Upsert(Node {
             name: ObjectKey::global(name),
             uid: format!("uid of {name}"),
             labels: Labels::new(),
         })),
-        ObjectChange::NodeDeleted(name) => Some(Delivered::Delete(ObjectKey::global(name))),
+        ObjectChange::NodeDeleted(name) => Some(Delivery::Delete(ObjectKey::global(name))),
         ObjectChange::Pod(_) | ObjectChange::PodDeleted(_) => None,
     }
 }

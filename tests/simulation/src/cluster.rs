@@ -26,8 +26,8 @@ use tempfile::TempDir;
 
 use crate::datastore::{Content, NodeStore, SharedDatastore};
 use crate::kernel_stub::KernelModel;
-use crate::network::NodeNetwork;
 use crate::kubernetes_objects::KubernetesObjects;
+use crate::network::NodeNetwork;
 use crate::node_time::{NodeClock, NodeWaits};
 use crate::plants::Plant;
 use crate::schedule::Schedule;

@@ -88,7 +88,9 @@ async fn lead(cluster: Cluster) {
 pub async fn clean_up(cluster: &Cluster) {
     let mut leader = Leader::new(cluster);
     for _ in 0..LAST_PASSES {
-        cluster.schedule.pass_long_time(LONGEST_OPERATION, LONGEST_OPERATION);
+        cluster
+            .schedule
+            .pass_long_time(LONGEST_OPERATION, LONGEST_OPERATION);
         let next = cluster.schedule.now() + COOLDOWN;
         cluster.schedule.wait(Wait::Until(next)).await;
         leader.feed.deliver_all();
@@ -118,6 +120,7 @@ impl Leader {
             api: SimulatedApi {
                 schedule: cluster.schedule.clone(),
                 objects: cluster.kubernetes.clone(),
+                plant: cluster.plant,
             },
             cache,
             clock: LeaderClock::new(&cluster.schedule),
@@ -172,3 +175,6 @@ impl Leader {
         .await;
     }
 }
+
+#[cfg(test)]
+mod tests;

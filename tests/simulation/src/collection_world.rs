@@ -9,9 +9,7 @@ use std::time::Duration;
 use allocation::write_gate::WriteGate;
 use datastore::watch::WatchEvent;
 use futures::{Stream, StreamExt, stream};
-use kube_controllers::gc::{
-    Background, ClusterApi, ListedStore, PassGate, PodPage, Posted, World,
-};
+use kube_controllers::gc::{Background, ClusterApi, ListedStore, PassGate, PodPage, Posted, World};
 use kube_controllers::runtime::ReconcileError;
 use kube_controllers::watched::{Pod, Projection, ProjectionOptions};
 use libcalico::api::ObjectKey;
@@ -26,6 +24,7 @@ use time::OffsetDateTime;
 use crate::datastore::NodeStore;
 use crate::kubernetes_objects::KubernetesObjects;
 use crate::node_time::right_date;
+use crate::plants::Plant;
 use crate::schedule::{Fate, Schedule, Wait};
 
 /// The pause after a list that failed.
@@ -62,7 +61,11 @@ impl ListedStore for NodeStore {
             let entries = answers.each(&ticket).filter_map(|(_, entry)| entry.ok());
             let upserts: Vec<_> = entries.map(WatchEvent::Upsert).collect();
             let begin = std::iter::once(WatchEvent::ListStart);
-            stream::iter(begin.chain(upserts).chain(std::iter::once(WatchEvent::ListEnd)))
+            stream::iter(
+                begin
+                    .chain(upserts)
+                    .chain(std::iter::once(WatchEvent::ListEnd)),
+            )
         });
         Some(listed)
     }
@@ -75,6 +78,8 @@ pub struct SimulatedApi {
     pub schedule: Schedule,
     /// The objects.
     pub objects: KubernetesObjects,
+    /// A planted fault.
+    pub plant: Plant,
 }
 
 impl SimulatedApi {
@@ -104,9 +109,9 @@ impl ClusterApi for SimulatedApi {
     async fn pod(&self, key: &ObjectKey) -> Result<Option<Box<RawValue>>, ReconcileError> {
         self.ask(format!("look up Pod {key}")).await?;
         let pod = self.objects.pod(&key.name);
-        Ok(pod.map(|pod| {
-            RawValue::from_string(pod.json().to_string()).expect("the text is JSON")
-        }))
+        let found = pod.filter(|_| self.plant != Plant::AbsentOwners);
+        Ok(found
+            .map(|pod| RawValue::from_string(pod.json().to_string()).expect("the text is JSON")))
     }
 
     async fn pods_of_node(&self, node: &str, _: Option<&str>) -> Result<PodPage, ReconcileError> {
@@ -173,8 +178,10 @@ impl Clock for LeaderClock {
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
-        let waiting = self.schedule.wait(Wait::Until(self.schedule.now() + duration));
-        async move { drop(waiting.await) }
+        let waiting = self
+            .schedule
+            .wait(Wait::Until(self.schedule.now() + duration));
+        async move { _ = waiting.await }
     }
 
     fn restarted(&self) -> Self {

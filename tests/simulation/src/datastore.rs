@@ -163,7 +163,9 @@ impl State {
             Freshness::Latest | Freshness::Since(_) => None,
             Freshness::Cached => self.former.len().checked_sub(lag),
         };
-        former.and_then(|number| self.former.get(number)).unwrap_or(&self.content)
+        former
+            .and_then(|number| self.former.get(number))
+            .unwrap_or(&self.content)
     }
 }
 

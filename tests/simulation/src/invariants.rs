@@ -7,9 +7,7 @@ use std::path::PathBuf;
 
 use allocation::journal::PendingDel;
 use allocation::testing::assert_consistent;
-use libcalico::ipam::{
-    AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId,
-};
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
 use libcalico::store::Kind as _;
 
 use crate::cluster::{Cluster, NETWORK, Sandbox, SandboxState};
@@ -203,7 +201,9 @@ fn check_collected(cluster: &Cluster) -> Result<(), Violation> {
             ));
         }
     }
-    let affinities = cluster.datastore.list::<BlockAffinity>(&AffinitySelect::default());
+    let affinities = cluster
+        .datastore
+        .list::<BlockAffinity>(&AffinitySelect::default());
     let orphan = affinities.iter().find(|(key, _)| match &key.owner {
         AffinityOwner::Host(node) => !cluster.kubernetes.has_node(node),
         AffinityOwner::Virtual(_) => false,

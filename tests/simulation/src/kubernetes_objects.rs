@@ -54,7 +54,11 @@ pub enum ObjectChange {
 impl PodObject {
     /// Returns the JSON of the pod.
     pub fn json(&self) -> Value {
-        let pod_ips: Vec<Value> = self.addresses.iter().map(|ip| json!({ "ip": ip })).collect();
+        let pod_ips: Vec<Value> = self
+            .addresses
+            .iter()
+            .map(|ip| json!({ "ip": ip }))
+            .collect();
         let mut pod = json!({
             "metadata": { "name": self.name, "namespace": NAMESPACE, "uid": self.uid },
             "spec": { "nodeName": self.node },

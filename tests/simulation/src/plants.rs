@@ -40,11 +40,13 @@ pub enum Plant {
     LostJournals,
     /// The clock of a node stands still.
     StoppedClocks,
+    /// Garbage collection looks up a pod, and finds none.
+    AbsentOwners,
 }
 
 impl Plant {
     /// All faults.
-    pub const ALL: [Plant; 17] = [
+    pub const ALL: [Plant; 18] = [
         Plant::UncheckedUpdates,
         Plant::UncheckedDeletes,
         Plant::UncheckedCreates,
@@ -62,6 +64,7 @@ impl Plant {
         Plant::SharedLocks,
         Plant::LostJournals,
         Plant::StoppedClocks,
+        Plant::AbsentOwners,
     ];
 
     /// Returns the fault with this name.

@@ -42,10 +42,14 @@ async fn end(cluster: &Cluster, pod: &str, sandbox: usize) {
     let finishes = cluster.schedule.one_in(4);
     if finishes {
         cluster.set_state(sandbox, SandboxState::Stopping);
-        cluster.kubernetes.change_pod(pod, |pod| pod.phase = "Succeeded");
+        cluster
+            .kubernetes
+            .change_pod(pod, |pod| pod.phase = "Succeeded");
         cluster.schedule.later(40).await;
     }
-    cluster.kubernetes.change_pod(pod, |pod| pod.is_deleting = true);
+    cluster
+        .kubernetes
+        .change_pod(pod, |pod| pod.is_deleting = true);
     let is_forced = cluster.schedule.one_in(5);
     if is_forced {
         cluster.set_state(sandbox, SandboxState::Stopping);

@@ -195,7 +195,10 @@ impl Schedule {
     pub fn pass_long_time(&self, by: Duration, longest: Duration) -> bool {
         let mut state = self.state();
         let next = state.long_time + by;
-        let may_pass = state.operations.values().all(|began| next <= *began + longest);
+        let may_pass = state
+            .operations
+            .values()
+            .all(|began| next <= *began + longest);
         if may_pass {
             state.long_time = next;
         }

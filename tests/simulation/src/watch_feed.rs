@@ -86,7 +86,10 @@ impl WatchFeed {
         deliver_kind(&self.datastore, &mut watches.blocks, &mut self.blocks, to);
         let to = choose(&mut self.pools, stored);
         deliver_kind(&self.datastore, &mut watches.ip_pools, &mut self.pools, to);
-        let (nodes, to) = (&mut watches.calico_nodes, choose(&mut self.calico_nodes, stored));
+        let (nodes, to) = (
+            &mut watches.calico_nodes,
+            choose(&mut self.calico_nodes, stored),
+        );
         deliver_kind(&self.datastore, nodes, &mut self.calico_nodes, to);
         let changes = self.kubernetes.changes_from(0);
         let to = choose(&mut self.pods, changes.len());
@@ -108,7 +111,9 @@ fn deliver_kind<K: Kind>(
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<K>(&K::Select::default());
     let state = |number| -> BTreeMap<String, RawEntry> {
-        let pairs = datastore.pairs_in_state(number, &batch.ranges()[0]).into_iter();
+        let pairs = datastore
+            .pairs_in_state(number, &batch.ranges()[0])
+            .into_iter();
         pairs.map(|pair| (pair.path.clone(), pair)).collect()
     };
     let upsert = |subscribers: &mut Subscribers<Entry<K>>, changed: Vec<RawEntry>| {
@@ -130,7 +135,9 @@ fn deliver_kind<K: Kind>(
             let key = K::parse_path(path).expect("the path is that of the kind");
             subscribers.dispatch(&Event::Delete(&key));
         }
-        let changed = next.values().filter(|pair| former.get(&pair.path) != Some(*pair));
+        let changed = next
+            .values()
+            .filter(|pair| former.get(&pair.path) != Some(*pair));
         upsert(subscribers, changed.cloned().collect());
         former = next;
     }
@@ -159,7 +166,9 @@ fn deliver_objects<T: Watched<Key = ObjectKey>>(
             }
         }
         subscribers.dispatch(&Event::ListStart);
-        listed.values().for_each(|object| subscribers.dispatch(&Event::Upsert(object)));
+        listed
+            .values()
+            .for_each(|object| subscribers.dispatch(&Event::Upsert(object)));
         return subscribers.dispatch(&Event::ListEnd);
     };
     for change in changes[from..to.max(from)].iter().filter_map(read) {

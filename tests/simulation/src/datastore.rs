@@ -1,9 +1,10 @@
 //! [`SharedDatastore`]: the datastore of a simulated cluster, and [`NodeStore`]: its client on a
 //! node. Each request waits on the schedule, and can be lost, late or answered by others.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use datastore::ClusterStore;
 use futures::future::join_all;
@@ -15,7 +16,7 @@ use memory_store::Pairs;
 
 use crate::api_server::ApiServer;
 use crate::plants::Plant;
-use crate::schedule::{Fate, Schedule, Wait};
+use crate::schedule::{Fate, Operation, Schedule, Wait};
 
 /// The number of former states from which a cache may answer.
 const LONGEST_LAG: usize = 12;
@@ -35,21 +36,24 @@ pub struct SharedDatastore(Arc<Mutex<State>>);
 
 struct State {
     content: Content,
-    /// Former states, the latest last.
-    former: VecDeque<Content>,
+    /// Former states, the latest last: all, or the last [`LONGEST_LAG`].
+    former: Vec<Content>,
+    keeps_all: bool,
     late: Vec<LateWrites>,
     /// The paths of the objects that late writes changed.
     changed_late: BTreeSet<String>,
 }
 
 /// Writes whose client gave up before they reached the datastore.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct LateWrites {
     text: String,
     writes: Vec<Write>,
     /// The number of the step in which they reach the datastore, or are lost.
     due: u64,
     is_lost: bool,
+    /// Lasts until the writes reach the datastore or are lost.
+    _operation: Operation,
 }
 
 /// The longest time that a late write takes, in steps.
@@ -66,10 +70,28 @@ impl SharedDatastore {
     pub fn new(content: Content) -> Self {
         SharedDatastore(Arc::new(Mutex::new(State {
             content,
-            former: VecDeque::new(),
+            former: Vec::new(),
+            keeps_all: false,
             late: Vec::new(),
             changed_late: BTreeSet::new(),
         })))
+    }
+
+    /// Keeps all former states from now on, for watches.
+    pub(crate) fn keep_all(&self) {
+        self.state().keeps_all = true;
+    }
+
+    /// Returns the number of former states.
+    pub(crate) fn former_states(&self) -> usize {
+        self.state().former.len()
+    }
+
+    /// Returns the stored pairs in a state: a former one, or the present one after all of these.
+    pub(crate) fn pairs_in_state(&self, number: usize, range: &Range) -> Vec<RawEntry> {
+        let state = self.state();
+        let content = state.former.get(number).unwrap_or(&state.content);
+        content.answer(range).unwrap_or_default()
     }
 
     /// Returns the result of `read` on the present content.
@@ -129,21 +151,20 @@ impl SharedDatastore {
 
 impl State {
     fn keep_former(&mut self) {
-        if self.former.len() == LONGEST_LAG {
-            self.former.pop_front();
+        if self.former.len() == LONGEST_LAG && !self.keeps_all {
+            self.former.remove(0);
         }
-        self.former.push_back(self.content.clone());
+        self.former.push(self.content.clone());
     }
 
     fn cached(&self, range: &Range, lag: usize) -> &Content {
-        let is_fresh_enough = |content: &Content| match &range.freshness {
-            Freshness::Latest => false,
-            Freshness::Since(revision) => content.has_reached(revision),
-            Freshness::Cached => true,
+        let former = match range.freshness {
+            // The model of an API server does not compare revisions.
+            Freshness::Latest | Freshness::Since(_) => None,
+            Freshness::Cached => self.former.len().checked_sub(lag),
         };
-        let former = self.former.iter().rev().take(lag).rev();
-        let mut fresh = former.filter(|content| is_fresh_enough(content));
-        fresh.next().unwrap_or(&self.content)
+        let former = former.and_then(|number| self.former.get(number));
+        former.unwrap_or(&self.content)
     }
 }
 
@@ -234,13 +255,6 @@ impl Content {
             ..write.clone()
         }
     }
-
-    fn has_reached(&self, revision: &Revision) -> bool {
-        match self {
-            Content::Etcd(_) => true,
-            Content::Kubernetes(server) => server.has_reached(revision),
-        }
-    }
 }
 
 /// A client of the datastore.
@@ -275,6 +289,7 @@ impl Drop for Sent<'_> {
             writes: self.writes.to_vec(),
             is_lost: schedule.one_in(2),
             due: schedule.steps() + schedule.below(LONGEST_WAY) as u64,
+            _operation: schedule.begin_operation(),
         };
         self.store.datastore.state().late.push(late);
     }
@@ -288,6 +303,12 @@ impl NodeStore {
             datastore: datastore.clone(),
             plant,
         }
+    }
+
+    /// Waits for this time.
+    pub(crate) async fn pause(&self, duration: Duration) {
+        let until = self.schedule.now() + duration;
+        self.schedule.wait(Wait::Until(until)).await;
     }
 
     async fn read_at_once(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
@@ -311,7 +332,8 @@ impl NodeStore {
         };
         let mut answers: Result<Vec<Vec<RawEntry>>, StoreError> = {
             let state = self.datastore.state();
-            let content = |range: &Range| match (self.plant, state.former.front()) {
+            let oldest = state.former.len().saturating_sub(LONGEST_LAG);
+            let content = |range: &Range| match (self.plant, state.former.get(oldest)) {
                 (Plant::StaleReads, Some(former)) => former,
                 _ => state.cached(range, lag),
             };

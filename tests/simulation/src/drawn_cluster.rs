@@ -4,7 +4,7 @@ use std::path::Path;
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node as CalicoNode, NodeSpec,
-    ObjectKey,
+    ObjectKey, OrchRef,
 };
 use libcalico::store::Kind;
 use memory_store::Pairs;
@@ -46,7 +46,16 @@ pub fn draw(choices: &Schedule, directory: &Path) -> DrawnCluster {
         &ClusterInformation::new("default", ready),
     );
     for node in &nodes {
-        let node = CalicoNode::new(&node.name, NodeSpec::default());
+        let reference = OrchRef {
+            node_name: node.name.clone(),
+            orchestrator: "k8s".into(),
+            ..OrchRef::default()
+        };
+        let spec = NodeSpec {
+            orch_refs: vec![reference],
+            ..NodeSpec::default()
+        };
+        let node = CalicoNode::new(&node.name, spec);
         put(&mut pairs, &node.key(), &node);
     }
     let (range, size) = [("10.65.0.0/28", 30), ("10.65.0.0/24", 26)][choices.below(2)];

@@ -1,14 +1,18 @@
 //! [`Invariants`]: what must hold after each step, and when everything is at rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 
 use allocation::journal::PendingDel;
-use libcalico::ipam::{Block, Handle, HandleId};
+use allocation::testing::assert_consistent;
+use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
+use libcalico::net::Cidr;
 use libcalico::store::Kind as _;
 
 use crate::cluster::{Cluster, NETWORK, Sandbox, SandboxState};
+use crate::datastore::Content;
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +150,7 @@ impl Invariants {
                 format!("{address} is allocated to {owner}"),
             ));
         }
+        check_collected(cluster)?;
         for number in 0..cluster.nodes.len() {
             if let Some(entry) = entries(cluster, number).values().next() {
                 return Err(Violation::new(
@@ -153,14 +158,63 @@ impl Invariants {
                     entry.container_id.clone(),
                 ));
             }
-            if let Some(route) = cluster.nodes[number].kernel.host_routes().first() {
+            if let Some(link) = cluster.nodes[number].kernel.host_links().first() {
                 return Err(Violation::new(
                     "no interface is left when all pods are gone",
-                    format!("{route:?}"),
+                    format!("{link:?}"),
                 ));
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that nothing is left that garbage collection deletes: handles, affinities without a block,
+/// more than one empty block of a node, and objects of deleted nodes.
+fn check_collected(cluster: &Cluster) -> Result<(), Violation> {
+    let invariant = "blocks, handles and affinities agree when all pods are gone";
+    let pairs = cluster.datastore.read(|content| match content {
+        Content::Etcd(pairs) => Some(pairs.clone()),
+        Content::Kubernetes(_) => None,
+    });
+    if let Some(pairs) = pairs {
+        let checked = catch_unwind(AssertUnwindSafe(|| assert_consistent(&pairs, true)));
+        checked.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            Violation::new(invariant, text.unwrap_or_default())
+        })?;
+    }
+    let mut owners = BTreeSet::new();
+    for (cidr, block) in cluster.datastore.list::<Block>(&None) {
+        let Some(AffinityOwner::Host(node)) = block.owner() else {
+            continue;
+        };
+        if !cluster.kubernetes.has_node(&node) {
+            return Err(Violation::new(
+                "no block of a deleted node is left",
+                format!("{cidr} of {node}"),
+            ));
+        }
+        if !owners.insert(node.clone()) {
+            return Err(Violation::new(
+                "a node keeps at most one empty block",
+                format!("{cidr} of {node} is another one"),
+            ));
+        }
+    }
+    let affinities = cluster
+        .datastore
+        .list::<BlockAffinity>(&AffinitySelect::default());
+    let orphan = affinities.iter().find(|(key, _)| match &key.owner {
+        AffinityOwner::Host(node) => !cluster.kubernetes.has_node(node),
+        AffinityOwner::Virtual(_) => false,
+    });
+    match orphan {
+        Some((key, _)) => Err(Violation::new(
+            "no affinity of a deleted node is left",
+            key.to_string(),
+        )),
+        None => Ok(()),
     }
 }
 
@@ -193,18 +247,20 @@ fn entries(cluster: &Cluster, node: usize) -> BTreeMap<PathBuf, PendingDel> {
 }
 
 fn check_kernel(cluster: &Cluster, sandbox: &Sandbox, address: IpAddr) -> Result<(), Violation> {
-    let routes = cluster.nodes[sandbox.node].kernel.host_routes();
-    let leads_to_sandbox = routes.iter().any(|route| {
-        route.address == address && route.container.as_deref() == Some(&*sandbox.container)
+    let links = cluster.nodes[sandbox.node].kernel.host_links();
+    let destination = Cidr::host(address);
+    let leads_to_sandbox = links.iter().any(|host| {
+        let peer = host.peer.as_ref();
+        let netns = peer.and_then(|peer| peer.netns.as_deref());
+        host.destinations.contains(&destination)
+            && host.link.has_carrier
+            && netns == Some(Path::new(&sandbox.netns))
     });
     if leads_to_sandbox {
         return Ok(());
     }
     Err(Violation::new(
         "a running pod has its interface and route",
-        format!(
-            "{} has no route for {address}: {routes:?}",
-            sandbox.container
-        ),
+        format!("{} has none for {address}: {links:?}", sandbox.container),
     ))
 }

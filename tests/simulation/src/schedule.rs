@@ -106,6 +106,12 @@ struct State {
     of_nodes: BTreeMap<usize, u64>,
     waits: BTreeMap<u64, Begun>,
     next: u64,
+    /// True after the last fault.
+    is_calm: bool,
+    /// The time that has passed beside the steps.
+    long_time: Duration,
+    /// The long time at which each operation in progress began.
+    operations: BTreeMap<u64, Duration>,
 }
 
 #[derive(Debug)]
@@ -140,6 +146,9 @@ impl Schedule {
             of_nodes: BTreeMap::new(),
             waits: BTreeMap::new(),
             next: 0,
+            is_calm: false,
+            long_time: Duration::ZERO,
+            operations: BTreeMap::new(),
         })))
     }
 
@@ -178,6 +187,40 @@ impl Schedule {
         self.wait(Wait::OtherStep { node, since, until })
     }
 
+    /// Returns the time that has passed beside the steps. Grace periods, which are far longer than
+    /// any operation, follow this time.
+    pub fn long_time(&self) -> Duration {
+        self.state().long_time
+    }
+
+    /// Moves the long time forward, unless an operation in progress would last longer than
+    /// `longest`. Returns true if the time has moved.
+    pub fn pass_long_time(&self, by: Duration, longest: Duration) -> bool {
+        let mut state = self.state();
+        let next = state.long_time + by;
+        let may_pass = state
+            .operations
+            .values()
+            .all(|began| next <= *began + longest);
+        if may_pass {
+            state.long_time = next;
+        }
+        may_pass
+    }
+
+    /// Begins an operation, which lasts until the value is dropped.
+    pub fn begin_operation(&self) -> Operation {
+        let mut state = self.state();
+        let (id, began) = (state.next, state.long_time);
+        state.next += 1;
+        state.operations.insert(id, began);
+        drop(state);
+        Operation {
+            schedule: self.clone(),
+            id,
+        }
+    }
+
     /// Chooses a number below `limit` for the running task.
     pub fn below(&self, limit: usize) -> usize {
         self.state()
@@ -188,6 +231,15 @@ impl Schedule {
     pub fn one_in(&self, times: usize) -> bool {
         self.state()
             .choose(|choices, name| choices.one_in(name, times))
+    }
+
+    /// Returns true after the last fault.
+    pub fn is_calm(&self) -> bool {
+        self.state().is_calm
+    }
+
+    pub(crate) fn calm_down(&self) {
+        self.state().is_calm = true;
     }
 
     /// Returns how often the schedule departs from the plain order.
@@ -321,6 +373,19 @@ impl State {
                 self.choose(|choices, name| choices.mostly_zero(name, LONGEST_DELAY, times))
             }
         }
+    }
+}
+
+/// An operation in progress, such as a call. No grace period passes before it ends.
+#[derive(Debug)]
+pub struct Operation {
+    schedule: Schedule,
+    id: u64,
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.schedule.state().operations.remove(&self.id);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::choices::{Choices, Numbers};
 use crate::cluster::Cluster;
 use crate::datastore::SharedDatastore;
 use crate::invariants::{Excused, Invariants, Violation};
+use crate::kubernetes_objects::KubernetesObjects;
 use crate::plants::Plant;
 use crate::schedule::{Candidate, Fate, Rates, Schedule, TaskId, Wait};
 use crate::tasks::{StepEnd, Tasks};
@@ -58,9 +59,11 @@ pub fn simulate(choices: Choices, plant: Plant, directory: &Path, story: Story) 
         nodes: Rc::new(drawn.nodes),
         sandboxes: Rc::default(),
         waiting: Rc::default(),
+        kubernetes: KubernetesObjects::default(),
         plant,
-        is_calm: Rc::default(),
     };
+    let nodes = cluster.nodes.iter();
+    nodes.for_each(|node| cluster.kubernetes.create_node(&node.name));
     schedule.set_rates(draw_rates(&schedule));
     for (pod, node) in drawn.pods {
         let life = pods::live(cluster.clone(), pod.clone(), node);
@@ -132,7 +135,7 @@ impl Run {
     fn calm_down(&mut self) {
         if self.cluster.is_rough() {
             self.tell(|| "From now on no fault occurs.".into());
-            *self.cluster.is_calm.borrow_mut() = true;
+            self.cluster.schedule.calm_down();
         }
         while self.end_late_write(u64::MAX) {}
     }

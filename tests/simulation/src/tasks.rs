@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::schedule::{Schedule, TaskId, Wait};
+use crate::schedule::{Operation, Schedule, TaskId, Wait};
 
 /// The calls and actors of a simulation. Cheap to clone.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ struct Task {
     name: Arc<str>,
     /// The node of a call; `None` for an actor, which no schedule stops.
     node: Option<usize>,
+    /// Lasts as long as a call.
+    _operation: Option<Operation>,
     future: Pin<Box<dyn Future<Output = ()>>>,
     wake: Arc<WakeFlag>,
 }
@@ -119,6 +121,7 @@ impl Tasks {
         let task = Task {
             name: name.into(),
             node,
+            _operation: node.map(|_| self.schedule.begin_operation()),
             future,
             wake,
         };
@@ -184,7 +187,7 @@ impl Tasks {
                 StepEnd::Ended
             }
             Err(panic) if panic.is::<Stopped>() => {
-                drop(task);
+                drop_stopped(task);
                 self.end(id);
                 StepEnd::Stopped
             }
@@ -197,7 +200,7 @@ impl Tasks {
         let task = self.running.borrow_mut().remove(&id);
         if let Some(task) = task {
             self.schedule.choose_for(&task.name);
-            drop(task);
+            drop_stopped(task);
         }
         self.end(id);
     }
@@ -205,10 +208,21 @@ impl Tasks {
     /// Drops all tasks.
     pub(crate) fn drop_all(&self) {
         let tasks = std::mem::take(&mut *self.running.borrow_mut());
-        drop(tasks);
+        tasks.into_values().for_each(drop_stopped);
     }
 
     fn end(&self, id: TaskId) {
         self.schedule.end_task(id);
+    }
+}
+
+/// Drops a task whose process was stopped. A thread of the process may complete the deletion of an
+/// interface meanwhile, or stop as well.
+fn drop_stopped(task: Task) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
+    if let Err(panic) = dropped
+        && !panic.is::<Stopped>()
+    {
+        std::panic::resume_unwind(panic);
     }
 }

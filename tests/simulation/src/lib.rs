@@ -20,3 +20,6 @@ pub mod simulation;
 pub mod tasks;
 pub mod upstream;
 pub mod watch_feed;
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ use tokio::sync::watch;
 use crate::cluster::Cluster;
 use crate::collection_world::{Beside, Collecting, LeaderClock, OpenTerm, SimulatedApi};
 use crate::datastore::NodeStore;
+use crate::drawn_cluster::COOLDOWN;
+use crate::schedule::Wait;
 use crate::watch_feed::WatchFeed;
 
 /// The grace period of leaks.
@@ -28,8 +30,14 @@ const GRACE: Duration = Duration::from_secs(150);
 /// The longest duration of an operation, such as an ADD. It is shorter than the grace period.
 const LONGEST_OPERATION: Duration = Duration::from_secs(100);
 
+/// A part of the time between two passes.
+const PAUSE: Duration = Duration::from_secs(50);
+
+/// The number of pauses before a pass at most, which together exceed each grace period.
+const MOST_PAUSES: usize = 9;
+
 /// The longest life of a leader, in steps.
-const LONGEST_TERM: usize = 500;
+const LONGEST_TERM: usize = 1000;
 
 /// The number of leaders of a schedule at most.
 const MOST_LEADERS: usize = 3;
@@ -83,6 +91,8 @@ pub async fn clean_up(cluster: &Cluster) {
         cluster
             .schedule
             .pass_long_time(LONGEST_OPERATION, LONGEST_OPERATION);
+        let next = cluster.schedule.now() + COOLDOWN;
+        cluster.schedule.wait(Wait::Until(next)).await;
         leader.feed.deliver_all();
         leader.pass.run(Scope::Everything).await;
         poll_fn(|context| match leader.beside.poll(context) {
@@ -129,19 +139,15 @@ impl Leader {
 
     /// Waits some time before the next pass, which may be longer than the grace period.
     async fn wait(&mut self, cluster: &Cluster) {
-        let seconds = [0, 20, 60, 160, 320][cluster.schedule.below(5)];
         let beside = &self.beside;
-        for _ in 0..3 {
-            let mut later = pin!(cluster.schedule.later(40));
+        for _ in 0..cluster.schedule.below(MOST_PAUSES) {
+            let mut later = pin!(cluster.schedule.later(20));
             poll_fn(|context| {
                 beside.poll(context);
                 later.as_mut().poll(context)
             })
             .await;
-            let by = Duration::from_secs(seconds);
-            if cluster.schedule.pass_long_time(by, LONGEST_OPERATION) {
-                return;
-            }
+            cluster.schedule.pass_long_time(PAUSE, LONGEST_OPERATION);
         }
     }
 

@@ -176,7 +176,9 @@ impl Clock for LeaderClock {
         let waiting = self
             .schedule
             .wait(Wait::Until(self.schedule.now() + duration));
-        async move { drop(waiting.await) }
+        async move {
+            waiting.await;
+        }
     }
 
     fn restarted(&self) -> Self {

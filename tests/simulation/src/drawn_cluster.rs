@@ -1,11 +1,13 @@
 //! [`draw`]: the cluster of a schedule: its datastore, pools, nodes and pods.
 
 use std::path::Path;
+use std::time::Duration;
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, IpPoolSpec, Node as CalicoNode, NodeSpec,
     ObjectKey, OrchRef,
 };
+use libcalico::ipam::{IpamConfig, IpamConfigKey};
 use libcalico::store::Kind;
 use memory_store::Pairs;
 
@@ -15,6 +17,9 @@ use crate::schedule::Schedule;
 
 /// The number of pods of a schedule at most.
 const MOST_PODS: usize = 5;
+
+/// The time for which a released address is not assigned, in clusters with a cooldown.
+pub(crate) const COOLDOWN: Duration = Duration::from_secs(30);
 
 /// A cluster that has not begun.
 pub struct DrawnCluster {
@@ -64,6 +69,13 @@ pub fn draw(choices: &Schedule, directory: &Path) -> DrawnCluster {
         block_size: Some(size),
         ..IpPoolSpec::default()
     };
+    if size == 26 && choices.one_in(3) {
+        let config = IpamConfig {
+            ip_cooldown_seconds: COOLDOWN.as_secs() as i64,
+            ..IpamConfig::absent()
+        };
+        put(&mut pairs, &IpamConfigKey, &config);
+    }
     let pool = IpPool::new("pool", spec);
     put(&mut pairs, &pool.key(), &pool);
     DrawnCluster {

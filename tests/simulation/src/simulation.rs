@@ -77,7 +77,7 @@ pub fn simulate(choices: Choices, plant: Plant, directory: &Path, story: Story) 
         faults: 0,
         story: (story == Story::Told).then(Vec::new),
     };
-    let violation = run.to_the_end().err();
+    let violation = run.run_to_end().err();
     // The tasks contain the cluster, which contains the tasks.
     run.cluster.tasks.drop_all();
     Outcome {
@@ -109,7 +109,7 @@ struct Run {
 }
 
 impl Run {
-    fn to_the_end(&mut self) -> Result<(), Violation> {
+    fn run_to_end(&mut self) -> Result<(), Violation> {
         self.let_tasks_end()?;
         self.calm_down();
         let end = actors::clean_up(self.cluster.clone());

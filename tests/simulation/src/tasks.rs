@@ -179,7 +179,7 @@ impl Tasks {
         match polled {
             Ok(Poll::Pending) => {
                 self.running.borrow_mut().insert(id, task);
-                return StepEnd::Waits;
+                StepEnd::Waits
             }
             Ok(Poll::Ready(())) => {
                 drop(task);

@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help check suite demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers bench-migration fuzz-faults fuzz-tenant build build-test image release publish reproduce generate audit lint clean
+.PHONY: help check suite demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers bench-migration fuzz-faults fuzz-tenant simulate build build-test image release publish reproduce generate audit lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,11 @@ fuzz-faults: build-test ## run calls of two nodes with random faults for an hour
 fuzz-tenant: build-test ## run pods with arbitrary texts of a tenant beside pods of other owners for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
 	@tests/install-needs.sh test
 	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} RUST_TEST_THREADS=3 tests/suite.sh tenant
+
+# A schedule takes milliseconds in an optimized program, and ten times as long in one for debugging.
+simulate: ## run calls of many nodes in one process, in a million drawn orders (SCHEDULES, SEED, PLANT: a fault to find)
+	@tests/install-needs.sh build
+	@cargo run $(LOCKED) --quiet --profile simulate -p simulation --bin simulate -- --schedules $${SCHEDULES:-1000000} --seed $${SEED:-0} $${PLANT:+--plant $$PLANT}
 
 build: ## build the plugin and kube-controllers in target/plugin, each a static binary with two names
 	@tests/install-needs.sh build

@@ -38,7 +38,7 @@ pub struct TeardownTarget {
 
 /// The proof that a host interface, found by name, belongs to the endpoint to be deleted, and not
 /// to its successor or to another pod. An interface without an alias must also have
-/// [`MacAddr::HOST_SIDE`].
+/// [`MacAddr::HOST_SIDE`](super::MacAddr::HOST_SIDE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostLinkProof {
     /// The name is sufficient, because it is derived from the container ID.

@@ -45,6 +45,7 @@ async fn fail_power(cluster: Cluster, node: usize) {
     let mut sandboxes = cluster.sandboxes.borrow_mut();
     for sandbox in sandboxes.iter_mut().filter(|sandbox| sandbox.node == node) {
         sandbox.netns.clear();
+        sandbox.process = None;
         if sandbox.state != SandboxState::Gone {
             sandbox.state = SandboxState::Stopping;
         }

@@ -15,6 +15,7 @@ use cni_plugin::context::{Context, Host};
 use cni_plugin::deferred_del::Replayer;
 use cni_plugin::world::World;
 use cni_plugin::{add, check, context, del, gc};
+use dataplane::model::{Errno, KernelModel, StepHook, steps};
 use datastore::DatastoreConfig;
 use ipam_plugin::datastore_settings;
 use ipam_plugin::kubernetes_api::KubernetesApi;
@@ -25,13 +26,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::datastore::{Content, NodeStore, SharedDatastore};
-use crate::kernel_stub::KernelModel;
 use crate::kubernetes_objects::KubernetesObjects;
 use crate::network::NodeNetwork;
 use crate::node_time::{NodeClock, NodeWaits};
 use crate::plants::Plant;
 use crate::schedule::Schedule;
-use crate::tasks::{Started, Tasks};
+use crate::tasks::{Started, Stopped, Tasks};
 
 /// The network of all pods.
 pub const NETWORK: &str = "net1";
@@ -100,6 +100,8 @@ pub struct Sandbox {
     pub node: usize,
     /// The path of the network namespace; empty after it was removed.
     pub netns: String,
+    /// The process in the namespace, while containers run.
+    pub process: Option<u32>,
     /// The state.
     pub state: SandboxState,
 }
@@ -123,8 +125,6 @@ pub struct Cluster {
     pub kubernetes: KubernetesObjects,
     /// A planted fault.
     pub plant: Plant,
-    /// True after the last fault.
-    pub is_calm: Rc<RefCell<bool>>,
 }
 
 /// The result of an ADD or another call.
@@ -167,7 +167,7 @@ impl Node {
 impl Cluster {
     /// Returns true while faults may occur.
     pub fn is_rough(&self) -> bool {
-        !*self.is_calm.borrow()
+        !self.schedule.is_calm()
     }
 
     /// Creates a sandbox of a pod, with a network namespace.
@@ -179,12 +179,13 @@ impl Cluster {
             .count();
         let container = format!("{pod}-{}", former + 1);
         let netns = format!("/var/run/netns/{container}");
-        self.nodes[node].kernel.create_netns(&netns);
+        self.nodes[node].kernel.create_netns(Path::new(&netns));
         sandboxes.push(Sandbox {
             container,
             pod: pod.into(),
             node,
             netns,
+            process: None,
             state: SandboxState::Starting,
         });
         sandboxes.len() - 1
@@ -195,16 +196,34 @@ impl Cluster {
         self.sandboxes.borrow()[sandbox].clone()
     }
 
-    /// Changes the state of a sandbox.
-    pub fn set_state(&self, sandbox: usize, state: SandboxState) {
-        self.sandboxes.borrow_mut()[sandbox].state = state;
+    /// Notes that the ADD of a sandbox has succeeded, and starts its containers.
+    pub fn run_containers(&self, sandbox: usize, addresses: Vec<IpAddr>) {
+        let sandbox = &mut self.sandboxes.borrow_mut()[sandbox];
+        let kernel = &self.nodes[sandbox.node].kernel;
+        sandbox.process = kernel.start_process(Path::new(&sandbox.netns));
+        sandbox.state = SandboxState::Running(addresses);
+    }
+
+    /// Stops the containers of a sandbox.
+    pub fn stop_containers(&self, sandbox: usize) {
+        let sandbox = &mut self.sandboxes.borrow_mut()[sandbox];
+        if let Some(process) = sandbox.process.take() {
+            self.nodes[sandbox.node].kernel.stop_process(process);
+        }
+        sandbox.state = SandboxState::Stopping;
+    }
+
+    /// Notes that a DEL of a sandbox has succeeded.
+    pub fn forget(&self, sandbox: usize) {
+        self.sandboxes.borrow_mut()[sandbox].state = SandboxState::Gone;
     }
 
     /// Removes the network namespace of a sandbox, as a runtime does after a DEL.
     pub fn remove_netns(&self, sandbox: usize) {
         let mut sandboxes = self.sandboxes.borrow_mut();
         let sandbox = &mut sandboxes[sandbox];
-        self.nodes[sandbox.node].kernel.remove_netns(&sandbox.netns);
+        let kernel = &self.nodes[sandbox.node].kernel;
+        kernel.remove_netns(Path::new(&sandbox.netns));
         sandbox.netns.clear();
     }
 
@@ -345,12 +364,29 @@ impl Cluster {
             store: NodeStore::new(&self.schedule, &self.datastore, self.plant),
             clock: NodeClock::new(&self.schedule, node.ahead, self.plant),
             network: NodeNetwork {
-                kernel: node.kernel.clone(),
+                kernel: node.kernel.with_hook(self.step_hook()),
                 plant: self.plant,
             },
             files,
         };
         Context::new(Box::new(call), node.name.clone(), host)
+    }
+
+    /// Returns a hook that stops the process of a call before a change of the kernel, or lets the
+    /// kernel refuse the change.
+    fn step_hook(&self) -> StepHook {
+        let schedule = self.schedule.clone();
+        Arc::new(move |step| {
+            if schedule.is_calm() || steps::SENT_WITH_THE_STEP_BEFORE.contains(&step) {
+                return None;
+            }
+            if schedule.one_in(schedule.rates().stop) {
+                std::panic::resume_unwind(Box::new(Stopped));
+            }
+            schedule
+                .one_in(schedule.rates().fault)
+                .then_some(Errno::EBUSY)
+        })
     }
 
     fn configuration(&self, node: &str, more: Value) -> Value {

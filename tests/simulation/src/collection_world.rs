@@ -181,7 +181,9 @@ impl Clock for LeaderClock {
         let waiting = self
             .schedule
             .wait(Wait::Until(self.schedule.now() + duration));
-        async move { _ = waiting.await }
+        async move {
+            waiting.await;
+        }
     }
 
     fn restarted(&self) -> Self {

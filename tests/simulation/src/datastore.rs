@@ -163,9 +163,8 @@ impl State {
             Freshness::Latest | Freshness::Since(_) => None,
             Freshness::Cached => self.former.len().checked_sub(lag),
         };
-        former
-            .and_then(|number| self.former.get(number))
-            .unwrap_or(&self.content)
+        let former = former.and_then(|number| self.former.get(number));
+        former.unwrap_or(&self.content)
     }
 }
 

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use allocation::journal::PendingDel;
 use allocation::testing::assert_consistent;
 use libcalico::ipam::{AffinityOwner, AffinitySelect, Block, BlockAffinity, Handle, HandleId};
+use libcalico::net::Cidr;
 use libcalico::store::Kind as _;
 
 use crate::cluster::{Cluster, NETWORK, Sandbox, SandboxState};
@@ -157,10 +158,10 @@ impl Invariants {
                     entry.container_id.clone(),
                 ));
             }
-            if let Some(route) = cluster.nodes[number].kernel.host_routes().first() {
+            if let Some(link) = cluster.nodes[number].kernel.host_links().first() {
                 return Err(Violation::new(
                     "no interface is left when all pods are gone",
-                    format!("{route:?}"),
+                    format!("{link:?}"),
                 ));
             }
         }
@@ -246,18 +247,20 @@ fn entries(cluster: &Cluster, node: usize) -> BTreeMap<PathBuf, PendingDel> {
 }
 
 fn check_kernel(cluster: &Cluster, sandbox: &Sandbox, address: IpAddr) -> Result<(), Violation> {
-    let routes = cluster.nodes[sandbox.node].kernel.host_routes();
-    let leads_to_sandbox = routes.iter().any(|route| {
-        route.address == address && route.container.as_deref() == Some(&*sandbox.container)
+    let links = cluster.nodes[sandbox.node].kernel.host_links();
+    let destination = Cidr::host(address);
+    let leads_to_sandbox = links.iter().any(|host| {
+        let peer = host.peer.as_ref();
+        let netns = peer.and_then(|peer| peer.netns.as_deref());
+        host.destinations.contains(&destination)
+            && host.link.has_carrier
+            && netns == Some(Path::new(&sandbox.netns))
     });
     if leads_to_sandbox {
         return Ok(());
     }
     Err(Violation::new(
         "a running pod has its interface and route",
-        format!(
-            "{} has no route for {address}: {routes:?}",
-            sandbox.container
-        ),
+        format!("{} has none for {address}: {links:?}", sandbox.container),
     ))
 }

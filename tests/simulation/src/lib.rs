@@ -9,7 +9,6 @@ pub mod collection_world;
 pub mod datastore;
 pub mod drawn_cluster;
 pub mod invariants;
-pub mod kernel_stub;
 pub mod kubernetes_objects;
 pub mod network;
 pub mod node_time;
@@ -21,3 +20,6 @@ pub mod simulation;
 pub mod tasks;
 pub mod upstream;
 pub mod watch_feed;
+
+#[cfg(test)]
+mod tests;

@@ -127,7 +127,7 @@ fn run(
             }
         }
     });
-    println!("{}", in_words(&tally, begin.elapsed()));
+    writeln!(std::io::stdout(), "{}", in_words(&tally, begin.elapsed()))?;
     Ok(failed.into_inner().expect("no thread panicked"))
 }
 

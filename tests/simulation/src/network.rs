@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
+use dataplane::model::KernelModel;
 use dataplane::{
     DataplaneError, DesiredInterface, Difference, EndpointPlan, ExistingInterface, InterfacePair,
     NetnsError, PodNetwork, PriorInterface, RunningContainer, SuspectContainer, SuspectInterface,
@@ -11,7 +12,6 @@ use dataplane::{
 };
 use libcalico::names::InterfaceAlias;
 
-use crate::kernel_stub::KernelModel;
 use crate::plants::Plant;
 
 /// The network of a node, as its calls see it.
@@ -42,7 +42,21 @@ impl PodNetwork for NodeNetwork {
     }
 
     fn undo_set_up(&self, host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
-        self.kernel.undo_set_up(host_index, alias)
+        let links = match self.plant {
+            Plant::UndoByName => self.kernel.host_links(),
+            _ => Vec::new(),
+        };
+        let of_pod = links.into_iter().find_map(|state| {
+            let found = state
+                .link
+                .alias
+                .filter(|found| found.is_of_same_pod(alias))?;
+            Some((state.link.index, found))
+        });
+        match of_pod {
+            Some((index, found)) => self.kernel.undo_set_up(index, &found),
+            None => self.kernel.undo_set_up(host_index, alias),
+        }
     }
 
     fn verify(

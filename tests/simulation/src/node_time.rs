@@ -58,7 +58,9 @@ impl Clock for NodeClock {
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
         let until = self.schedule.now() + duration;
         let waiting = self.schedule.wait(Wait::Until(until));
-        async move { drop(waiting.await) }
+        async move {
+            waiting.await;
+        }
     }
 
     fn restarted(&self) -> Self {

@@ -1,13 +1,10 @@
 //! The life of a pod, as kubelet and the container runtime lead it: sandboxes with their ADDs and
 //! DELs, again and again until one succeeds.
 
-use crate::cluster::{Cluster, Sandbox, SandboxState};
+use crate::cluster::{Cluster, SandboxState};
 
 /// The number of times at most that kubelet looks whether a pod still runs.
 const LONGEST_LIFE: usize = 6;
-
-/// The number of steps at most of which some pods run longer.
-const LONG_LIFE: usize = 400;
 
 /// Leads a pod from its creation to its end.
 pub async fn live(cluster: Cluster, pod: String, node: usize) {
@@ -41,7 +38,7 @@ async fn live_once(cluster: &Cluster, pod: &str, node: usize) {
 async fn end(cluster: &Cluster, pod: &str, sandbox: usize) {
     let finishes = cluster.schedule.one_in(4);
     if finishes {
-        cluster.set_state(sandbox, SandboxState::Stopping);
+        cluster.stop_containers(sandbox);
         cluster
             .kubernetes
             .change_pod(pod, |pod| pod.phase = "Succeeded");
@@ -52,7 +49,7 @@ async fn end(cluster: &Cluster, pod: &str, sandbox: usize) {
         .change_pod(pod, |pod| pod.is_deleting = true);
     let is_forced = cluster.schedule.one_in(5);
     if is_forced {
-        cluster.set_state(sandbox, SandboxState::Stopping);
+        cluster.stop_containers(sandbox);
         cluster.remove_pod(pod);
         let stopping = cluster.clone();
         let name = format!("end of {}", cluster.sandbox(sandbox).container);
@@ -74,9 +71,7 @@ async fn start(cluster: &Cluster, pod: &str, node: usize) -> usize {
             Some(Ok(result)) if cluster.sandbox(sandbox).state == SandboxState::Starting => {
                 let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
                 let reported = Vec::clone(&addresses);
-                cluster.set_state(sandbox, SandboxState::Running(addresses));
-                let Sandbox { netns, .. } = cluster.sandbox(sandbox);
-                cluster.nodes[node].kernel.start_process(&netns);
+                cluster.run_containers(sandbox, addresses);
                 cluster.schedule.later(20).await;
                 cluster.kubernetes.change_pod(pod, |pod| {
                     (pod.phase, pod.addresses) = ("Running", reported);
@@ -107,12 +102,6 @@ async fn run(cluster: &Cluster, sandbox: usize) -> bool {
             return false;
         }
     }
-    if cluster.schedule.one_in(4) {
-        cluster.schedule.later(LONG_LIFE).await;
-        if cluster.sandbox(sandbox).state == SandboxState::Stopping {
-            return false;
-        }
-    }
     // A sandbox that someone killed has a successor.
     !cluster.schedule.one_in(4)
 }
@@ -120,11 +109,11 @@ async fn run(cluster: &Cluster, sandbox: usize) -> bool {
 /// Stops a sandbox: DELs until one succeeds, then removes the namespace. Another DEL may come much
 /// later.
 async fn stop(cluster: &Cluster, sandbox: usize) {
-    cluster.set_state(sandbox, SandboxState::Stopping);
+    cluster.stop_containers(sandbox);
     if cluster.is_rough() && cluster.schedule.one_in(12) {
         // The runtime has lost its state, and no DEL ever comes.
         cluster.remove_netns(sandbox);
-        return cluster.set_state(sandbox, SandboxState::Gone);
+        return cluster.forget(sandbox);
     }
     let loses_netns_first = cluster.schedule.one_in(6);
     if loses_netns_first {
@@ -133,7 +122,7 @@ async fn stop(cluster: &Cluster, sandbox: usize) {
     while !matches!(cluster.del(sandbox).ended().await, Some(Ok(()))) {
         cluster.schedule.later(30).await;
     }
-    cluster.set_state(sandbox, SandboxState::Gone);
+    cluster.forget(sandbox);
     if !loses_netns_first {
         cluster.remove_netns(sandbox);
     }

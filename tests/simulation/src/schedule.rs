@@ -106,6 +106,8 @@ struct State {
     of_nodes: BTreeMap<usize, u64>,
     waits: BTreeMap<u64, Begun>,
     next: u64,
+    /// True after the last fault.
+    is_calm: bool,
     /// The time that has passed beside the steps.
     long_time: Duration,
     /// The long time at which each operation in progress began.
@@ -144,6 +146,7 @@ impl Schedule {
             of_nodes: BTreeMap::new(),
             waits: BTreeMap::new(),
             next: 0,
+            is_calm: false,
             long_time: Duration::ZERO,
             operations: BTreeMap::new(),
         })))
@@ -228,6 +231,15 @@ impl Schedule {
     pub fn one_in(&self, times: usize) -> bool {
         self.state()
             .choose(|choices, name| choices.one_in(name, times))
+    }
+
+    /// Returns true after the last fault.
+    pub fn is_calm(&self) -> bool {
+        self.state().is_calm
+    }
+
+    pub(crate) fn calm_down(&self) {
+        self.state().is_calm = true;
     }
 
     /// Returns how often the schedule departs from the plain order.

@@ -61,7 +61,6 @@ pub fn simulate(choices: Choices, plant: Plant, directory: &Path, story: Story) 
         waiting: Rc::default(),
         kubernetes: KubernetesObjects::default(),
         plant,
-        is_calm: Rc::default(),
     };
     let nodes = cluster.nodes.iter();
     nodes.for_each(|node| cluster.kubernetes.create_node(&node.name));
@@ -78,7 +77,7 @@ pub fn simulate(choices: Choices, plant: Plant, directory: &Path, story: Story) 
         faults: 0,
         story: (story == Story::Told).then(Vec::new),
     };
-    let violation = run.to_the_end().err();
+    let violation = run.run_to_end().err();
     // The tasks contain the cluster, which contains the tasks.
     run.cluster.tasks.drop_all();
     Outcome {
@@ -110,7 +109,7 @@ struct Run {
 }
 
 impl Run {
-    fn to_the_end(&mut self) -> Result<(), Violation> {
+    fn run_to_end(&mut self) -> Result<(), Violation> {
         self.let_tasks_end()?;
         self.calm_down();
         let end = actors::clean_up(self.cluster.clone());
@@ -136,7 +135,7 @@ impl Run {
     fn calm_down(&mut self) {
         if self.cluster.is_rough() {
             self.tell(|| "From now on no fault occurs.".into());
-            *self.cluster.is_calm.borrow_mut() = true;
+            self.cluster.schedule.calm_down();
         }
         while self.end_late_write(u64::MAX) {}
     }

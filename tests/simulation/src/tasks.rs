@@ -179,7 +179,7 @@ impl Tasks {
         match polled {
             Ok(Poll::Pending) => {
                 self.running.borrow_mut().insert(id, task);
-                return StepEnd::Waits;
+                StepEnd::Waits
             }
             Ok(Poll::Ready(())) => {
                 drop(task);
@@ -187,7 +187,7 @@ impl Tasks {
                 StepEnd::Ended
             }
             Err(panic) if panic.is::<Stopped>() => {
-                drop(task);
+                drop_stopped(task);
                 self.end(id);
                 StepEnd::Stopped
             }
@@ -200,7 +200,7 @@ impl Tasks {
         let task = self.running.borrow_mut().remove(&id);
         if let Some(task) = task {
             self.schedule.choose_for(&task.name);
-            drop(task);
+            drop_stopped(task);
         }
         self.end(id);
     }
@@ -208,10 +208,21 @@ impl Tasks {
     /// Drops all tasks.
     pub(crate) fn drop_all(&self) {
         let tasks = std::mem::take(&mut *self.running.borrow_mut());
-        drop(tasks);
+        tasks.into_values().for_each(drop_stopped);
     }
 
     fn end(&self, id: TaskId) {
         self.schedule.end_task(id);
+    }
+}
+
+/// Drops a task whose process was stopped. A thread of the process may complete the deletion of an
+/// interface meanwhile, or stop as well.
+fn drop_stopped(task: Task) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
+    if let Err(panic) = dropped
+        && !panic.is::<Stopped>()
+    {
+        std::panic::resume_unwind(panic);
     }
 }

@@ -12,6 +12,7 @@ mod operation;
 mod outcome;
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +33,10 @@ use outcome::Outcome;
 const NAME: &str = "FUZZ_MODEL";
 
 /// The numbers of sequences of a world.
-const SEQUENCES: Rounds = Rounds { few: 40, many: 40 };
+const SEQUENCES: Rounds = Rounds { few: 80, many: 80 };
+
+/// The number of sequences that run at a time.
+const AT_A_TIME: usize = 4;
 
 /// The number of operations of a sequence.
 const OPERATIONS: usize = 40;
@@ -71,13 +75,8 @@ fn random_operations_on_the_model_end_as_on_the_kernel() {
     isolated(|host| {
         let seen = Mutex::new(BTreeMap::new());
         worlds(NAME, SEQUENCES, |seed, sequences| {
-            for number in 0..sequences {
-                let rng = Rng::with_seed((seed << 16) | number as u64);
-                let neighbor = host.neighbor().unwrap();
-                let kinds = neighbor.on(|there| Ok(compare(there, rng))).unwrap();
-                for kind in kinds {
-                    *seen.lock().unwrap().entry(kind).or_insert(0) += 1;
-                }
+            for kind in compare_all(host, seed, sequences) {
+                *seen.lock().unwrap().entry(kind).or_insert(0) += 1;
             }
         });
         let seen = seen.into_inner().unwrap();
@@ -85,6 +84,29 @@ fn random_operations_on_the_model_end_as_on_the_kernel() {
             assert!(seen.contains_key(kind), "no result is {kind:?}: {seen:#?}");
         }
     });
+}
+
+/// Runs the sequences of a world, several at a time, because each often waits for the end of a
+/// namespace. Returns the kinds of the results.
+fn compare_all(host: &Host, seed: u64, sequences: usize) -> Vec<String> {
+    let run_every = |first: usize| {
+        let mut kinds = Vec::new();
+        for number in (first..sequences).step_by(AT_A_TIME) {
+            let rng = Rng::with_seed((seed << 16) | number as u64);
+            let neighbor = host.neighbor().unwrap();
+            kinds.extend(neighbor.on(|there| Ok(compare(there, rng))).unwrap());
+        }
+        kinds
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_A_TIME)
+            .map(|first| scope.spawn(move || run_every(first)))
+            .collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined
+            .flat_map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// Runs a sequence on an empty host, and returns the kinds of its results.

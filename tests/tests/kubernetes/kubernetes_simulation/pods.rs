@@ -228,4 +228,15 @@ pub(super) fn nodes(record: &mut Record<'_>) {
     record.get::<Profile>(&ObjectKey::global("kns.nowhere"));
     record.get::<Namespace>(&ObjectKey::global(NAMESPACE));
     record.get::<Namespace>(&ObjectKey::global("nowhere"));
+
+    let ending = Location::global(NAMESPACES, "ending");
+    record.create(&ending, &json!({}));
+    record.create(&ending, &json!({}));
+    record.get::<Namespace>(&ObjectKey::global("ending"));
+    record.delete("a namespace", &ending, None);
+    record.create(
+        &Location::namespaced(PODS, "ending", "web"),
+        &on_node("node1"),
+    );
+    record.get::<Namespace>(&ObjectKey::global("ending"));
 }

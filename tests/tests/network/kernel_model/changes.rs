@@ -124,7 +124,7 @@ fn add_pair(pair: &NewPair) -> bool {
     let netns = netns.unwrap_or_default();
     let created =
         format!("link add {host_ifname} {mac} type veth peer name {container_ifname} {netns}");
-    if !ip(&created).is_ok() {
+    if ip(&created).is_err() {
         return false;
     }
     let mut inside = format!("link set {container_ifname} up\n");

@@ -66,15 +66,15 @@ impl Draw {
     fn call(&mut self, number: usize) -> Call {
         match self.rng.u8(..20) {
             0..6 => self.set_up(number),
-            10 if self.found.is_none() => self.set_up(number),
+            18 if self.found.is_none() => self.set_up(number),
             7 => Call::UndoSetUp {
                 index: self.index(number),
                 alias: self.alias(number),
             },
             6 | 8 | 9 => self.verify(number),
             10 => Call::IsAbsent {
-                pod: PODS[self.near(number)],
-                host_ifname: HOST_IFNAMES[self.near(number)],
+                pod: PODS[self.rng.usize(..PODS.len())],
+                host_ifname: HOST_IFNAMES[number],
                 container_ifname: self.container_ifname(),
             },
             11 | 12 => Call::ExistingInterface {
@@ -104,7 +104,12 @@ impl Draw {
     }
 
     fn set_up(&mut self, number: usize) -> Call {
-        let (pod, plan) = (PODS[self.near(number)], self.plan(number));
+        let (mut pod, mut plan) = (PODS[self.near(number)], self.plan(number));
+        if self.rarely() {
+            // A second interface of a pod.
+            pod = PODS[self.rng.usize(..PODS.len())];
+            plan.container_ifname = CONTAINER_IFNAMES[1].into();
+        }
         self.plans.push((pod, plan.clone()));
         Call::SetUp {
             pod,
@@ -117,8 +122,12 @@ impl Draw {
     fn verify(&mut self, number: usize) -> Call {
         let mut earlier = self.plans.iter().rev();
         let (pod, plan) = match earlier.find(|(_, plan)| plan.host_ifname == HOST_IFNAMES[number]) {
-            Some(earlier) if self.rng.u8(..) < 200 => earlier.clone(),
-            _ => (PODS[self.near(number)], self.plan(number)),
+            Some(earlier) if self.rng.u8(..) < 225 => earlier.clone(),
+            _ => (PODS[number], self.plan(number)),
+        };
+        let pod = match self.rarely() {
+            true => PODS[self.rng.usize(..PODS.len())],
+            false => pod,
         };
         Call::Verify { pod, plan }
     }
@@ -127,7 +136,7 @@ impl Draw {
         let pod = PODS[number];
         let host_ifname = HOST_IFNAMES[number];
         let container_ifname = self.container_ifname();
-        match self.rng.u8(..24) {
+        match self.rng.u8(..26) {
             0 if self.rng.bool() => Change::RemovePod(pod),
             1..5 => Change::StartProcess(pod),
             5 => Change::StopProcesses(pod),
@@ -146,13 +155,13 @@ impl Draw {
                 ifname: container_ifname,
             },
             11..13 | 20..22 => Change::AddPair(self.pair(number)),
-            13 => Change::AddBridge {
-                pod: self.rng.bool().then_some(pod),
-                name: if self.rng.bool() {
-                    host_ifname
-                } else {
-                    container_ifname
-                },
+            13 if self.rng.bool() => Change::AddBridge {
+                pod: Some(pod),
+                name: container_ifname,
+            },
+            13 | 23 => Change::AddBridge {
+                pod: None,
+                name: host_ifname,
             },
             14 | 15 | 22 => Change::SetAlias {
                 ifname: host_ifname,
@@ -282,16 +291,28 @@ impl Draw {
     }
 
     fn target(&mut self, number: usize) -> TeardownTarget {
+        if let Some(link) = &self.found
+            && link.alias().is_none()
+            && self.rng.bool()
+        {
+            return TeardownTarget {
+                netns: None,
+                container_ifname: CONTAINER_IFNAMES[0].into(),
+                host_ifname: HOST_IFNAMES[number].into(),
+                container_id: Some(CONTAINERS[number].into()),
+                proof: HostLinkProof::RouteTo(link.addresses.iter().copied().collect()),
+            };
+        }
         let netns = match self.rng.u8(..6) {
             0 | 1 => None,
             2 => Some(format!("{NETNS_DIR}/absent")),
             _ => Some(format!("{NETNS_DIR}/{}", PODS[self.near(number)])),
         };
-        let proof = match self.rng.u8(..8) {
+        let proof = match self.rng.u8(..10) {
             0 | 1 => HostLinkProof::Name,
             2 => HostLinkProof::NameUnlessPeerInPod,
             3 => HostLinkProof::Absent,
-            4 if self.rarely() => HostLinkProof::OtherInterface,
+            4 => HostLinkProof::OtherInterface,
             _ => HostLinkProof::RouteTo(self.addresses(number)),
         };
         TeardownTarget {

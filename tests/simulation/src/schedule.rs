@@ -102,8 +102,11 @@ struct State {
     running: TaskId,
     /// The name of the running task, under which its numbers are chosen.
     name: Arc<str>,
-    /// The number of steps of each node.
+    /// The number of steps of each node, without those that only began another wait for a step.
     of_nodes: BTreeMap<usize, u64>,
+    /// True if the running step, or the next one, follows a wait for another step.
+    is_retry: bool,
+    is_next_retry: bool,
     waits: BTreeMap<u64, Begun>,
     next: u64,
     /// True after the last fault.
@@ -144,6 +147,8 @@ impl Schedule {
             running: 0,
             name: "cluster".into(),
             of_nodes: BTreeMap::new(),
+            is_retry: false,
+            is_next_retry: false,
             waits: BTreeMap::new(),
             next: 0,
             is_calm: false,
@@ -262,6 +267,7 @@ impl Schedule {
         let mut state = self.state();
         state.running = task;
         state.name = Arc::clone(name);
+        state.is_retry = std::mem::take(&mut state.is_next_retry);
         state.steps += 1;
         let took = state.rates.step;
         state.now += took;
@@ -315,7 +321,8 @@ impl Schedule {
         let mut state = self.state();
         let begun = state.waits.get_mut(&id).expect("the wait has begun");
         begun.fate = Some(fate);
-        let waker = begun.waker.clone();
+        let (waker, wait) = (begun.waker.clone(), begun.wait.clone());
+        state.is_next_retry = matches!(wait, Wait::OtherStep { .. });
         drop(state);
         waker.wake();
     }
@@ -361,6 +368,18 @@ impl State {
                 }
                 Wait::Task(_) => false,
             }
+    }
+
+    /// Leaves a step that only begins another wait for a step out of the steps of the node, so that
+    /// two tasks do not wake each other while a third one holds what they wait for.
+    fn discount_retry(&mut self, wait: &mut Wait) {
+        if let Wait::OtherStep { node, since, .. } = wait
+            && std::mem::take(&mut self.is_retry)
+        {
+            let steps = self.of_nodes.entry(*node).or_default();
+            *steps = steps.saturating_sub(1);
+            *since = (*since).min(*steps);
+        }
     }
 
     fn delay(&mut self, wait: &Wait, most: Option<usize>) -> usize {
@@ -422,9 +441,11 @@ impl Future for Waiting {
                 let id = state.next;
                 state.next += 1;
                 let delay = state.delay(wait, *most);
+                let mut wait = wait.clone();
+                state.discount_retry(&mut wait);
                 let begun = Begun {
                     task: state.running,
-                    wait: wait.clone(),
+                    wait,
                     due: state.steps + delay as u64,
                     fate: None,
                     waker: cx.waker().clone(),

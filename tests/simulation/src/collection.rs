@@ -175,6 +175,3 @@ impl Leader {
         .await;
     }
 }
-
-#[cfg(test)]
-mod tests;

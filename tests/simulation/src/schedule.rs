@@ -1,7 +1,7 @@
 //! [`Schedule`]: the waits of all tasks, each of which ends only when the scheduler ends it.
 //!
 //! Whatever a simulated call awaits is a [`Wait`]. The task that begins one stands still until
-//! [`Schedule::end`] gives the wait its outcome. Between two such points a task runs alone. A wait
+//! the scheduler gives the wait its outcome. Between two such points a task runs alone. A wait
 //! may be delayed by a number of steps that other tasks take meanwhile; without delays, each task
 //! runs to its end before the next one goes on.
 

@@ -7,6 +7,16 @@ use crate::simulation::{Outcome, Story, simulate};
 /// The number of schedules, which have the first seeds.
 const SCHEDULES: u64 = 100;
 
+/// Planted faults, each with a seed whose schedule finds it.
+const FOUND: [(Plant, u64); 6] = [
+    (Plant::UncheckedUpdates, 20),
+    (Plant::StaleReads, 0),
+    (Plant::RemovalByName, 5),
+    (Plant::LostJournals, 16),
+    (Plant::StoppedClocks, 7),
+    (Plant::AbsentOwners, 114),
+];
+
 fn run(choices: Choices, plant: Plant) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     simulate(choices, plant, directory.path(), Story::Told)
@@ -35,4 +45,12 @@ fn schedule_with_the_numbers_of_another_takes_the_same_steps() {
 fn schedule_without_numbers_has_no_faults() {
     let outcome = run(Choices::given(Numbers::new()), Plant::Nothing);
     assert_eq!((outcome.faults, outcome.violation), (0, None));
+}
+
+#[test]
+fn schedules_of_kept_seeds_find_planted_faults() {
+    for (plant, seed) in FOUND {
+        let outcome = run(Choices::from_seed(seed), plant);
+        assert!(outcome.violation.is_some(), "{plant:?}, seed {seed}");
+    }
 }

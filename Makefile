@@ -84,7 +84,7 @@ fuzz-tenant: build-test ## run pods with arbitrary texts of a tenant beside pods
 	@tests/install-needs.sh test
 	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} RUST_TEST_THREADS=3 tests/suite.sh tenant
 
-# A schedule takes milliseconds in an optimized program, and ten times as long in one for debugging.
+# Optimized, because schedules take computing time only.
 simulate: ## run calls of many nodes in one process, in a million drawn orders (SCHEDULES, SEED, PLANT: a fault to find)
 	@tests/install-needs.sh build
 	@cargo run $(LOCKED) --quiet --profile simulate -p simulation --bin simulate -- --schedules $${SCHEDULES:-1000000} --seed $${SEED:-0} $${PLANT:+--plant $$PLANT}
